@@ -1,0 +1,1 @@
+"""Dated raw data to registered PyTorch models, as Dagster assets on versioned inputs."""

@@ -1,0 +1,1 @@
+"""The pipelines: one folder each, what a user of the platform writes."""

@@ -1,0 +1,1 @@
+"""Holdout metrics, slices, intervals, gates and the report."""

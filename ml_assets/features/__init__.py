@@ -1,0 +1,1 @@
+"""Point-in-time joins, rolling windows, the leakage test, fitted encodings."""

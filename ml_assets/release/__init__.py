@@ -1,0 +1,1 @@
+"""From weights to a registered model: bundle, runtime, registry, promotion."""

@@ -1,0 +1,1 @@
+"""Partitioned tables in the lake: where they lie, their manifests, write–audit–publish, the guard."""

@@ -1,0 +1,1 @@
+"""Judging a table: contract, volume, profile, verdict. Reads frames, returns values; stores nothing."""

@@ -1,0 +1,155 @@
+"""What a training worker gets and gives back. Standard library only: the worker image imports this file.
+
+`TrainingJob` is the whole input of a worker: a JSON document. Its fingerprint names the job's folder, its
+lock, its tracking run and (on a cluster) its Kubernetes Job, so a retry resumes, a second click attaches,
+and an identical job finds the finished result.
+"""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Self
+
+
+class ExitCode(IntEnum):
+    """How a worker ends. 64, 65 and 66 are final: another attempt cannot help."""
+
+    DONE = 0
+    BAD_CONFIGURATION = 64
+    DIVERGED = 65
+    INPUT_CHANGED = 66
+    PREEMPTED = 75
+
+    @property
+    def is_final(self) -> bool:
+        """True where a retry cannot change the outcome."""
+        return self in (ExitCode.DONE, ExitCode.BAD_CONFIGURATION, ExitCode.DIVERGED, ExitCode.INPUT_CHANGED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How to train: part of the fingerprint, so a change is another job."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic when YAML is validated
+
+    epochs: int = 5
+    """Upper limit; `patience` may stop earlier."""
+    patience: int = 2
+    """Epochs without a better validation loss before training stops."""
+    global_batch: int = 1024
+    """Rows per optimizer step over all workers; the same for any number of workers."""
+    learning_rate: float = 1e-3
+    """Peak of the one-cycle schedule (linear warm-up, cosine decay)."""
+    weight_decay: float = 1e-2
+    """AdamW."""
+    warmup_fraction: float = 0.1
+    """Share of all steps spent warming up, 0 to 1."""
+    clip_norm: float = 1.0
+    """Global gradient norm is clipped to this."""
+    workers: int = 2
+    """Processes, one per device."""
+    checkpoint_steps: int = 1000
+    """A checkpoint at least every so many steps…"""
+    checkpoint_minutes: float = 10.0
+    """…and at most so many minutes apart."""
+    keep_checkpoints: int = 3
+    """The newest so many are kept, and the best one."""
+    metric_steps: int = 20
+    """Metrics are emitted every so many steps."""
+    max_attempts: int = 3
+    """Attempts of the launcher before it gives up; preemptions do not count."""
+
+    def __post_init__(self) -> None:
+        if self.global_batch % self.workers:
+            raise ValueError(
+                f"global_batch {self.global_batch} is not divisible by workers {self.workers}: "
+                f"{self.global_batch} / {self.workers} = {self.global_batch / self.workers:g}; "
+                f"use {self.global_batch // self.workers * self.workers or self.workers}"
+            )
+        for name in ("epochs", "patience", "global_batch", "workers", "checkpoint_steps", "metric_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.keep_checkpoints < 2:
+            raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """One training, completely described."""
+
+    model: str
+    """Name of the pipeline."""
+    partition: str
+    """Partition key of the model, for people; not part of the fingerprint."""
+    model_function: str
+    """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`."""
+    objective: str
+    """`binary` (logits, cross-entropy) or `regression` (values, squared error)."""
+    hyperparameters: dict[str, Any]
+    """Keyword arguments of the model function; JSON values."""
+    snapshot: str
+    """Folder with `snapshot.json` and the Arrow shards; where it lies is not part of the fingerprint."""
+    snapshot_digest: str
+    """SHA-256 of what is trained on; the worker refuses (66) a folder with another digest."""
+    code_version: str
+    """Digest of the model function and the project modules it imports."""
+    seed: int
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    nonce: str = ""
+    """Set by `force` to train again what has been trained."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, 64 hex digits, of everything that can change the weights."""
+        facts = dataclasses.asdict(self)
+        for place in ("partition", "snapshot"):
+            del facts[place]
+        # How often a checkpoint is written or a job retried does not change what is learned.
+        for name in ("checkpoint_steps", "checkpoint_minutes", "keep_checkpoints", "metric_steps", "max_attempts"):
+            del facts["settings"][name]
+        canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The document a worker reads."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`."""
+        facts = json.loads(text)
+        return cls(**{**facts, "settings": TrainingSettings(**facts["settings"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """What a finished job leaves in `result.json`, written last."""
+
+    fingerprint: str
+    weights: str
+    """Path of `model.safetensors`, the weights with the best validation loss."""
+    weights_sha256: str
+    best_step: int
+    best_validation_loss: float
+    steps: int
+    epochs: int
+    world_size: int
+    rows_per_second: float
+    seconds: float
+    """Wall time of the training loop, over all attempts."""
+    attempts: int = 1
+    resumed_from_steps: tuple[int, ...] = ()
+    """Step each later attempt continued from."""
+
+    def to_json(self) -> str:
+        """The content of `result.json`."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read `result.json`."""
+        facts = json.loads(path.read_text())
+        return cls(**{**facts, "resumed_from_steps": tuple(facts["resumed_from_steps"])})
