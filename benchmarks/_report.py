@@ -1,0 +1,97 @@
+"""How every benchmark here times, prints and decides. Measurements themselves belong in the scripts.
+
+Each script answers one claim: it measures our way and its peers in the same run, interleaved, and ends with
+one line of JSON (`{"name","value","unit","peers","ratio","bar","ok"}`, or a list of them). The exit status
+is 1 where a bar falls short, so `make bench` can fail on it.
+"""
+
+import argparse
+import dataclasses
+import gc
+import json as jsonlib
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One claim, measured."""
+
+    name: str
+    value: float
+    """What our way measured, in `unit`."""
+    unit: str
+    peers: dict[str, float] = field(default_factory=dict[str, float])
+    """What the peers measured in the same run, in `unit`."""
+    ratio: float | None = None
+    """`value` over the peer the bar speaks of."""
+    bar: str
+    """The promise in words, such as `≤ 0.3 s and ≤ 1.25 × hand-written polars`."""
+    ok: bool
+    """True where the promise holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Wall seconds of one way over several rounds."""
+
+    median: float
+    best: float
+    spread: float
+    """Slowest minus fastest round."""
+    rounds: int
+
+
+def parse_args(description: str | None) -> argparse.Namespace:
+    """The two flags every script takes: `quick` (smaller input, fewer rounds) and `json`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="smaller input and fewer rounds")
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    return parser.parse_args()
+
+
+def interleave(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
+    """Time each way `rounds` times in turn, after one unmeasured round.
+
+    Turns, because other work on the machine comes and goes: what disturbs one way disturbs its peer as well.
+    """
+    for way in ways.values():
+        way()
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            gc.collect()
+            start = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - start)
+    return {
+        name: Timing(
+            median=statistics.median(taken), best=min(taken), spread=max(taken) - min(taken), rounds=rounds
+        )
+        for name, taken in seconds.items()
+    }
+
+
+def emit(results: Result | Sequence[Result], *, json: bool) -> int:
+    """Print a table for people (unless `json`) and the JSON as the last line; return the exit status.
+
+    Use as `raise SystemExit(emit(results, json=arguments.json))`.
+    """
+    every = [results] if isinstance(results, Result) else list(results)
+    if not json:
+        table = Table("claim", "measured", "peers", "ratio", "bar", "")
+        for one in every:
+            peers = "\n".join(f"{name}: {value:.4g} {one.unit}" for name, value in one.peers.items())
+            ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
+            measured = f"{one.value:.4g} {one.unit}"
+            table.add_row(one.name, measured, peers, ratio, one.bar, "ok" if one.ok else "[red]short[/red]")
+        Console().print(table)
+    documents = [dataclasses.asdict(one) for one in every]
+    last_line = documents[0] if isinstance(results, Result) else documents
+    print(jsonlib.dumps(last_line, ensure_ascii=False), flush=True)
+    return 0 if all(one.ok for one in every) else 1
