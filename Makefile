@@ -1,0 +1,58 @@
+# Every target sets itself up; `make` alone lists them. Needs git, make, bash and Python 3.11 to 3.13.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo ui test test-chaos test-browser test-pythons bench lint format lock clean distclean
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Test processes; the training tests start two worker processes each on top.
+JOBS ?= 2
+ARGS ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with locked, hashed packages (says first how much it downloads)
+	@VENV=$(VENV) deployment/setup.sh
+
+demo: setup ## raw days of 2013 to a registered model, on this machine (ARGS=--json for one JSON object)
+	@$(BIN)/ml-assets demo $(ARGS)
+
+ui: setup ## Dagster's pages and daemon together, on loopback
+	@$(BIN)/ml-assets ui $(ARGS)
+
+test: setup ## every test that needs no server (ARGS="-k words" for some)
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-chaos: setup ## thirty rounds of ending processes at random moments
+	$(BIN)/pytest -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)
+
+test-browser: setup ## clicks in a real Chromium; screenshots in build/screenshots
+	$(BIN)/pytest -m browser --screenshots build/screenshots $(ARGS)
+
+test-pythons: setup ## install and test on every supported Python found here
+	@deployment/test-pythons.sh
+
+bench: setup ## every script of benchmarks/; fails where a bar falls short (ARGS=--quick)
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+lint: setup ## style, imports between the parts, types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: setup ## rewrite in house style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lock: setup ## resolve again; keeps the pins that still fit (ARGS=--upgrade for newest)
+	@deployment/lock.sh $(ARGS)
+
+clean: ## what tools leave behind; neither .venv nor any home
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## also .venv
+	rm -rf $(VENV)

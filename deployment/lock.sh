@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Resolves pyproject.toml into deployment/requirements/*.txt: one resolution for every platform and every
+# supported Python, hashes included, addresses of registries left out. Called by `make lock`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+locks=deployment/requirements
+compile() {
+  "${VENV:-.venv}/bin/uv" pip compile --quiet --universal --generate-hashes --no-annotate --no-header \
+    --python-version 3.11 "$@"
+}
+
+compile "$@" pyproject.toml --group dev --output-file "$locks/dev.txt"
+compile "$@" --group build --constraints "$locks/dev.txt" --output-file "$locks/build.txt"
+compile "$@" --group setup --constraints "$locks/dev.txt" --output-file "$locks/setup.txt"

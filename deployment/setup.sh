@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Makes .venv exactly as deployment/requirements/*.txt lock it, every download checked by its hash.
+# Called by `make setup`; needs bash and Python 3.11 to 3.13, nothing else. PYTHON=… picks the interpreter.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+locks=deployment/requirements
+venv="${VENV:-.venv}"
+usable='import sys, venv, ensurepip; sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 13)))'
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    if "$candidate" -c "$usable" >/dev/null 2>&1; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  cat >&2 <<EOF
+No usable Python among: ${PYTHON:-python3 python3.13 python3.12 python3.11}.
+Needed: Python 3.11, 3.12 or 3.13 with its venv and ensurepip modules
+(on Debian and Ubuntu: apt-get install python3-venv). PYTHON=/path/to/python make setup picks another one.
+EOF
+  return 1
+}
+
+# One fingerprint of everything that decides what is installed, so that a second call is a no-op.
+wanted="$(cat "$locks"/*.txt pyproject.toml deployment/setup.sh | cksum) $PWD"
+if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.installed" 2>/dev/null)" = "$wanted" ]; then
+  exit 0
+fi
+
+if ! "$venv/bin/python" -c "$usable" >/dev/null 2>&1; then
+  python="$(find_python)"
+  echo "Making $venv with $("$python" --version) ($python)."
+  "$python" -m venv --clear "$venv"
+fi
+
+packages="$(grep -c '^[a-zA-Z0-9]' "$locks/dev.txt")"
+cat <<EOF
+Installing up to $packages locked packages into $venv, each checked by its SHA-256.
+On x86-64 Linux an empty cache means about 3 GB to download and 6 GB on disk: PyTorch's standard build
+brings CUDA's libraries along. On macOS it is under 1 GB. What uv's cache holds is not downloaded again.
+EOF
+
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$locks/setup.txt"
+# Source distributions (one data set, and this project itself) are built with locked tools as well.
+export VIRTUAL_ENV="$PWD/$venv" UV_BUILD_CONSTRAINT="$locks/build.txt"
+case "$venv" in /*) VIRTUAL_ENV="$venv" ;; esac
+"$venv/bin/uv" pip sync --require-hashes --require-build-hashes --strict "$locks/dev.txt"
+"$venv/bin/uv" pip install --quiet --no-deps --require-build-hashes --editable .
+printf '%s\n' "$wanted" >"$venv/.installed"
+echo "Ready: $venv"
