@@ -1,0 +1,174 @@
+"""Fitted state: what a model must remember of its training rows to read any other row.
+
+Here: filling values and scales of numeric columns, vocabularies of categorical ones, fitted on the training
+split only, hashed, and carried from the snapshot into the bundle. Not here: features that need other rows
+(`rolling`, `point_in_time`) and the torch module that applies the numbers (training.preprocess).
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+UNKNOWN = 0
+"""Id of a category that is null or was not seen often enough when fitting."""
+
+_SIGNIFICANT_DIGITS = 7
+"""Fitted numbers are rounded to what float32 can hold, so that the order in which a machine adds up a column
+does not change the digest."""
+
+
+class EncodingError(ValueError):
+    """A frame cannot be fitted or encoded; the message names the column and the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericState:
+    """One numeric column: a missing value becomes `fill`, then `(value - mean) / scale`."""
+
+    name: str
+    fill: float
+    """Median of the training rows, in the unit of the column."""
+    mean: float
+    """Mean of the training rows after filling."""
+    scale: float
+    """Standard deviation of the training rows after filling; 1 for a constant column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalState:
+    """One categorical column: `vocabulary[i]` has id `i + 1`; anything else has id `UNKNOWN`."""
+
+    name: str
+    vocabulary: tuple[str, ...]
+    """Sorted, without null."""
+
+    @property
+    def cardinality(self) -> int:
+        """Number of ids, the unknown one included: the size of an embedding."""
+        return len(self.vocabulary) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedState:
+    """Everything fitted, in the order the model reads its inputs."""
+
+    numeric: tuple[NumericState, ...]
+    categorical: tuple[CategoricalState, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, 64 hex digits, of the canonical JSON."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The state as JSON; `from_json` reads it back to an equal value with the same digest."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`."""
+        facts: dict[str, list[dict[str, Any]]] = json.loads(text)
+        return cls(
+            numeric=tuple(NumericState(**column) for column in facts["numeric"]),
+            categorical=tuple(
+                CategoricalState(name=column["name"], vocabulary=tuple(column["vocabulary"]))
+                for column in facts["categorical"]
+            ),
+        )
+
+    def encode(self, frame: pl.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Numeric values `[rows, F]` float32 with NaN where missing, and category ids `[rows, C]` int32.
+
+        Nothing is filled or scaled here: the model does that, so that it happens in one place.
+
+        Raises `EncodingError` where a column is missing or a numeric one is not a number.
+        """
+        require_columns(frame, [c.name for c in self.numeric], [c.name for c in self.categorical])
+        numeric = np.empty((frame.height, len(self.numeric)), dtype=np.float32)
+        for i, column in enumerate(self.numeric):
+            numeric[:, i] = _floats(frame[column.name]).cast(pl.Float32).to_numpy()
+        category = np.empty((frame.height, len(self.categorical)), dtype=np.int32)
+        for i, state in enumerate(self.categorical):
+            category[:, i] = _ids(frame[state.name], state.vocabulary).to_numpy()
+        return numeric, category
+
+
+def fit(
+    frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str], min_count: int = 20
+) -> FittedState:
+    """The state of these columns over the rows of `frame` (the training split, nothing else).
+
+    A category seen fewer than `min_count` times stays out of the vocabulary: too few rows to learn from, and
+    rows of the unknown id to learn that one from. Raises `EncodingError` for a missing column, a numeric
+    column that is not a number, has no value at all, or has an infinite one.
+    """
+    require_columns(frame, numeric, categorical)
+    return FittedState(
+        numeric=tuple(_fit_numeric(frame[name]) for name in numeric),
+        categorical=tuple(_fit_categorical(frame[name], min_count) for name in categorical),
+    )
+
+
+def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> None:
+    """Raise `EncodingError` where `frame` lacks a column or a numeric one has another kind of type."""
+    missing = [name for name in (*numeric, *categorical) if name not in frame.columns]
+    if missing:
+        raise EncodingError(
+            f"columns {missing} are missing; the frame has {frame.columns}. "
+            "Add them to the feature table or take them out of the model's inputs"
+        )
+    for name in numeric:
+        dtype = frame.schema[name]
+        if not (dtype.is_numeric() or dtype == pl.Boolean):
+            raise EncodingError(
+                f"column {name!r} is {dtype}, not a number: list it as categorical, or cast it"
+            )
+
+
+def _fit_numeric(column: pl.Series) -> NumericState:
+    values = _floats(column).to_numpy()
+    known = values[~np.isnan(values)]
+    if known.size == 0:
+        raise EncodingError(
+            f"column {column.name!r} has no value in the training rows: "
+            "take it out of the model's numeric inputs, or train on a window where it is known"
+        )
+    if np.isinf(known).any():
+        raise EncodingError(
+            f"column {column.name!r} has infinite values in the training rows: "
+            "make them null in the feature function"
+        )
+    fill = _rounded(float(np.median(known)))
+    filled = np.where(np.isnan(values), fill, values)
+    mean, scale = float(filled.mean()), float(filled.std())
+    is_constant = scale <= 1e-6 * max(1.0, abs(mean))  # the deviation of equal floats is not exactly 0
+    return NumericState(
+        name=column.name, fill=fill, mean=_rounded(mean), scale=1.0 if is_constant else _rounded(scale)
+    )
+
+
+def _fit_categorical(column: pl.Series, min_count: int) -> CategoricalState:
+    counts = column.cast(pl.String).drop_nulls().value_counts(name="rows")
+    frequent = counts.filter(pl.col("rows") >= min_count)[column.name]
+    return CategoricalState(name=column.name, vocabulary=tuple(frequent.sort().to_list()))
+
+
+def _floats(column: pl.Series) -> pl.Series:
+    return column.cast(pl.Float64).fill_null(float("nan"))
+
+
+def _ids(column: pl.Series, vocabulary: tuple[str, ...]) -> pl.Series:
+    ids = pl.Series(range(1, len(vocabulary) + 1), dtype=pl.Int32)
+    words = pl.Series(vocabulary, dtype=pl.String)
+    return column.cast(pl.String).replace_strict(words, ids, default=UNKNOWN, return_dtype=pl.Int32)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
