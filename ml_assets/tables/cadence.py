@@ -1,0 +1,94 @@
+"""Partition keys as arithmetic: which keys a table has, which come before one, which days one covers.
+
+A key is a string: a daily key is its day (`"2013-01-01"`), a weekly key its Monday, the only key of a table
+without partitions is `"all"`. Nothing here knows the lake or Dagster.
+"""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Literal
+
+CadenceKind = Literal["daily", "weekly", "none"]
+
+UNPARTITIONED = "all"
+"""The one key of a table without partitions."""
+
+_STEP = {"daily": timedelta(days=1), "weekly": timedelta(days=7)}
+
+
+class KeyRefused(ValueError):
+    """A string is not a partition key of this cadence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """How a table is cut into partitions. Keys sort in time order as strings."""
+
+    kind: CadenceKind
+    start: date | None = None
+    """First day covered. Needed unless `kind` is "none". A weekly table's first key is the week that holds it."""
+    end: date | None = None
+    """Last day covered, inclusive; None means open."""
+
+    def __post_init__(self) -> None:
+        if self.kind == "none":
+            return
+        if self.start is None:
+            raise ValueError(f"a {self.kind} cadence needs its first day: set start, for example 2013-01-01")
+        if self.end is not None and self.end < self.start:
+            raise ValueError(f"cadence ends on {self.end}, before its start {self.start}: swap them")
+
+    def key_of(self, day: date) -> str:
+        """Key of the partition that holds `day`, whether or not the table covers it."""
+        if self.kind == "none":
+            return UNPARTITIONED
+        return self._first_day(day).isoformat()
+
+    def bounds(self, key: str) -> tuple[date, date]:
+        """First and last day of `key`, both inclusive. `KeyRefused` if it is no key of this cadence.
+
+        A table without partitions has no days: it answers (`date.min`, `date.max`).
+        """
+        if self.kind == "none":
+            if key != UNPARTITIONED:
+                raise KeyRefused(f"{key!r}: a table without partitions has the one key {UNPARTITIONED!r}")
+            return date.min, date.max
+        try:
+            first = date.fromisoformat(key)
+        except ValueError as error:
+            raise KeyRefused(f"{key!r} is no {self.kind} key: write the day as YYYY-MM-DD") from error
+        if first.isoformat() != key or self._first_day(first) != first:
+            raise KeyRefused(f"{key!r} is no {self.kind} key: that day belongs to {self.key_of(first)!r}")
+        return first, first + _STEP[self.kind] - timedelta(days=1)
+
+    def keys(self, first: date, last: date) -> list[str]:
+        """Keys of the partitions that touch the days `first`..`last` (inclusive) and the table covers."""
+        if self.kind == "none":
+            return [UNPARTITIONED]
+        low = self._first_day(max(first, self._covered_from))
+        high = last if self.end is None else min(last, self.end)
+        count = max(0, (high - low) // _STEP[self.kind] + 1)
+        return [(low + i * _STEP[self.kind]).isoformat() for i in range(count)]
+
+    def previous(self, key: str, n: int = 1) -> list[str]:
+        """Up to `n` keys just before `key`, oldest first; fewer at the table's start."""
+        return [k for k in self.window(key, n + 1) if k < key]
+
+    def window(self, key: str, lookback: int) -> list[str]:
+        """The `lookback` keys that end with `key` (included), oldest first; only those the table covers."""
+        if lookback < 1:
+            raise ValueError(f"a window holds at least its own key: lookback is {lookback}")
+        first, _ = self.bounds(key)
+        if self.kind == "none":
+            return [UNPARTITIONED]
+        reach = (lookback - 1) * _STEP[self.kind]
+        # Compared before subtracting: a window may reach back before the calendar begins.
+        low = first - reach if first - self._covered_from > reach else self._covered_from
+        return [k for k in self.keys(low, first) if k <= key][-lookback:]
+
+    @property
+    def _covered_from(self) -> date:
+        return self.start or date.min
+
+    def _first_day(self, day: date) -> date:
+        return day - timedelta(days=day.weekday()) if self.kind == "weekly" else day

@@ -1,0 +1,65 @@
+"""Where a table's files lie in the lake: the only module that spells these paths.
+
+    <kind>/<name>/date=2013-01-01/part-0.parquet      (`all/part-0.parquet` for a table without partitions)
+    _manifests/<kind>/<name>/2013-01-01.json
+
+A table is named by its id `"<kind>/<name>"`, for example `"datasets/flights"`.
+"""
+
+import re
+
+from ml_assets.tables.cadence import UNPARTITIONED
+
+_MANIFESTS = "_manifests"
+_TABLE = re.compile(r"[a-z]\w*/[a-z]\w*", re.ASCII)
+
+
+class TableNameRefused(ValueError):
+    """A table id is not `<kind>/<name>` in lower-case words."""
+
+
+def check_table(table: str) -> str:
+    """`table` itself, or `TableNameRefused`."""
+    if not _TABLE.fullmatch(table):
+        raise TableNameRefused(
+            f"{table!r} is no table: write <kind>/<name> in letters, digits and _, as in datasets/flights"
+        )
+    return table
+
+
+def data_prefix(table: str) -> str:
+    """Prefix of every data file of `table`."""
+    return f"{check_table(table)}/"
+
+
+def manifest_prefix(table: str) -> str:
+    """Prefix of every manifest of `table`."""
+    return f"{_MANIFESTS}/{check_table(table)}/"
+
+
+def part_path(table: str, key: str, part: int) -> str:
+    """Path of one data file of a partition."""
+    folder = key if key == UNPARTITIONED else f"date={key}"
+    return f"{check_table(table)}/{folder}/part-{part}.parquet"
+
+
+def manifest_path(table: str, key: str) -> str:
+    """Path of the manifest of a partition."""
+    return f"{manifest_prefix(table)}{key}.json"
+
+
+def key_of_part(path: str) -> str:
+    """Partition key of a data file's path."""
+    return path.split("/")[2].removeprefix("date=")
+
+
+def key_of_manifest(path: str) -> str:
+    """Partition key of a manifest's path."""
+    return path.rsplit("/", 1)[1].removesuffix(".json")
+
+
+def audit_branch(table: str, first_key: str, run_id: str, attempt: int = 1) -> str:
+    """Branch on which a run's partitions wait for their audit, by lakeFS's rules for names (`^\\w[-\\w]*$`)."""
+    run = re.sub(r"\W", "", run_id)[:8] or "norun"
+    name = f"audit-{check_table(table).replace('/', '-')}-{first_key}-{run}"
+    return name if attempt == 1 else f"{name}-{attempt}"

@@ -1,0 +1,51 @@
+"""Deterministic Parquet: the same rows give the same bytes, whatever their order, chunks or threads.
+
+polars writes equal bytes for equal rows only when rows are sorted, the row group size is given and the
+compression is pinned; its own version is in the file, so the manifest records `WRITER`.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+ROW_GROUP_ROWS = 122_880
+"""Rows per row group."""
+FILE_ROWS = 4_000_000
+"""Rows per file; larger partitions become several parts."""
+COMPRESSION_LEVEL = 3
+WRITER = f"polars {pl.__version__}"
+"""What wrote the bytes: another version may write the same rows differently."""
+
+
+class UnstorableFrame(Exception):
+    """A frame holds values Parquet cannot (Python objects)."""
+
+
+def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
+    """`frame` sorted by `sort_key`, then by its other columns, so that row order carries nothing.
+
+    Columns of the sort key that are missing are passed over: a broken frame is kept as evidence too.
+    """
+    by = [c for c in sort_key if c in frame.columns]
+    by += [c for c, dtype in frame.schema.items() if c not in by and not dtype.is_nested()]
+    objects = [c for c, dtype in frame.schema.items() if dtype == pl.Object]
+    if objects:
+        raise UnstorableFrame(
+            f"columns {', '.join(objects)} hold Python objects: cast them to a plain type in the source"
+        )
+    return frame.sort(by, maintain_order=True) if by else frame
+
+
+def encode(frame: pl.DataFrame) -> Iterator[bytes]:
+    """Parquet files with the rows of `frame`, in order: one, or more where it is long."""
+    for start in range(0, max(frame.height, 1), FILE_ROWS):
+        buffer = io.BytesIO()
+        frame.slice(start, FILE_ROWS).rechunk().write_parquet(
+            buffer,
+            compression="zstd",
+            compression_level=COMPRESSION_LEVEL,
+            row_group_size=ROW_GROUP_ROWS,
+            statistics=True,
+        )
+        yield buffer.getvalue()

@@ -1,0 +1,105 @@
+"""Reading tables at one commit. Listing answers most questions; files are opened only for their rows.
+
+A content digest follows from paths and SHA-256s alone, so "what changed over a year" is one listing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import polars as pl
+
+from ml_assets.tables import layout
+from ml_assets.tables.manifest import PartitionManifest, content_digest
+from resources.lake import ObjectStat, VersionedStore
+
+
+class PartitionMissing(Exception):
+    """Partitions that were asked for are not in the lake at this commit."""
+
+    def __init__(self, table: str, keys: tuple[str, ...], commit_id: str) -> None:
+        super().__init__(
+            f"{table} has no partition {name_some(keys)} at commit {commit_id[:12]}: "
+            f"materialize {'it' if len(keys) == 1 else 'them'} first"
+        )
+        self.table = table
+        self.keys = keys
+
+
+class TableReader:
+    """The tables as of one commit: immutable, so listings and manifests are read once and remembered."""
+
+    def __init__(self, store: VersionedStore, commit_id: str) -> None:
+        self.store = store
+        self.commit_id = commit_id
+        self._files: dict[str, dict[str, list[ObjectStat]]] = {}
+        self._digests: dict[str, dict[str, str]] = {}
+        self._manifests: dict[tuple[str, str], PartitionManifest] = {}
+
+    @classmethod
+    def at(cls, store: VersionedStore, ref: str = "main") -> "TableReader":
+        """Reader at the commit `ref` names now; it does not follow the branch."""
+        return cls(store, store.resolve(ref))
+
+    def keys(self, table: str) -> list[str]:
+        """Keys of the partitions that exist, sorted."""
+        return sorted(self._partitions(table))
+
+    def digests(self, table: str) -> Mapping[str, str]:
+        """Key → content digest of every partition that exists, sorted by key."""
+        if table not in self._digests:
+            self._digests[table] = {
+                key: content_digest((f.path, f.sha256) for f in files)
+                for key, files in sorted(self._partitions(table).items())
+            }
+        return self._digests[table]
+
+    def manifest(self, table: str, key: str) -> PartitionManifest:
+        """Manifest of one partition. `PartitionMissing` if there is none."""
+        return self.manifests(table, [key])[key]
+
+    def manifests(self, table: str, keys: Sequence[str]) -> dict[str, PartitionManifest]:
+        """Key → manifest, in the order of `keys`. `PartitionMissing` names those that do not exist."""
+        self._require(table, keys)
+        unread = [k for k in keys if (table, k) not in self._manifests]
+        paths = {layout.manifest_path(table, k): k for k in unread}
+        for path, local in self.store.fetch(self.commit_id, list(paths)).items():
+            self._manifests[table, paths[path]] = PartitionManifest.from_json(local.read_bytes())
+        return {k: self._manifests[table, k] for k in keys}
+
+    def scan(self, table: str, keys: Sequence[str]) -> pl.LazyFrame:
+        """Rows of `keys`, in that order and within each in file order. `PartitionMissing` names what lacks.
+
+        The frame reads immutable local files in place; all partitions must have one schema.
+        """
+        if not keys:
+            raise ValueError(f"no keys to scan of {table}: name at least one partition")
+        self._require(table, keys)
+        partitions = self._partitions(table)
+        paths = [f.path for k in keys for f in partitions[k]]
+        local = self.store.fetch(self.commit_id, paths)
+        return pl.scan_parquet([local[p] for p in paths], glob=False)
+
+    def files(self, table: str, keys: Sequence[str]) -> list[ObjectStat]:
+        """Data files of `keys`, in that order. `PartitionMissing` names what lacks."""
+        self._require(table, keys)
+        partitions = self._partitions(table)
+        return [f for k in keys for f in partitions[k]]
+
+    def _require(self, table: str, keys: Iterable[str]) -> None:
+        partitions = self._partitions(table)
+        lacking = tuple(k for k in keys if k not in partitions)
+        if lacking:
+            raise PartitionMissing(table, lacking, self.commit_id)
+
+    def _partitions(self, table: str) -> dict[str, list[ObjectStat]]:
+        if table not in self._files:
+            found: dict[str, list[ObjectStat]] = {}
+            for stat in self.store.list(self.commit_id, layout.data_prefix(table)):
+                found.setdefault(layout.key_of_part(stat.path), []).append(stat)
+            self._files[table] = found
+        return self._files[table]
+
+
+def name_some(keys: Sequence[str], limit: int = 5) -> str:
+    """`keys` for a sentence: all of a few, the first of many and how many more."""
+    named = ", ".join(keys[:limit])
+    return named if len(keys) <= limit else f"{named} and {len(keys) - limit} more"
