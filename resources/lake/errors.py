@@ -26,7 +26,7 @@ class BranchProtected(LakeError):
 
 
 class BranchDirty(LakeError):
-    """A merge into, or a branch from, a branch with uncommitted changes (lakeFS answers 400)."""
+    """A merge into a branch with uncommitted changes (lakeFS answers 400)."""
 
 
 class MergeConflict(LakeError):

@@ -1,0 +1,122 @@
+"""The SQLite file of a local repository: one connection, its transactions, its patience.
+
+Belongs here: opening, locking, durability. Does not: what the tables mean (`refs.py`).
+
+WAL mode: readers never wait, one writer at a time, and a process that ends at any moment leaves nothing to
+clean up. `BEGIN IMMEDIATE` takes the write lock before the first read, so what a writer has read cannot
+move under it until it is done.
+"""
+
+import contextlib
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Generator
+from pathlib import Path
+
+from resources.lake.errors import LakeBusy
+
+_ATTEMPTS = 10
+"""Tries for the write lock, as many as lakeFS makes to move a branch."""
+
+
+class Database:
+    """Transactions on one SQLite file. Safe for any number of threads and processes on one machine.
+
+    The file has to be on a local disk: SQLite's locks do not hold over NFS.
+    """
+
+    def __init__(self, path: Path, schema: str, patience: float) -> None:
+        """Open or create `path`; `schema` is a script of `CREATE … IF NOT EXISTS`.
+
+        A writer waits up to `patience` seconds for others, in ten tries, before `LakeBusy`.
+        """
+        self._path = path
+        self._schema = schema
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._connection = self._open()
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[sqlite3.Connection, None, None]:
+        """A consistent view of the moment it begins. Waits for nobody."""
+        with self._lock, self._transaction("BEGIN") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self, *, durable: bool = True) -> Generator[sqlite3.Connection, None, None]:
+        """An exclusive write, all or nothing. `LakeBusy` when others hold the lock too long.
+
+        With `durable=False` it survives the end of this process at once, but a power cut only after the next
+        durable write.
+        """
+        with self._lock:
+            connection = self._current()
+            connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            with self._transaction("BEGIN IMMEDIATE"):
+                yield connection
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection of the transaction in progress."""
+        return self._connection
+
+    @contextlib.contextmanager
+    def _transaction(self, begin: str) -> Generator[sqlite3.Connection, None, None]:
+        connection = self._current()
+        self._patiently(connection, begin)
+        try:
+            yield connection
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    def _current(self) -> sqlite3.Connection:
+        # SQLite forbids carrying a connection over a fork.
+        if self._owner != os.getpid():
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path,
+            timeout=self._patience / _ATTEMPTS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        self._owner = os.getpid()
+        weakref.finalize(self, _close, connection, self._owner)
+        # Changing to WAL takes an exclusive lock without SQLite's own waiting.
+        self._patiently(connection, "PRAGMA journal_mode=WAL")
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            self._patiently(connection, "BEGIN IMMEDIATE")
+            for statement in self._schema.split(";"):
+                connection.execute(statement)
+            connection.execute("PRAGMA user_version=1")
+            connection.execute("COMMIT")
+        return connection
+
+    def _patiently(self, connection: sqlite3.Connection, statement: str) -> None:
+        for attempt in range(_ATTEMPTS):
+            try:
+                connection.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise
+                # Jitter, so that processes that collided do not collide again in step.
+                time.sleep(random.uniform(0, 0.01 * (attempt + 1)))
+        raise LakeBusy(
+            f"{self._path} was locked by other writers for {self._patience:g} s ({_ATTEMPTS} tries). Repeat "
+            "the operation; if this lasts, look for a process that is stopped while it writes (see lsof)."
+        )
+
+
+def _close(connection: sqlite3.Connection, owner: int) -> None:
+    # A forked child must not close what its parent still uses.
+    if os.getpid() == owner:
+        connection.close()

@@ -1,0 +1,149 @@
+"""Contents as files named by their SHA-256: written once, never changed, read in place.
+
+Belongs here: how bytes reach the disk and stay whole. Does not: which path or branch they stand for
+(`refs.py`, `tree.py`).
+
+`objects/<first two digits>/<sha256>` comes into being by a rename of a finished, synced file from `tmp/`, so
+a name always means whole content, however the writer ended. The folder entries of a batch are synced
+together by `make_durable`, before the commit that names them.
+"""
+
+import contextlib
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from resources.lake.errors import LakeError
+
+_CHUNK = 1 << 20
+"""Bytes copied at once."""
+_LEFTOVER_AGE = 3600.0
+"""Seconds without a write after which a dead process's temporary file is swept. The age is there for
+containers that share the folder but not the process table."""
+
+
+class ObjectFiles:
+    """The content-addressed files of one repository. Safe for any number of threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        """Use `root/objects` and `root/tmp`, making them where they are missing."""
+        self._objects = root / "objects"
+        self._temporary = root / "tmp"
+        self._objects.mkdir(parents=True, exist_ok=True)
+        self._temporary.mkdir(exist_ok=True)
+
+    def path(self, sha256: str) -> Path:
+        """Where content with this digest lies, if it is here."""
+        return self._objects / sha256[:2] / sha256
+
+    def write(self, source: Path | bytes) -> tuple[str, int]:
+        """Store the content of a file or of bytes; return its SHA-256 and its size in bytes.
+
+        Content that is here already is not written again.
+        """
+        if isinstance(source, bytes):
+            sha256 = hashlib.sha256(source).hexdigest()
+            if self._holds(sha256, len(source)):
+                return sha256, len(source)
+        temporary = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
+        try:
+            with temporary.open("xb") as target:
+                sha256, size = _copy(source, target)
+                if self._holds(sha256, size):
+                    return sha256, size
+                target.flush()
+                os.fchmod(target.fileno(), 0o444)
+                os.fsync(target.fileno())
+            self._name(temporary, sha256)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return sha256, size
+
+    def make_durable(self, contents: Iterable[tuple[str, int]]) -> None:
+        """Sync the folders that name these (SHA-256, size), so that they outlive a power cut.
+
+        `LakeError` if one of them is not here whole: a cut before the commit can lose what was put.
+        """
+        folders: set[Path] = set()
+        for sha256, size in contents:
+            if not self._holds(sha256, size):
+                raise LakeError(
+                    f"Object {sha256} ({size} bytes) was put but is not under {self._objects}: lost before "
+                    "it was committed, or deleted by hand. Put it again, then commit."
+                )
+            folders.add(self.path(sha256).parent)
+        if folders:
+            for folder in (self._objects, *sorted(folders)):
+                _sync_folder(folder)
+
+    def existing(self, sha256: str, size: int) -> Path:
+        """`path`, after a look that the file is there with its size. `LakeError` if it is not."""
+        if not self._holds(sha256, size):
+            raise LakeError(
+                f"Object {sha256} ({size} bytes) is committed but {self.path(sha256)} is missing or has "
+                "another size: the store was changed by hand or its disk is damaged. Restore the file from a "
+                "backup, or put the same content again."
+            )
+        return self.path(sha256)
+
+    def sweep(self) -> None:
+        """Delete temporary files that dead processes left, an hour after their last write."""
+        oldest = time.time() - _LEFTOVER_AGE
+        for leftover in self._temporary.iterdir():
+            # Another process may sweep at the same time.
+            with contextlib.suppress(FileNotFoundError):
+                if leftover.stat().st_mtime < oldest and not _lives(leftover.name.partition("-")[0]):
+                    leftover.unlink()
+
+    def _holds(self, sha256: str, size: int) -> bool:
+        try:
+            return self.path(sha256).stat().st_size == size
+        except FileNotFoundError:
+            return False
+
+    def _name(self, temporary: Path, sha256: str) -> None:
+        final = self.path(sha256)
+        try:
+            temporary.rename(final)
+        except FileNotFoundError:
+            final.parent.mkdir(exist_ok=True)
+            temporary.rename(final)
+
+
+def _copy(source: Path | bytes, target: BinaryIO) -> tuple[str, int]:
+    digest = hashlib.sha256()
+    if isinstance(source, bytes):
+        digest.update(source)
+        target.write(source)
+        return digest.hexdigest(), len(source)
+    size = 0
+    with source.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            target.write(chunk)
+            size += len(chunk)
+    return digest.hexdigest(), size
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lives(pid: str) -> bool:
+    if not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,168 @@
+"""Names and history in SQLite: branches, tags, commits, what is staged, and the ranges of trees.
+
+Belongs here: the tables and the statements on them. Does not: rules of the lake (`local.py`). Every function
+runs inside a transaction of `database.py` that its caller opened.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from resources.lake.errors import LakeError
+from resources.lake.merge import Node
+from resources.lake.store import Commit, ObjectStat
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS branches (name TEXT PRIMARY KEY, head TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tags (name TEXT PRIMARY KEY, commit_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS commits (id TEXT PRIMARY KEY, generation INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ranges (id TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS staged (
+  branch TEXT NOT NULL, path TEXT NOT NULL, sha256 TEXT, size INTEGER, PRIMARY KEY (branch, path)
+) WITHOUT ROWID
+"""
+"""`commits.body` is the canonical JSON whose SHA-256 is the id; a `staged` row without sha256 is a removal;
+`ranges` also holds the lists of ranges that are trees."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """A commit with what only the store needs to know of it."""
+
+    commit: Commit
+    tree: str
+    """Id of its tree."""
+    generation: int
+
+
+def branch_head(db: sqlite3.Connection, name: str) -> str | None:
+    """Commit id a branch stands at, None if there is no such branch."""
+    row = db.execute("SELECT head FROM branches WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def set_branch(db: sqlite3.Connection, name: str, head: str) -> None:
+    """Create a branch or move its head."""
+    db.execute(
+        "INSERT INTO branches VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET head = excluded.head",
+        (name, head),
+    )
+
+
+def drop_branch(db: sqlite3.Connection, name: str) -> None:
+    """Delete a branch and what is staged on it."""
+    clear_staged(db, name)
+    db.execute("DELETE FROM branches WHERE name = ?", (name,))
+
+
+def all_branches(db: sqlite3.Connection) -> dict[str, str]:
+    """Branch name → commit id, sorted by name."""
+    return dict(db.execute("SELECT name, head FROM branches ORDER BY name"))
+
+
+def tagged(db: sqlite3.Connection, name: str) -> str | None:
+    """Commit id a tag names, None if there is no such tag."""
+    row = db.execute("SELECT commit_id FROM tags WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def add_tag(db: sqlite3.Connection, name: str, commit_id: str) -> None:
+    """Create a tag."""
+    db.execute("INSERT INTO tags VALUES (?, ?)", (name, commit_id))
+
+
+def all_tags(db: sqlite3.Connection) -> dict[str, str]:
+    """Tag name → commit id, sorted by name."""
+    return dict(db.execute("SELECT name, commit_id FROM tags ORDER BY name"))
+
+
+def stage(db: sqlite3.Connection, branch: str, path: str, entry: ObjectStat | None) -> None:
+    """Write down an uncommitted change of one path; None removes it."""
+    db.execute(
+        "INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?)",
+        (branch, path, entry.sha256 if entry else None, entry.size if entry else None),
+    )
+
+
+def staged_changes(db: sqlite3.Connection, branch: str) -> dict[str, ObjectStat | None]:
+    """The uncommitted changes of a branch."""
+    rows = db.execute("SELECT path, sha256, size FROM staged WHERE branch = ?", (branch,))
+    return {path: None if sha256 is None else ObjectStat(path, sha256, size) for path, sha256, size in rows}
+
+
+def is_dirty(db: sqlite3.Connection, branch: str) -> bool:
+    """Whether a branch has uncommitted changes."""
+    return db.execute("SELECT 1 FROM staged WHERE branch = ? LIMIT 1", (branch,)).fetchone() is not None
+
+
+def clear_staged(db: sqlite3.Connection, branch: str) -> None:
+    """Forget the uncommitted changes of a branch."""
+    db.execute("DELETE FROM staged WHERE branch = ?", (branch,))
+
+
+def find_commit(db: sqlite3.Connection, commit_id: str) -> StoredCommit | None:
+    """A commit by its full id, None if there is none."""
+    row = db.execute("SELECT generation, body FROM commits WHERE id = ?", (commit_id,)).fetchone()
+    if row is None:
+        return None
+    body = json.loads(row[1])
+    commit = Commit(
+        id=commit_id,
+        parents=tuple(body["parents"]),
+        message=body["message"],
+        metadata=body["metadata"],
+        created_at=datetime.fromisoformat(body["created_at"]),
+    )
+    return StoredCommit(commit, body["tree"], row[0])
+
+
+def commit_at(db: sqlite3.Connection, commit_id: str) -> StoredCommit:
+    """A commit that something in the store names."""
+    found = find_commit(db, commit_id)
+    if found is None:
+        raise LakeError(f"Commit {commit_id} is named but not in the store: refs.db was changed by hand.")
+    return found
+
+
+def graph_node(db: sqlite3.Connection, commit_id: str) -> Node:
+    """A commit as `merge.merge_base` sees it."""
+    stored = commit_at(db, commit_id)
+    return Node(stored.commit.parents, stored.generation)
+
+
+def add_commit(
+    db: sqlite3.Connection, tree: str, parents: tuple[str, ...], message: str, metadata: Mapping[str, str]
+) -> str:
+    """Write a commit dated now; return its id, the SHA-256 of its canonical JSON."""
+    body = json.dumps(
+        {
+            "tree": tree,
+            "parents": parents,
+            "message": message,
+            "metadata": dict(metadata),
+            "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+        sort_keys=True,
+    )
+    id_ = hashlib.sha256(body.encode()).hexdigest()
+    generation = 1 + max((commit_at(db, parent).generation for parent in parents), default=-1)
+    db.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?)", (id_, generation, body))
+    return id_
+
+
+def load_range(db: sqlite3.Connection, id_: str) -> bytes:
+    """The encoded range or tree with this id."""
+    row = db.execute("SELECT body FROM ranges WHERE id = ?", (id_,)).fetchone()
+    if row is None:
+        raise LakeError(f"Range {id_} is named by a tree but not in the store: refs.db was changed by hand.")
+    return bytes(row[0])
+
+
+def save_range(db: sqlite3.Connection, id_: str, body: bytes) -> None:
+    """Keep an encoded range or tree."""
+    db.execute("INSERT OR IGNORE INTO ranges VALUES (?, ?)", (id_, body))

@@ -1,0 +1,170 @@
+"""What a commit holds: path → object, as immutable sorted ranges that versions share.
+
+Belongs here: the shape of a tree on disk, reading it, changing it, comparing two. Does not: merging
+(`merge.py`) or where ranges are kept (`refs.py` gives `load` and `save`).
+
+A tree is a list of ranges, a range a sorted run of about 64 entries. A range ends after an entry whose path
+hashes to a boundary, so the cut depends on the paths alone: equal contents give equal ids whatever the
+history, a commit that touches one partition writes one or two ranges, and two trees are compared by
+loading only the ranges they do not share. (lakeFS keeps its metadata in ranges for the same reason.)
+"""
+
+import hashlib
+import json
+import zlib
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from resources.lake.store import ObjectStat
+
+Changes = Mapping[str, ObjectStat | None]
+"""Path → what it became; None where it was removed."""
+
+_BOUNDARY = 64
+"""Mean entries in a range: about 8 kB of JSON, 4 kB compressed."""
+_CACHED_RANGES = 1024
+"""Decoded ranges kept in memory, about 64 k entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A run of entries: the greatest path in it, and the SHA-256 of its encoding."""
+
+    last: str
+    id: str
+
+
+Tree = tuple[Range, ...]
+
+
+class Trees:
+    """Reads and writes trees through `load(id) -> bytes` and `save(id, bytes)`, which may see an id twice."""
+
+    def __init__(self, load: Callable[[str], bytes], save: Callable[[str, bytes], None]) -> None:
+        self._load = load
+        self._save = save
+        self._ranges: OrderedDict[str, tuple[ObjectStat, ...]] = OrderedDict()
+
+    def read(self, tree_id: str) -> Tree:
+        """The tree with this id."""
+        return tuple(Range(last, id_) for last, id_ in json.loads(zlib.decompress(self._load(tree_id))))
+
+    def write(self, tree: Tree) -> str:
+        """Save the list of ranges (the ranges themselves are saved already); return its id."""
+        return self._keep([[range_.last, range_.id] for range_ in tree])
+
+    def entries(self, tree: Tree, prefix: str = "") -> Iterator[ObjectStat]:
+        """Entries whose path starts with `prefix`, sorted by path."""
+        for range_ in tree[bisect_left(tree, prefix, key=_last) :]:
+            for entry in self._range(range_.id):
+                if entry.path.startswith(prefix):
+                    yield entry
+                elif entry.path > prefix:
+                    return
+
+    def find(self, tree: Tree, paths: Iterable[str]) -> dict[str, ObjectStat]:
+        """The entries of those `paths` that are in the tree."""
+        found: dict[str, ObjectStat] = {}
+        for path in paths:
+            position = bisect_left(tree, path, key=_last)
+            if position == len(tree):
+                continue
+            entries = self._range(tree[position].id)
+            at = bisect_left(entries, path, key=_path)
+            if at < len(entries) and entries[at].path == path:
+                found[path] = entries[at]
+        return found
+
+    def apply(self, tree: Tree, changes: Changes) -> Tree:
+        """The tree after `changes`. Ranges no change falls into are taken over unread."""
+        waiting = sorted(changes)
+        done = 0
+        ranges: list[Range] = []
+        open_entries: list[ObjectStat] = []
+        for range_ in tree:
+            until = done
+            while until < len(waiting) and waiting[until] <= range_.last:
+                until += 1
+            if until == done and not open_entries:
+                ranges.append(range_)
+                continue
+            touched = {path: changes[path] for path in waiting[done:until]}
+            done = until
+            open_entries.extend(_changed(self._range(range_.id), touched))
+            open_entries = self._cut(open_entries, ranges)
+        if done < len(waiting) and ranges and not open_entries and not _is_boundary(ranges[-1].last):
+            # The last range is the only one that may end without a boundary: it stays open for more.
+            open_entries = list(self._range(ranges.pop().id))
+        open_entries.extend(_changed((), {path: changes[path] for path in waiting[done:]}))
+        open_entries = self._cut(open_entries, ranges)
+        if open_entries:
+            ranges.append(self._save_range(open_entries))
+        return tuple(ranges)
+
+    def difference(self, base: Tree, side: Tree) -> dict[str, ObjectStat | None]:
+        """What changed from `base` to `side`. Only ranges the two do not share are read."""
+        shared = set(base) & set(side)
+        before = {
+            entry.path: entry for range_ in base if range_ not in shared for entry in self._range(range_.id)
+        }
+        changes: dict[str, ObjectStat | None] = {}
+        for range_ in side:
+            if range_ not in shared:
+                for entry in self._range(range_.id):
+                    if before.pop(entry.path, None) != entry:
+                        changes[entry.path] = entry
+        changes.update(dict.fromkeys(before))
+        return changes
+
+    def _cut(self, entries: list[ObjectStat], ranges: list[Range]) -> list[ObjectStat]:
+        """Append the closed ranges of `entries` to `ranges`, return what is left open."""
+        start = 0
+        for position, entry in enumerate(entries):
+            if _is_boundary(entry.path):
+                ranges.append(self._save_range(entries[start : position + 1]))
+                start = position + 1
+        return entries[start:]
+
+    def _save_range(self, entries: list[ObjectStat]) -> Range:
+        id_ = self._keep([[entry.path, entry.sha256, entry.size] for entry in entries])
+        return Range(entries[-1].path, id_)
+
+    def _keep(self, content: list[list[str]] | list[list[str | int]]) -> str:
+        body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        id_ = hashlib.sha256(body).hexdigest()
+        self._save(id_, zlib.compress(body, 3))
+        return id_
+
+    def _range(self, id_: str) -> tuple[ObjectStat, ...]:
+        entries = self._ranges.get(id_)
+        if entries is None:
+            rows = json.loads(zlib.decompress(self._load(id_)))
+            entries = tuple(ObjectStat(path, sha256, size) for path, sha256, size in rows)
+            self._ranges[id_] = entries
+            if len(self._ranges) > _CACHED_RANGES:
+                self._ranges.popitem(last=False)
+        return entries
+
+
+def _changed(entries: Iterable[ObjectStat], changes: Changes) -> list[ObjectStat]:
+    after = {entry.path: entry for entry in entries}
+    for path, entry in changes.items():
+        if entry is None:
+            after.pop(path, None)
+        else:
+            after[path] = entry
+    return [after[path] for path in sorted(after)]
+
+
+def _is_boundary(path: str) -> bool:
+    return hashlib.blake2b(path.encode(), digest_size=1).digest()[0] % _BOUNDARY == 0
+
+
+def _last(range_: Range) -> str:
+    return range_.last
+
+
+def _path(entry: ObjectStat) -> str:
+    return entry.path
