@@ -1,0 +1,13 @@
+"""What the ledger refuses, as types. Each message names what was asked, what was found and what helps."""
+
+
+class LedgerError(Exception):
+    """Base of every refusal of the ledger."""
+
+
+class LedgerBusy(LedgerError):
+    """Other writers held the database for longer than we wait. Try again."""
+
+
+class NothingToAccept(LedgerError):
+    """The newest attempt of this partition was not rejected, or there is none."""

@@ -1,0 +1,247 @@
+"""`Ledger`: record and look up verdicts, acceptances and promotions. Opening the database: `database.py`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from resources.ledger.database import Database
+from resources.ledger.errors import NothingToAccept
+from resources.ledger.rows import Acceptance, NewVerdict, Promotion, VerdictRow
+from resources.ledger.tables import acceptances, promotions, verdicts
+
+LOOK_UP = 500
+"""Keys per query: SQLite and PostgreSQL limit the parameters of one statement."""
+
+
+class Ledger:
+    """SQLite (WAL) or PostgreSQL behind one SQLAlchemy address; made on first use.
+
+    Safe for many processes at once. Every method may raise `LedgerError`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+
+    # --- verdicts ---
+
+    def record_verdicts(self, new: Sequence[NewVerdict], at: datetime | None = None) -> list[VerdictRow]:
+        """Append one attempt per row, all in one transaction; they come back with their attempt numbers."""
+        moment = at or datetime.now(UTC)
+
+        def work(connection: sa.Connection) -> list[VerdictRow]:
+            latest: dict[tuple[str, str], int] = {}
+            for table, keys in _keys_by_table(new).items():
+                for some in _chunks(keys):
+                    query = (
+                        sa.select(verdicts.c.key, sa.func.max(verdicts.c.attempt))
+                        .where(verdicts.c.table == table, verdicts.c.key.in_(some))
+                        .group_by(verdicts.c.key)
+                    )
+                    latest.update({(table, key): attempt for key, attempt in connection.execute(query)})
+            rows: list[VerdictRow] = []
+            for one in new:
+                attempt = latest.get((one.table, one.key), 0) + 1
+                latest[one.table, one.key] = attempt
+                rows.append(VerdictRow(**vars(one), attempt=attempt, at=moment))
+            if rows:
+                values = [
+                    {name: value for name, value in vars(row).items() if name != "acceptance"} for row in rows
+                ]
+                connection.execute(sa.insert(verdicts), values)
+            return rows
+
+        return self._database.write(work)
+
+    def newest_verdicts(self, table: str, keys: Iterable[str] | None = None) -> dict[str, VerdictRow]:
+        """Key → its newest attempt, for those of `keys` that were ever judged (None: all of the table)."""
+        newest = (
+            sa.select(verdicts.c.table, verdicts.c.key, sa.func.max(verdicts.c.attempt).label("attempt"))
+            .where(verdicts.c.table == table)
+            .group_by(verdicts.c.table, verdicts.c.key)
+        )
+        found: dict[str, VerdictRow] = {}
+        with self._database.reading() as connection:
+            for some in [None] if keys is None else _chunks(keys):
+                chosen = (newest if some is None else newest.where(verdicts.c.key.in_(some))).subquery()
+                same = (
+                    (verdicts.c.table == chosen.c.table)
+                    & (verdicts.c.key == chosen.c.key)
+                    & (verdicts.c.attempt == chosen.c.attempt)
+                )
+                for row in connection.execute(_with_acceptance().join(chosen, same)):
+                    found[row.key] = _verdict_row(row)
+        return found
+
+    def attempts(self, table: str, key: str) -> list[VerdictRow]:
+        """Every attempt at one partition, oldest first."""
+        query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
+        with self._database.reading() as connection:
+            return [_verdict_row(row) for row in connection.execute(query.order_by(verdicts.c.attempt))]
+
+    def find_judgements(
+        self, table: str, contents: Mapping[str, str], contract_digest: str
+    ) -> dict[str, VerdictRow]:
+        """What is already known of content: key → its newest attempt with this very content and contract.
+
+        `contents` is key → content digest. By key, because the same content may be right for one day and
+        wrong for another.
+        """
+        found: dict[str, VerdictRow] = {}
+        with self._database.reading() as connection:
+            for some in _chunks(contents):
+                query = (
+                    _with_acceptance()
+                    .where(
+                        verdicts.c.table == table,
+                        verdicts.c.contract_digest == contract_digest,
+                        verdicts.c.key.in_(some),
+                        verdicts.c.content_digest.in_({contents[key] for key in some}),
+                    )
+                    .order_by(verdicts.c.attempt)
+                )
+                for row in connection.execute(query):
+                    if row.content_digest == contents[row.key]:
+                        found[row.key] = _verdict_row(row)
+        return found
+
+    def find_judgement(
+        self, table: str, key: str, content_digest: str, contract_digest: str
+    ) -> VerdictRow | None:
+        """`find_judgements` for one partition."""
+        return self.find_judgements(table, {key: content_digest}, contract_digest).get(key)
+
+    def volumes(self, table: str) -> dict[str, int]:
+        """Key → rows of its newest attempt that passed, warned or was accepted; sorted by key."""
+        query = (
+            sa.select(verdicts.c.key, verdicts.c.rows)
+            .select_from(verdicts.outerjoin(acceptances, _same_attempt()))
+            .where(
+                verdicts.c.table == table,
+                (verdicts.c.status != "rejected") | acceptances.c.attempt.is_not(None),
+            )
+            .order_by(verdicts.c.key, verdicts.c.attempt)
+        )
+        with self._database.reading() as connection:
+            return dict(connection.execute(query).tuples().all())
+
+    def accept(
+        self, table: str, key: str, author: str, reason: str, at: datetime | None = None
+    ) -> Acceptance:
+        """Accept the newest attempt of a partition, which must be a rejected one (`NothingToAccept`).
+
+        Accepting it once more changes nothing and gives back the first acceptance.
+        """
+        if not reason.strip():
+            raise NothingToAccept(f"accepting {table} {key} needs a reason that others can read later")
+        moment = at or datetime.now(UTC)
+
+        def work(connection: sa.Connection) -> Acceptance:
+            query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
+            found = connection.execute(query.order_by(verdicts.c.attempt.desc()).limit(1)).first()
+            if found is None:
+                raise NothingToAccept(f"{table} has no verdict for {key}: materialize that partition first")
+            row = _verdict_row(found)
+            if row.acceptance is not None:
+                return row.acceptance
+            if not row.blocks:
+                raise NothingToAccept(
+                    f"attempt {row.attempt} of {table} {key} {row.status}: nothing to accept"
+                )
+            acceptance = Acceptance(
+                table=table,
+                key=key,
+                attempt=row.attempt,
+                content_digest=row.content_digest,
+                author=author,
+                reason=reason,
+                at=moment,
+            )
+            connection.execute(sa.insert(acceptances), vars(acceptance))
+            return acceptance
+
+        return self._database.write(work)
+
+    # --- promotions ---
+
+    def promote(
+        self,
+        model: str,
+        version: str,
+        alias: str,
+        *,
+        author: str,
+        reason: str,
+        bundle_digest: str,
+        at: datetime | None = None,
+    ) -> Promotion:
+        """Append: from `at` on, `version` holds the role `alias` of `model`."""
+        facts: dict[str, Any] = {
+            "model": model,
+            "version": version,
+            "alias": alias,
+            "bundle_digest": bundle_digest,
+            "author": author,
+            "reason": reason,
+            "at": at or datetime.now(UTC),
+        }
+
+        def work(connection: sa.Connection) -> Promotion:
+            row_id = connection.execute(sa.insert(promotions).returning(promotions.c.id), facts).scalar_one()
+            return Promotion(id=row_id, **facts)
+
+        return self._database.write(work)
+
+    def promotions(self, model: str) -> list[Promotion]:
+        """The whole log of a model, oldest first."""
+        query = sa.select(promotions).where(promotions.c.model == model).order_by(promotions.c.id)
+        with self._database.reading() as connection:
+            return [Promotion(**row) for row in connection.execute(query).mappings()]
+
+    def in_production(
+        self, model: str, alias: str = "production", at: datetime | None = None
+    ) -> Promotion | None:
+        """Who held the role at a moment (None: now), or None before anyone did."""
+        query = sa.select(promotions).where(promotions.c.model == model, promotions.c.alias == alias)
+        if at is not None:
+            query = query.where(promotions.c.at <= at)
+        with self._database.reading() as connection:
+            row = connection.execute(query.order_by(promotions.c.id.desc()).limit(1)).mappings().first()
+        return None if row is None else Promotion(**row)
+
+
+def _same_attempt() -> sa.ColumnElement[bool]:
+    return (
+        (verdicts.c.table == acceptances.c.table)
+        & (verdicts.c.key == acceptances.c.key)
+        & (verdicts.c.attempt == acceptances.c.attempt)
+    )
+
+
+def _with_acceptance() -> sa.Select[Any]:
+    names = ("author", "reason", "at")
+    theirs = [acceptances.c[name].label(f"accepted_{name}") for name in names]
+    return sa.select(verdicts, *theirs).select_from(verdicts).outerjoin(acceptances, _same_attempt())
+
+
+def _verdict_row(row: sa.Row[Any]) -> VerdictRow:
+    facts = dict(row._mapping)  # pyright: ignore[reportPrivateUsage] - its documented name
+    author, reason, at = (facts.pop(f"accepted_{name}") for name in ("author", "reason", "at"))
+    if author is None:
+        return VerdictRow(**facts)
+    shared = {name: facts[name] for name in ("table", "key", "attempt", "content_digest")}
+    facts["status"] = "accepted"
+    return VerdictRow(**facts, acceptance=Acceptance(**shared, author=author, reason=reason, at=at))
+
+
+def _keys_by_table(rows: Iterable[NewVerdict]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row.table, set()).add(row.key)
+    return found
+
+
+def _chunks(keys: Iterable[str]) -> list[list[str]]:
+    every = sorted(set(keys))
+    return [every[start : start + LOOK_UP] for start in range(0, len(every), LOOK_UP)]

@@ -1,0 +1,83 @@
+"""The ledger's tables, and the guard that keeps them append-only on SQLite."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+
+class UtcTime(sa.TypeDecorator[datetime]):
+    """Timezone-aware UTC on both sides, also where the database stores no zone (SQLite)."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
+        """Refuse a time without a zone; store UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value.isoformat()} has no time zone; the ledger takes aware times only")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
+        """Give back UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+metadata = sa.MetaData()
+
+verdicts = sa.Table(
+    "ledger_verdicts",
+    metadata,
+    sa.Column("table", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("content_digest", sa.Text, nullable=False),
+    sa.Column("contract_digest", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("body_json", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("branch", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+)
+
+acceptances = sa.Table(
+    "ledger_acceptances",
+    metadata,
+    sa.Column("table", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("content_digest", sa.Text, nullable=False),
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+)
+
+promotions = sa.Table(
+    "ledger_promotions",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("alias", sa.Text, nullable=False),
+    sa.Column("bundle_digest", sa.Text, nullable=False),
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+    sa.Index("ledger_promotions_by_role", "model", "alias"),
+    # Ids that are never given twice: a promotion is referred to by its id.
+    sqlite_autoincrement=True,
+)
+
+for _table in metadata.sorted_tables:
+    for _verb in ("UPDATE", "DELETE"):
+        _trigger = sa.DDL(
+            f"CREATE TRIGGER IF NOT EXISTS {_table.name}_no_{_verb.lower()} BEFORE {_verb} ON {_table.name} "
+            f"BEGIN SELECT RAISE(ABORT, '{_table.name} is append-only'); END"
+        )
+        event.listen(_table, "after_create", _trigger.execute_if(dialect="sqlite"))
