@@ -1,0 +1,202 @@
+"""What a table promises: its columns, their types and ranges, its key and its event time.
+
+A pydantic section of `defs.yaml`; unknown keys are errors. Judging data by it belongs in `check.py`.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ml_assets.validation.column_types import NUMERIC, Schema, TypeName, schema_hash, schema_of
+
+
+class Column(BaseModel):
+    """One column, or several that share everything but their name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str | None = None
+    """The column. Give `name` or `names`."""
+    names: tuple[str, ...] = ()
+    """Several columns with the same rules."""
+    dtype: TypeName
+    """`datetime` means microseconds in UTC."""
+    nullable: bool = False
+    """Where false, a null breaks the rule; so does a NaN."""
+    ge: int | float | None = None
+    """Smallest legal number."""
+    le: int | float | None = None
+    """Largest legal number."""
+    isin: tuple[str | int | bool, ...] | None = None
+    """All legal values. A null is judged by `nullable` alone."""
+    pattern: str | None = None
+    """Regular expression (Rust syntax) that the whole string matches."""
+    unique: bool = False
+    """No value twice in one partition; nulls do not count."""
+    stationary: bool = False
+    """A drift of this column blocks; where false it warns."""
+    description: str = ""
+    """For people; not part of the contract's digest."""
+
+    @model_validator(mode="after")
+    def _make_sense(self) -> Self:
+        if (self.name is None) == (not self.names):
+            raise ValueError("a column needs either `name` or `names`")
+        who = ", ".join(self.all_names)
+        if (self.ge is not None or self.le is not None) and self.dtype not in NUMERIC:
+            raise ValueError(f"{who}: `ge` and `le` are for numbers, not for {self.dtype}")
+        if self.ge is not None and self.le is not None and self.ge > self.le:
+            raise ValueError(f"{who}: `ge` {self.ge} is larger than `le` {self.le}: no number is legal")
+        if self.isin is not None:
+            self._check_categories(who)
+        if self.pattern is not None:
+            self._check_pattern(who, self.pattern)
+        return self
+
+    def _check_categories(self, who: str) -> None:
+        legal = {"string": str, "bool": bool}.get(self.dtype, int)
+        if self.dtype not in NUMERIC | {"string", "bool"} or self.dtype.startswith("float"):
+            raise ValueError(
+                f"{who}: `isin` is for strings, whole numbers and booleans, not for {self.dtype}"
+            )
+        wrong = [value for value in self.isin or () if type(value) is not legal]
+        if wrong:
+            raise ValueError(
+                f"{who}: `isin` of a {self.dtype} column holds {wrong[0]!r}; quote strings in YAML"
+            )
+
+    def _check_pattern(self, who: str, pattern: str) -> None:
+        if self.dtype != "string":
+            raise ValueError(f"{who}: `pattern` is for strings, not for {self.dtype}")
+        try:
+            pl.Series([""]).str.contains(pattern)
+        except pl.exceptions.ComputeError as error:
+            raise ValueError(f"{who}: `pattern` {pattern!r} is no regular expression: {error}") from error
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """`names`, or the one `name`."""
+        return self.names if self.name is None else (self.name,)
+
+    def apart(self) -> list["Column"]:
+        """One column per name."""
+        return [self.model_copy(update={"name": name, "names": ()}) for name in self.all_names]
+
+
+class Contract(BaseModel):
+    """The whole promise of one table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    columns: tuple[Column, ...]
+    """All columns, in the order in which they are stored."""
+    key: tuple[str, ...] = ()
+    """Columns that together name a row: never null, no combination twice in one partition."""
+    event_time: str | None = None
+    """Column of type `datetime` or `date` that says when a row happened: inside its partition's days."""
+    event_time_zone: str = "UTC"
+    """In whose midnight a partition's day begins and ends."""
+    event_slack_hours: Annotated[float, Field(ge=0)] = 0.0
+    """How far before its partition's first and after its last hour an event may lie."""
+    max_future_hours: Annotated[float, Field(ge=0)] | None = 1.0
+    """How far behind the moment of checking an event may lie; null to allow any."""
+
+    @model_validator(mode="after")
+    def _make_sense(self) -> Self:
+        columns = [column for group in self.columns for column in group.apart()]
+        by_name = {column.name: column for column in columns}
+        if not columns:
+            raise ValueError("a contract needs at least one column")
+        if len(by_name) < len(columns):
+            names = [column.name for column in columns]
+            twice = sorted({str(name) for name in names if names.count(name) > 1})
+            raise ValueError(f"declared twice: {', '.join(twice)}")
+        for name in (*self.key, *([self.event_time] if self.event_time else [])):
+            if name not in by_name:
+                raise ValueError(f"{name!r} is in `key` or `event_time` but is no column of the contract")
+        nullable = [name for name in self.key if by_name[name].nullable]
+        if nullable:
+            raise ValueError(f"a column of `key` cannot be nullable: {', '.join(nullable)}")
+        if self.event_time and by_name[self.event_time].dtype not in ("datetime", "date"):
+            raise ValueError(f"`event_time` {self.event_time!r} must be of type datetime or date")
+        try:
+            ZoneInfo(self.event_time_zone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"`event_time_zone` {self.event_time_zone!r} is no time zone") from error
+        return self
+
+    @cached_property
+    def by_name(self) -> dict[str, Column]:
+        """Name → its column, in stored order, `names` taken apart."""
+        return {column.all_names[0]: column for group in self.columns for column in group.apart()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in stored order."""
+        return tuple(self.by_name)
+
+    @property
+    def stored_schema(self) -> Schema:
+        """Ordered (name, type name)."""
+        return tuple((name, column.dtype) for name, column in self.by_name.items())
+
+    @cached_property
+    def schema_hash(self) -> str:
+        """SHA-256 of ordered names and types."""
+        return schema_hash(self.stored_schema)
+
+    @cached_property
+    def contract_digest(self) -> str:
+        """SHA-256 of every rule, 64 hex digits. Descriptions, and how columns are grouped, do not matter."""
+        facts: dict[str, Any] = self.model_dump(mode="json", exclude={"columns"})
+        facts["columns"] = [
+            column.model_dump(mode="json", exclude={"names", "description"})
+            for column in self.by_name.values()
+        ]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def in_order(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with its columns in stored order, where it has exactly the contract's; else as it is."""
+        if set(frame.columns) == set(self.names) and tuple(frame.columns) != self.names:
+            return frame.select(self.names)
+        return frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaDrift:
+    """How a frame's columns differ from a contract's. Order does not count: `Contract.in_order` mends it."""
+
+    added: tuple[tuple[str, str], ...] = ()
+    """(name, type name) the contract does not know."""
+    removed: tuple[tuple[str, str], ...] = ()
+    """(name, type name) the contract asks for and the frame lacks."""
+    changed: tuple[tuple[str, str, str], ...] = ()
+    """(name, type name expected, type name found)."""
+
+    def __bool__(self) -> bool:
+        """True where anything differs."""
+        return bool(self.added or self.removed or self.changed)
+
+
+def schema_drift(
+    expected: Contract | Sequence[tuple[str, str]], frame: pl.DataFrame | pl.LazyFrame
+) -> SchemaDrift:
+    """Compare names and types with a contract or with another (stored) schema."""
+    wanted = dict(expected.stored_schema if isinstance(expected, Contract) else expected)
+    found = dict(schema_of(frame))
+    return SchemaDrift(
+        added=tuple((name, dtype) for name, dtype in found.items() if name not in wanted),
+        removed=tuple((name, dtype) for name, dtype in wanted.items() if name not in found),
+        changed=tuple(
+            (name, dtype, found[name])
+            for name, dtype in wanted.items()
+            if name in found and found[name] != dtype
+        ),
+    )
