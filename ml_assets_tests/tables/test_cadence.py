@@ -1,0 +1,78 @@
+"""Laws of partition keys."""
+
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence, KeyRefused
+
+days = st.dates(date(1990, 1, 1), date(2060, 1, 1))
+cadences = st.builds(
+    lambda kind, start, length: Cadence(kind, start, None if length is None else start + timedelta(length)),
+    st.sampled_from(["daily", "weekly"]),
+    days,
+    st.none() | st.integers(0, 400),
+)
+
+
+@given(cadences, st.integers(0, 400))
+def test_every_covered_day_lies_in_exactly_one_key(cadence: Cadence, length: int) -> None:
+    assert cadence.start is not None
+    last = min(cadence.end or date.max, cadence.start + timedelta(length))
+    keys = cadence.keys(cadence.start, last)
+    day = cadence.start
+    covered = {key: cadence.bounds(key) for key in keys}
+    while day <= last:
+        assert [k for k, (first, end) in covered.items() if first <= day <= end] == [cadence.key_of(day)]
+        day += timedelta(1)
+
+
+@given(cadences, st.integers(0, 300), st.integers(1, 40))
+def test_keys_ascend_and_a_window_is_the_tail_of_what_came_before(
+    cadence: Cadence, offset: int, lookback: int
+) -> None:
+    assert cadence.start is not None
+    day = min(cadence.end or date.max, cadence.start + timedelta(offset))
+    key = cadence.key_of(day)
+    keys = cadence.keys(cadence.start, day)
+    assert keys == sorted(set(keys))
+    assert keys[-1] == key
+    assert cadence.window(key, lookback) == keys[-lookback:]
+    assert cadence.previous(key, lookback) == keys[:-1][-lookback:]
+
+
+@given(days)
+def test_a_weekly_key_is_its_monday(day: date) -> None:
+    first, last = Cadence("weekly", day).bounds(Cadence("weekly", day).key_of(day))
+    assert first.weekday() == 0
+    assert (last - first).days == 6
+    assert first <= day <= last
+
+
+def test_days_outside_the_covered_range_have_no_keys() -> None:
+    cadence = Cadence("daily", date(2013, 1, 1), date(2013, 1, 3))
+    assert cadence.keys(date(2012, 1, 1), date(2014, 1, 1)) == ["2013-01-01", "2013-01-02", "2013-01-03"]
+    assert cadence.keys(date(2014, 1, 1), date(2014, 2, 1)) == []
+    assert cadence.window("2013-01-02", 99) == ["2013-01-01", "2013-01-02"]
+
+
+def test_a_table_without_partitions_has_one_key() -> None:
+    cadence = Cadence("none")
+    assert cadence.keys(date(2013, 1, 1), date(2013, 1, 3)) == [UNPARTITIONED]
+    assert cadence.window(UNPARTITIONED, 30) == [UNPARTITIONED]
+    assert cadence.previous(UNPARTITIONED) == []
+
+
+@pytest.mark.parametrize("key", ["2013-01-02", "20130107", "2013-W02", "all", ""])
+def test_a_string_that_is_no_weekly_key_is_refused(key: str) -> None:
+    with pytest.raises(KeyRefused, match="weekly key"):
+        Cadence("weekly", date(2013, 1, 1)).bounds(key)
+
+
+def test_a_partitioned_cadence_needs_a_start() -> None:
+    with pytest.raises(ValueError, match="set start"):
+        Cadence("daily")
+    with pytest.raises(ValueError, match="before its start"):
+        Cadence("daily", date(2013, 1, 2), date(2013, 1, 1))

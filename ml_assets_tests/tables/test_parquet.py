@@ -1,0 +1,61 @@
+"""The same rows give the same bytes."""
+
+import io
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml_assets.tables import parquet
+
+ROW = st.tuples(
+    st.integers(0, 5),
+    st.none() | st.text("abc", max_size=2),
+    st.none() | st.floats(allow_nan=True, width=32),
+)
+SCHEMA = {"id": pl.Int64, "name": pl.String, "value": pl.Float64}
+
+
+def frame_of(rows: list[tuple[object, ...]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ROW, max_size=30), st.randoms(use_true_random=False), st.integers(1, 30))
+def test_row_order_and_chunks_do_not_change_the_bytes(rows, random, cut) -> None:
+    shuffled = random.sample(rows, len(rows))
+    chunked = pl.concat([frame_of(shuffled[:cut]), frame_of(shuffled[cut:])], rechunk=False)
+    one, other = (
+        b"".join(parquet.encode(parquet.canonical(f, ["id"]))) for f in (frame_of(rows), chunked)
+    )
+    assert one == other
+
+
+def test_rows_survive_in_sort_order() -> None:
+    frame = frame_of([(2, "b", 1.0), (1, None, None), (2, "a", 2.0)])
+    (data,) = parquet.encode(parquet.canonical(frame, ["id", "name"]))
+    assert pl.read_parquet(io.BytesIO(data)).rows() == [(1, None, None), (2, "a", 2.0), (2, "b", 1.0)]
+
+
+def test_an_empty_frame_is_one_file_with_its_columns() -> None:
+    (data,) = parquet.encode(parquet.canonical(frame_of([]), ["id"]))
+    assert pl.read_parquet(io.BytesIO(data)).schema == pl.Schema(SCHEMA)
+
+
+def test_a_long_partition_becomes_several_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "FILE_ROWS", 10)
+    frame = pl.DataFrame({"id": range(25)})
+    files = list(parquet.encode(frame))
+    assert len(files) == 3
+    assert pl.concat([pl.read_parquet(io.BytesIO(f)) for f in files]).equals(frame)
+
+
+def test_a_frame_without_its_sort_key_can_still_be_kept() -> None:
+    assert parquet.canonical(pl.DataFrame({"x": [2, 1]}), ["id"])["x"].to_list() == [1, 2]
+
+
+def test_python_objects_are_refused_by_name() -> None:
+    frame = pl.DataFrame({"good": [1], "odd": pl.Series([object()], dtype=pl.Object)})
+    with pytest.raises(parquet.UnstorableFrame, match="odd"):
+        parquet.canonical(frame, ["good"])
