@@ -1,0 +1,108 @@
+"""Metrics as functions of how often each block was drawn. Drawing and intervals are in `bootstrap.py`.
+
+A block (one day of the holdout) is drawn or not as a whole, so a resample is a vector of B counts, and a
+metric over it needs only what each block contributes; the N rows are visited once, not once per draw.
+
+* means (log loss, Brier, MAE, RMSE, R²): per-block sums;
+* calibration error: per-block sums per bin, the bins being those of the full holdout;
+* AUC: the matrix `wins[a, b]` of pairs (positive of block a, negative of block b) that are ranked right. With
+  counts w the resample has Σ w_a w_b wins[a, b] such pairs, so
+  AUC(w) = wᵀ·wins·w / (wᵀ·positives × wᵀ·negatives).
+
+All are exact: with counts w they give what the metric gives on the rows repeated accordingly (to rounding).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ml_assets.evaluation.metrics import (
+    Metric,
+    Vector,
+    calibration_bin,
+    calibration_edges,
+    log_losses,
+)
+
+Matrix = npt.NDArray[np.float64]
+BlockIds = npt.NDArray[np.intp]
+"""Block of each row, `[N]`, 0 to B − 1."""
+BlockForm = Callable[[Matrix], Vector]
+"""Counts `[D, B]` to the metric of each of the D resamples, `[D]`; NaN where it is not defined."""
+
+
+def block_form(metric: Metric, y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    """Prepare `metric` over `count` blocks; one visit of the rows."""
+    return _FORMS[metric.name](y, p, blocks, count)
+
+
+def _ratio(top: Vector, bottom: Vector) -> Vector:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(bottom > 0, top / bottom, np.nan)
+
+
+def _mean_of(row_losses: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    sums = np.bincount(blocks, weights=row_losses, minlength=count)
+    rows = np.bincount(blocks, minlength=count).astype(np.float64)
+    return lambda counts: _ratio(counts @ sums, counts @ rows)
+
+
+def _rmse(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    mean_square = _mean_of((y - p) ** 2, blocks, count)
+    return lambda counts: np.sqrt(mean_square(counts))
+
+
+def _r2(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    # Σ(y − ȳ)² is taken from sums of y and y²; centring first keeps that subtraction from losing digits.
+    centred = y - (y.mean() if len(y) else 0.0)
+    mean_square = _mean_of((y - p) ** 2, blocks, count)
+    mean = _mean_of(centred, blocks, count)
+    mean_of_squares = _mean_of(centred**2, blocks, count)
+    # Below this the variance is rounding: a constant label.
+    nothing = 1e-12 * float((centred**2).mean()) if len(y) else 0.0
+
+    def value(counts: Matrix) -> Vector:
+        variance = mean_of_squares(counts) - mean(counts) ** 2
+        return 1 - _ratio(mean_square(counts), np.where(variance > nothing, variance, 0.0))
+
+    return value
+
+
+def _ece(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    edges = calibration_edges(p)
+    bins = len(edges) + 1
+    cell = blocks * bins + calibration_bin(p, edges)
+    gaps = np.bincount(cell, weights=p - y, minlength=count * bins).reshape(count, bins)
+    rows = np.bincount(blocks, minlength=count).astype(np.float64)
+    return lambda counts: _ratio(np.abs(counts @ gaps).sum(axis=1), counts @ rows)
+
+
+def _auc(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    positive = y > 0
+    order = np.argsort(p[positive])  # sorted queries make the many searches below run through the cache
+    scores, score_blocks = p[positive][order], blocks[positive][order]
+    wins = np.zeros((count, count))
+    negative_scores, negative_blocks = p[~positive], blocks[~positive]
+    for block in np.unique(negative_blocks):
+        rivals = np.sort(negative_scores[negative_blocks == block])
+        beaten = np.searchsorted(rivals, scores, "left") + np.searchsorted(rivals, scores, "right")
+        wins[:, block] = np.bincount(score_blocks, weights=beaten / 2, minlength=count)
+    positives = np.bincount(score_blocks, minlength=count).astype(np.float64)
+    negatives = np.bincount(negative_blocks, minlength=count).astype(np.float64)
+
+    def value(counts: Matrix) -> Vector:
+        return _ratio(((counts @ wins) * counts).sum(axis=1), (counts @ positives) * (counts @ negatives))
+
+    return value
+
+
+_FORMS: dict[str, Callable[[Vector, Vector, BlockIds, int], BlockForm]] = {
+    "auc": _auc,
+    "logloss": lambda y, p, blocks, count: _mean_of(log_losses(y, p), blocks, count),
+    "brier": lambda y, p, blocks, count: _mean_of((y - p) ** 2, blocks, count),
+    "ece": _ece,
+    "rmse": _rmse,
+    "mae": lambda y, p, blocks, count: _mean_of(np.abs(y - p), blocks, count),
+    "r2": _r2,
+}

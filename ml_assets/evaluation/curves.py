@@ -1,0 +1,124 @@
+"""What the plots of a report show, as numbers small enough for JSON. Drawing is in `pictures.py`."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ml_assets.evaluation.blocks import BlockIds, Matrix
+from ml_assets.evaluation.bootstrap import Interval, Sample, interval
+from ml_assets.evaluation.metrics import Objective, Vector, calibration_bin, calibration_edges
+from ml_assets.evaluation.result import CalibrationBin, Curves, Density, Histogram, Role
+
+ROC_POINTS = 200
+SCORE_BINS = 40
+GRID = 40
+
+
+def curves(
+    objective: Objective,
+    y: Vector,
+    predictions: Mapping[Role, Vector],
+    blocks: BlockIds,
+    counts: Matrix,
+    confidence: float,
+) -> Curves:
+    """All curves of one holdout; `counts` `[D, B]` are the redraws of its blocks."""
+    binary = objective == "binary"
+    challenger = predictions["challenger"]
+    return Curves(
+        calibration={role: reliability(y, p, blocks, counts, confidence) for role, p in predictions.items()},
+        roc={role: roc(y, p) for role, p in predictions.items()} if binary else {},
+        scores=_scores(y, challenger) if binary else _residuals(y, challenger),
+        density=None if binary else _density(y, challenger),
+    )
+
+
+def reliability(
+    y: Vector, p: Vector, blocks: BlockIds, counts: Matrix, confidence: float
+) -> tuple[CalibrationBin, ...]:
+    """Mean label against mean prediction in 15 equal-mass bins; empty bins (ties) are left out."""
+    edges = calibration_edges(p)
+    bins, size = len(edges) + 1, counts.shape[1]
+    cell = blocks * bins + calibration_bin(p, edges)
+
+    def per_block(weights: Vector | None) -> Matrix:
+        return (
+            np.bincount(cell, weights=weights, minlength=size * bins).reshape(size, bins).astype(np.float64)
+        )
+
+    rows, labels, predicted = per_block(None), per_block(y), per_block(p)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        redrawn = (counts @ labels) / (counts @ rows)
+    found: list[CalibrationBin] = []
+    for index in np.flatnonzero(rows.sum(axis=0)):
+        total = float(rows[:, index].sum())
+        seen_in = int(np.count_nonzero(rows[:, index]))
+        sample = Sample(float(labels[:, index].sum()) / total, redrawn[:, index], seen_in)
+        found.append(
+            CalibrationBin(
+                rows=int(total),
+                predicted=float(predicted[:, index].sum()) / total,
+                observed=_rounded(interval(sample, confidence)),
+            )
+        )
+    return tuple(found)
+
+
+def roc(y: Vector, p: Vector) -> tuple[tuple[float, float], ...]:
+    """(false positive rate, true positive rate) over falling thresholds, thinned; empty for one class."""
+    order = np.argsort(-p, kind="stable")
+    scores, positive = p[order], (y[order] > 0).astype(np.float64)
+    hits, misses = np.cumsum(positive), np.cumsum(1 - positive)
+    if not len(y) or hits[-1] == 0 or misses[-1] == 0:
+        return ()
+    # Rows with the same score enter together: only the last of a tie is a point of the curve.
+    ends = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
+    thinned = ends[np.unique(np.linspace(0, len(ends) - 1, ROC_POINTS - 1).round().astype(int))]
+    points = zip(misses[thinned] / misses[-1], hits[thinned] / hits[-1], strict=True)
+    return ((0.0, 0.0), *((round(float(x), 5), round(float(y), 5)) for x, y in points))
+
+
+def _scores(y: Vector, p: Vector) -> Histogram:
+    edges = np.linspace(0, 1, SCORE_BINS + 1)
+    groups = {"negative": p[y <= 0], "positive": p[y > 0]}
+    return _histogram(edges, groups)
+
+
+def _residuals(y: Vector, p: Vector) -> Histogram:
+    residuals = y - p
+    # A few wild rows must not squeeze all others into one bar; the outermost bars hold what lies beyond.
+    low, high = np.quantile(residuals, [0.005, 0.995])
+    reach = max(abs(float(low)), abs(float(high))) or 1.0
+    edges = np.linspace(-reach, reach, SCORE_BINS + 1)
+    return _histogram(edges, {"residual": np.clip(residuals, -reach, reach)})
+
+
+def _histogram(edges: Vector, groups: Mapping[str, Vector]) -> Histogram:
+    return Histogram(
+        edges=_tuple(edges),
+        counts={name: tuple(int(n) for n in np.histogram(some, edges)[0]) for name, some in groups.items()},
+    )
+
+
+def _density(y: Vector, p: Vector) -> Density:
+    x_edges, y_edges = _span(p), _span(y)
+    grid = np.histogram2d(p, y, bins=(x_edges, y_edges))[0].astype(int)
+    return Density(
+        prediction_edges=_tuple(x_edges),
+        label_edges=_tuple(y_edges),
+        counts=tuple(tuple(int(n) for n in row) for row in grid),
+    )
+
+
+def _span(values: Vector) -> Vector:
+    low, high = (float(edge) for edge in np.quantile(values, [0.002, 0.998]))
+    return np.linspace(low, high if high > low else low + 1, GRID + 1)
+
+
+def _tuple(values: Vector) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values)
+
+
+def _rounded(one: Interval) -> Interval:
+    low, high = (None if end is None else round(end, 6) for end in (one.low, one.high))
+    return Interval(one.value, low, high)

@@ -1,0 +1,9 @@
+"""How an evaluation is refused, as types whose message says what to do. Verdicts are not errors."""
+
+
+class EvaluationInputError(ValueError):
+    """The holdout or the predictions cannot be evaluated: wrong shape, no label, no rows."""
+
+
+class UnknownMetric(ValueError):
+    """A metric that the objective does not have."""

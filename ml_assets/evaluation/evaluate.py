@@ -1,0 +1,184 @@
+"""Holdout and predictions in, `Evaluation` out. The one function the pipeline calls.
+
+Reading the holdout, scoring the models and keeping the result belong to the caller.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from ml_assets.evaluation.blocks import BlockIds, Matrix, block_form
+from ml_assets.evaluation.bootstrap import Sample, draw_blocks, interval, paired, sample
+from ml_assets.evaluation.curves import curves
+from ml_assets.evaluation.errors import EvaluationInputError
+from ml_assets.evaluation.gates import Cell, Champion, judge
+from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
+from ml_assets.evaluation.result import Evaluation, Part, Role
+from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows
+from ml_assets.evaluation.spec import EvaluationSpec, Reference
+
+_ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline")
+_REFERENCES: tuple[Reference, ...] = ("champion", "baseline")
+
+
+def evaluate(
+    holdout: pl.DataFrame,
+    predictions: Mapping[str, Vector],
+    spec: EvaluationSpec,
+    *,
+    champion: Champion | None = None,
+    label: str = "label",
+    baseline_name: str = "naive baseline",
+) -> Evaluation:
+    """Measure, compare and judge a challenger on one holdout.
+
+    `holdout`: one row a prediction, with `label` (binary: 0/1 or bool; regression: numbers; no nulls), the
+    block column and the slice columns of `spec`. `predictions`: float64 `[N]` in the rows' order (binary:
+    probabilities) for `challenger` and `baseline`, and for `champion` exactly when `champion` is given.
+
+    Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.verdict`.
+    """
+    y = _labels(holdout, label, spec)
+    scores = _predictions(predictions, len(y), spec, champion)
+    blocks, names = _blocks(holdout, spec)
+    counts = draw_blocks(len(names), spec.draws, spec.seed)
+    everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
+    slices = everything | slice_rows(holdout, spec.sliced_by)
+    cells = [_measure(key, rows, y, scores, blocks, counts, spec) for key, rows in slices.items()]
+    parts = [_part(cell, rows, y, scores, spec) for cell, rows in zip(cells, slices.values(), strict=True)]
+    called: dict[Role, str] = {"challenger": "challenger", "baseline": baseline_name}
+    if champion is not None:
+        called["champion"] = f"champion ({champion.name})"
+    return Evaluation(
+        objective=spec.objective,
+        rows=len(y),
+        block=spec.block,
+        blocks=len(names),
+        first_block=names[0],
+        last_block=names[-1],
+        draws=spec.draws,
+        confidence=spec.confidence,
+        min_slice_rows=spec.min_slice_rows,
+        names={role: called[role] for role in _ROLES if role in called},
+        overall=parts[0],
+        slices=tuple(parts[1:]),
+        curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),
+        verdict=judge(spec, cells, champion),
+    )
+
+
+def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec) -> Vector:
+    for column in (label, spec.block):
+        if column not in holdout.columns:
+            raise EvaluationInputError(
+                f"the holdout has no column {column!r}; it has {', '.join(holdout.columns)}"
+            )
+    if holdout.is_empty():
+        raise EvaluationInputError("the holdout has no rows: check the split's holdout window")
+    known = holdout.get_column(label).cast(pl.Float64)
+    if nulls := known.null_count() + int(known.is_nan().sum()):
+        raise EvaluationInputError(
+            f"{nulls} of {holdout.height} holdout rows have no label: leave them out before evaluating"
+        )
+    y = known.to_numpy()
+    if spec.objective == "binary" and not np.isin(y, (0.0, 1.0)).all():
+        raise EvaluationInputError(f"label {label!r} of a binary objective must be 0 or 1")
+    return y
+
+
+def _predictions(
+    given: Mapping[str, Vector], rows: int, spec: EvaluationSpec, champion: Champion | None
+) -> dict[Role, Vector]:
+    wanted = {"challenger", "baseline"} | ({"champion"} if champion is not None else set[str]())
+    if set(given) != wanted:
+        raise EvaluationInputError(
+            f"predictions are for {', '.join(sorted(given))}; expected {', '.join(sorted(wanted))} "
+            "(`champion` goes with `champion=Champion(…)`, both or neither)"
+        )
+    scores: dict[Role, Vector] = {}
+    for role in _ROLES:
+        if role not in given:
+            continue
+        p = np.asarray(given[role], dtype=np.float64)
+        if p.shape != (rows,):
+            raise EvaluationInputError(f"predictions of the {role} have shape {p.shape}, expected ({rows},)")
+        if wrong := int((~np.isfinite(p)).sum()):
+            raise EvaluationInputError(f"{wrong} of {rows} predictions of the {role} are not finite")
+        if spec.objective == "binary" and (p.min() < 0 or p.max() > 1):
+            raise EvaluationInputError(
+                f"predictions of the {role} must be probabilities; they run from {p.min():.4g} to "
+                f"{p.max():.4g} (logits? apply the sigmoid)"
+            )
+        scores[role] = p
+    return scores
+
+
+def _blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list[str]]:
+    column = holdout.get_column(spec.block)
+    if nulls := column.null_count():
+        raise EvaluationInputError(f"{nulls} holdout rows have no {spec.block!r}: each row needs its block")
+    ids = column.rank("dense").cast(pl.Int64).to_numpy() - 1
+    return ids.astype(np.intp), [str(value) for value in column.unique().sort()]
+
+
+def _measure(
+    key: SliceKey | None,
+    rows: Rows,
+    y: Vector,
+    scores: Mapping[Role, Vector],
+    blocks: BlockIds,
+    counts: Matrix,
+    spec: EvaluationSpec,
+) -> Cell:
+    present = len(np.unique(blocks[rows]))
+    if key is not None and len(rows) < spec.fewest_slice_rows:
+        return Cell(key, len(rows), present, {})
+    samples: dict[tuple[Role, str], Sample] = {
+        (role, metric.name): sample(
+            block_form(metric, y[rows], p[rows], blocks[rows], counts.shape[1]), counts, present
+        )
+        for role, p in scores.items()
+        for metric in metrics_of(spec.objective)
+    }
+    return Cell(key, len(rows), present, samples)
+
+
+def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec: EvaluationSpec) -> Part:
+    metrics: tuple[Metric, ...] = metrics_of(spec.objective) if cell.samples else ()
+    roles: list[Role] = [role for role in scores if cell.samples]
+    return Part(
+        slice=cell.slice.name if cell.slice else None,
+        value=cell.slice.value if cell.slice else None,
+        rows=cell.rows,
+        blocks=cell.blocks,
+        label_mean=float(y[rows].mean()),
+        prediction_mean={role: float(p[rows].mean()) for role, p in scores.items()},
+        metrics={
+            role: {
+                metric.name: interval(
+                    cell.samples[role, metric.name],
+                    spec.confidence,
+                    lowest=metric.lowest,
+                    highest=metric.highest,
+                )
+                for metric in metrics
+            }
+            for role in roles
+        },
+        improvements={
+            reference: {
+                metric.name: interval(
+                    paired(
+                        cell.samples["challenger", metric.name],
+                        cell.samples[reference, metric.name],
+                        higher_is_better=metric.higher_is_better,
+                    ),
+                    spec.confidence,
+                )
+                for metric in metrics
+            }
+            for reference in _REFERENCES
+            if reference in roles
+        },
+    )

@@ -1,0 +1,270 @@
+"""Judging rules on measurements. What a rule is: `spec.py`; how it is said: `words.py`.
+
+A rule sees samples (a value and its redraws) of predictions made on this very holdout. There is no way in for
+a metric that was measured elsewhere or stored with the champion.
+
+    a rule failed                                 → rejected
+    none failed, one is undecided                 → undecided
+    the champion has seen rows of this holdout    → undecided, unless rejected
+    no rule applied                               → undecided
+    else                                          → blessed
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from ml_assets.evaluation import words
+from ml_assets.evaluation.bootstrap import Interval, Sample, interval, joint_intervals, paired
+from ml_assets.evaluation.metrics import Metric
+from ml_assets.evaluation.result import GateVerdict, Role, RuleResult, RuleStatus, VerdictStatus
+from ml_assets.evaluation.slices import SliceKey
+from ml_assets.evaluation.spec import EVERY, EvaluationSpec, Gate, Reference
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The model in production, as far as a gate may know it. Its stored metrics are deliberately not here."""
+
+    name: str
+    """Such as `version 7`."""
+    seen: tuple[str, ...] = ()
+    """Partition keys of this holdout that it was trained or selected on."""
+
+    @classmethod
+    def compare(cls, name: str, *, trained_on: Iterable[str], holdout: Iterable[str]) -> Self:
+        """From the partition keys of its training and validation rows and those of this holdout."""
+        return cls(name, tuple(sorted(set(trained_on) & set(holdout))))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Samples on the whole holdout (`slice` None) or on one slice."""
+
+    slice: SliceKey | None
+    rows: int
+    blocks: int
+    samples: Mapping[tuple[Role, str], Sample]
+    """By role and metric; empty where the slice was too small to measure."""
+
+
+def judge(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None) -> GateVerdict:
+    """Judge every gate of `spec` on `cells`."""
+    gates = list(spec.gates)
+    if champion is None:
+        gates += _first_model(spec)
+    rules = [result for gate in gates for result in _judge_gate(gate, spec, cells, champion)]
+    return _conclude(rules, champion)
+
+
+def _first_model(spec: EvaluationSpec) -> list[Gate]:
+    """Without a champion the baseline decides, also where nobody wrote a rule about it."""
+    asked = next((gate for gate in spec.gates if gate.better_than == "champion"), None)
+    if asked is None or any(gate.better_than == "baseline" for gate in spec.gates):
+        return []
+    return [
+        Gate(name="first model: better than the naive baseline", metric=asked.metric, better_than="baseline")
+    ]
+
+
+def _judge_gate(
+    gate: Gate, spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None
+) -> list[RuleResult]:
+    if gate.better_than == "champion" and champion is None:
+        reason = "not applicable: first model, there is no champion to compare with"
+        return [_result(gate, None, "not_applicable", reason)]
+    wanted = [cell for cell in cells if _matches(gate, cell)]
+    if not wanted:
+        name, value = gate.sliced or ("", "")
+        reason = f"this holdout has no row with {name}={value}"
+        return [
+            _result(
+                gate,
+                None,
+                "undecided",
+                reason,
+                would_pass=f"rows with {name}={value}, or a slice that exists",
+            )
+        ]
+    fewest = gate.min_rows or spec.min_slice_rows
+    results: dict[SliceKey | None, RuleResult] = {}
+    large: list[Cell] = []
+    for cell in wanted:
+        if cell.slice is not None and cell.rows < fewest:
+            reason = f"not applicable: {cell.rows} rows, fewer than the {fewest} a slice needs to be judged"
+            results[cell.slice] = _result(gate, cell, "not_applicable", reason)
+        else:
+            large.append(cell)
+    metric = spec.metric(gate)
+    if gate.better_than is None:
+        judged = [_judge_value(gate, metric, cell, spec.confidence) for cell in large]
+    elif gate.better_than == "champion" and champion is not None and champion.seen:
+        judged = [_result(gate, cell, "undecided", _seen(champion), would_pass=_UNSEEN) for cell in large]
+    else:
+        judged = _judge_change(gate, gate.better_than, metric, large, spec)
+    results |= {cell.slice: result for cell, result in zip(large, judged, strict=True)}
+    return [results[cell.slice] for cell in wanted]
+
+
+def _matches(gate: Gate, cell: Cell) -> bool:
+    if gate.sliced is None:
+        return cell.slice is None
+    name, value = gate.sliced
+    return cell.slice is not None and cell.slice.name == name and value in (EVERY, cell.slice.value)
+
+
+def _judge_value(gate: Gate, metric: Metric, cell: Cell, confidence: float) -> RuleResult:
+    least = gate.at_least is not None
+    limit = _limit(gate)
+    one = cell.samples["challenger", metric.name]
+    measured = interval(one, confidence, lowest=metric.lowest, highest=metric.highest)
+    explanation, would = words.value_rule(metric, measured, limit, least=least, where=_where(cell))
+    status: RuleStatus = "undecided"
+    if measured.value is not None:
+        good = measured.value >= limit if least else measured.value <= limit
+        status = "passed" if good else "failed"
+    return _result(gate, cell, status, explanation, measured=measured, would_pass=would)
+
+
+def _judge_change(
+    gate: Gate, reference: Reference, metric: Metric, cells: Sequence[Cell], spec: EvaluationSpec
+) -> list[RuleResult]:
+    if not cells:
+        return []
+    better = metric.higher_is_better
+    improvements = [
+        paired(
+            cell.samples["challenger", metric.name],
+            cell.samples[reference, metric.name],
+            higher_is_better=better,
+            relative=gate.margin.relative,
+        )
+        for cell in cells
+    ]
+    # Too few blocks make a slice's redraws worthless; they must not set the width for the others either.
+    enough = [cell.blocks >= spec.min_blocks for cell in cells]
+    kept = [one for one, fine in zip(improvements, enough, strict=True) if fine]
+    found = iter(joint_intervals(kept, gate.confidence or spec.confidence))
+    intervals = [
+        next(found) if fine else Interval(one.value if math.isfinite(one.value) else None)
+        for one, fine in zip(improvements, enough, strict=True)
+    ]
+    return [
+        _judge_improvement(gate, reference, metric, cell, measured, spec, len(kept))
+        for cell, measured in zip(cells, intervals, strict=True)
+    ]
+
+
+def _judge_improvement(
+    gate: Gate,
+    reference: Reference,
+    metric: Metric,
+    cell: Cell,
+    measured: Interval,
+    spec: EvaluationSpec,
+    joint: int,
+) -> RuleResult:
+    where, margin = _where(cell), gate.margin
+    if measured.low is None or measured.high is None:
+        reason = f"the improvement of {metric.label}{where} has no interval: "
+        if cell.blocks < spec.min_blocks:
+            reason += f"{cell.blocks} blocks, at least {spec.min_blocks} are needed"
+        else:
+            reason += "it is not defined on these rows or on too many redraws of them"
+        return _unsure(gate, cell, reason, measured, "a longer holdout, or a larger slice")
+    explanation, would = words.change_rule(
+        metric, reference, measured, margin, cell.blocks, where=where, joint=joint
+    )
+    if measured.low > margin.amount:
+        return _result(gate, cell, "passed", explanation, measured=measured)
+    if measured.high < margin.amount:
+        return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)
+    return _unsure(gate, cell, explanation, measured, would)
+
+
+def _unsure(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
+    if gate.if_unsure == "pass":
+        return _result(gate, cell, "passed", f"{explanation}; no harm is shown", measured=measured)
+    return _result(gate, cell, "undecided", explanation, measured=measured, would_pass=would_pass)
+
+
+def _result(
+    gate: Gate,
+    cell: Cell | None,
+    status: RuleStatus,
+    explanation: str,
+    *,
+    measured: Interval | None = None,
+    would_pass: str | None = None,
+) -> RuleResult:
+    named = gate.sliced if cell is None else None
+    return RuleResult(
+        rule=gate.name,
+        metric=gate.metric,
+        slice=f"{named[0]}={named[1]}" if named else str(cell.slice) if cell and cell.slice else None,
+        compared_with=gate.better_than,
+        status=status,
+        rows=cell.rows if cell else None,
+        measured=measured,
+        limit=_limit(gate),
+        relative=gate.margin.relative,
+        explanation=explanation,
+        would_pass=would_pass if status in ("failed", "undecided") else None,
+    )
+
+
+def _limit(gate: Gate) -> float:
+    for threshold in (gate.at_least, gate.at_most):
+        if threshold is not None:
+            return threshold
+    return gate.margin.amount
+
+
+def _where(cell: Cell) -> str:
+    return f" on {cell.slice}" if cell.slice else ""
+
+
+_UNSEEN = "a champion that has seen none of this holdout, or a later holdout"
+
+
+def _seen(champion: Champion) -> str:
+    first, last = champion.seen[0], champion.seen[-1]
+    span = first if first == last else f"{first} … {last}"
+    return (
+        f"the champion ({champion.name}) was trained or selected on {len(champion.seen)} of this holdout's "
+        f"partitions ({span}), so its score here is flattered and the comparison is not fair"
+    )
+
+
+def _conclude(rules: Sequence[RuleResult], champion: Champion | None) -> GateVerdict:
+    by_status: dict[RuleStatus, list[RuleResult]] = {
+        "passed": [], "failed": [], "undecided": [], "not_applicable": []
+    }  # fmt: skip
+    for rule in rules:
+        by_status[rule.status].append(rule)
+    overlap = [_seen(champion)] if champion is not None and champion.seen else []
+    judged = len(rules) - len(by_status["not_applicable"])
+    status: VerdictStatus
+    if by_status["failed"]:
+        status, reasons = "rejected", _sentences(by_status["failed"])
+        summary = f"Rejected: {len(reasons)} of {judged} judgements failed."
+    elif by_status["undecided"] or overlap:
+        doubts = [one for one in by_status["undecided"] if one.explanation not in overlap]
+        status, reasons = "undecided", [*overlap, *_sentences(doubts)]
+        summary = f"Undecided: nothing failed, but {len(reasons)} of {judged} judgements cannot be made."
+        if overlap:
+            summary = "Undecided: the champion has seen rows of this holdout."
+    elif not by_status["passed"]:
+        status, reasons = "undecided", ["no rule applied to this model", *_sentences(rules)]
+        summary = "Undecided: no rule applied."
+    else:
+        status, reasons = "blessed", _sentences(by_status["passed"])
+        summary = (
+            f"Blessed: {'all ' if judged > 1 else ''}{judged} judgement{'s' if judged > 1 else ''} passed."
+        )
+    return GateVerdict(status=status, summary=summary, reasons=tuple(reasons), rules=tuple(rules))
+
+
+def _sentences(rules: Iterable[RuleResult]) -> list[str]:
+    return [f"“{rule.rule}”: {rule.explanation}" for rule in rules]

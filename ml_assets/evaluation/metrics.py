@@ -1,0 +1,181 @@
+"""What each metric is: its direction, its range, and its value on rows.
+
+The same metrics as functions of resampled blocks are in `blocks.py`; a property test holds the two together.
+
+All functions take labels `y` and predictions `p`, float64 `[N]`, and return a float; NaN where the metric is
+not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, `p` is a probability.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ml_assets.evaluation.errors import UnknownMetric
+
+Vector = npt.NDArray[np.float64]
+Objective = Literal["binary", "regression"]
+
+CALIBRATION_BINS = 15
+"""Equal-mass bins of the calibration error and of the reliability table."""
+
+_SMALLEST = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric as gates and reports speak of it."""
+
+    name: str
+    """As written in a gate."""
+    label: str
+    """As written in a report."""
+    objective: Objective
+    higher_is_better: bool
+    lowest: float
+    highest: float
+    """Range of the metric; intervals are cut to it."""
+    on_rows: Callable[[Vector, Vector], float]
+
+    def improvement(self, challenger: float, reference: float) -> float:
+        """How much better the challenger is, in the metric's unit; negative where it is worse."""
+        return challenger - reference if self.higher_is_better else reference - challenger
+
+
+def auc(y: Vector, p: Vector) -> float:
+    """Area under the ROC curve: share of (positive, negative) pairs ranked right, ties count one half."""
+    positives, negatives = p[y > 0], np.sort(p[y <= 0])
+    if not len(positives) or not len(negatives):
+        return float("nan")
+    below = np.searchsorted(negatives, positives, "left") + np.searchsorted(negatives, positives, "right")
+    return float(below.sum() / 2 / (len(positives) * len(negatives)))
+
+
+def clipped(p: Vector) -> Vector:
+    """Probabilities kept off 0 and 1 by the float64 epsilon (as scikit-learn does): logs stay finite."""
+    return np.clip(p, _SMALLEST, 1 - _SMALLEST)
+
+
+def log_losses(y: Vector, p: Vector) -> Vector:
+    """Cross-entropy of each row in nats, `[N]`."""
+    safe = clipped(p)
+    return -(y * np.log(safe) + (1 - y) * np.log1p(-safe))
+
+
+def calibration_edges(p: Vector, bins: int = CALIBRATION_BINS) -> Vector:
+    """Inner edges, `[bins - 1]`, that put equally many predictions into each bin (but for ties)."""
+    return np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]) if len(p) else np.zeros(bins - 1)
+
+
+def calibration_bin(p: Vector, edges: Vector) -> npt.NDArray[np.intp]:
+    """Bin of each prediction, `[N]`, 0 to `len(edges)`; an edge belongs to the bin above it."""
+    return np.searchsorted(edges, p, "right")
+
+
+def ece(y: Vector, p: Vector, edges: Vector | None = None) -> float:
+    """Expected calibration error: mean over rows of |mean prediction − observed rate| of the row's bin.
+
+    15 equal-mass bins (Nguyen & O'Connor 2015) unless `edges` are given. It is biased upwards on few rows.
+    """
+    if not len(y):
+        return float("nan")
+    edges = calibration_edges(p) if edges is None else edges
+    gaps = np.bincount(calibration_bin(p, edges), weights=p - y, minlength=len(edges) + 1)
+    return float(np.abs(gaps).sum() / len(y))
+
+
+def r2(y: Vector, p: Vector) -> float:
+    """Share of the label's variance explained; negative where the mean would have been better."""
+    total = float(((y - y.mean()) ** 2).sum()) if len(y) else 0.0
+    return 1 - float(((y - p) ** 2).sum()) / total if total > 0 else float("nan")
+
+
+def _mean(losses: Vector) -> float:
+    return float(losses.mean()) if len(losses) else float("nan")
+
+
+_INFINITY = float("inf")
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            name="auc",
+            label="AUC",
+            objective="binary",
+            higher_is_better=True,
+            lowest=0,
+            highest=1,
+            on_rows=auc,
+        ),
+        Metric(
+            name="logloss",
+            label="log loss",
+            objective="binary",
+            higher_is_better=False,
+            lowest=0,
+            highest=_INFINITY,
+            on_rows=lambda y, p: _mean(log_losses(y, p)),
+        ),
+        Metric(
+            name="brier",
+            label="Brier score",
+            objective="binary",
+            higher_is_better=False,
+            lowest=0,
+            highest=1,
+            on_rows=lambda y, p: _mean((y - p) ** 2),
+        ),
+        Metric(
+            name="ece",
+            label="calibration error",
+            objective="binary",
+            higher_is_better=False,
+            lowest=0,
+            highest=1,
+            on_rows=ece,
+        ),
+        Metric(
+            name="rmse",
+            label="RMSE",
+            objective="regression",
+            higher_is_better=False,
+            lowest=0,
+            highest=_INFINITY,
+            on_rows=lambda y, p: float(np.sqrt(_mean((y - p) ** 2))),
+        ),
+        Metric(
+            name="mae",
+            label="MAE",
+            objective="regression",
+            higher_is_better=False,
+            lowest=0,
+            highest=_INFINITY,
+            on_rows=lambda y, p: _mean(np.abs(y - p)),
+        ),
+        Metric(
+            name="r2",
+            label="R²",
+            objective="regression",
+            higher_is_better=True,
+            lowest=-_INFINITY,
+            highest=1,
+            on_rows=r2,
+        ),
+    )
+}
+
+
+def metrics_of(objective: Objective) -> tuple[Metric, ...]:
+    """The metrics of an objective, in the order a report shows them."""
+    return tuple(metric for metric in METRICS.values() if metric.objective == objective)
+
+
+def metric_named(name: str, objective: Objective) -> Metric:
+    """Look a metric up; raises `UnknownMetric` with the names that would do."""
+    metric = METRICS.get(name)
+    if metric is None or metric.objective != objective:
+        known = ", ".join(one.name for one in metrics_of(objective))
+        raise UnknownMetric(f"no metric {name!r} for objective {objective!r}: use one of {known}")
+    return metric

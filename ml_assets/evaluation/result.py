@@ -1,0 +1,135 @@
+"""The documents of an evaluation: what `evaluation.json` holds and the report is made of. Only data."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.metrics import Objective
+from ml_assets.evaluation.spec import Reference
+
+Role = Literal["challenger", "champion", "baseline"]
+RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]
+VerdictStatus = Literal["blessed", "rejected", "undecided"]
+
+
+class Document(BaseModel):
+    """Base: immutable, and unknown keys are errors when read back."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RuleResult(Document):
+    """What became of one gate on the whole holdout or on one slice."""
+
+    rule: str
+    metric: str
+    slice: str | None
+    """`carrier=AA`; None for the whole holdout."""
+    compared_with: Reference | None
+    """None for a value threshold."""
+    status: RuleStatus
+    rows: int | None
+    measured: Interval | None
+    """Value threshold: the challenger's metric. Change threshold: its improvement, positive where better."""
+    limit: float
+    """Value threshold, or the margin the improvement must clear."""
+    relative: bool
+    """True where improvement and margin are shares of the reference's value."""
+    explanation: str
+    would_pass: str | None
+    """What would have to be different; None where it passed or does not apply."""
+
+
+class GateVerdict(Document):
+    """Blessed, rejected or undecided, and why."""
+
+    status: VerdictStatus
+    summary: str
+    """One sentence."""
+    reasons: tuple[str, ...]
+    """The sentences that decided: of failed rules, or of undecided ones, or of those that passed."""
+    rules: tuple[RuleResult, ...]
+
+
+class Part(Document):
+    """Measurements on the whole holdout or on one slice."""
+
+    slice: str | None
+    """Name of the cut, such as `carrier`; None for the whole holdout."""
+    value: str | None
+    rows: int
+    blocks: int
+    label_mean: float
+    """Observed rate (binary) or mean label."""
+    prediction_mean: dict[Role, float]
+    metrics: dict[Role, dict[str, Interval]]
+    """Empty where the slice is too small to measure."""
+    improvements: dict[Reference, dict[str, Interval]]
+    """Of the challenger over the reference; positive where the challenger is better, for every metric."""
+
+
+class CalibrationBin(Document):
+    """Rows of similar prediction."""
+
+    rows: int
+    predicted: float
+    """Mean prediction."""
+    observed: Interval
+    """Mean label with its block-bootstrap interval."""
+
+
+class Histogram(Document):
+    """Counts between edges, per group of rows."""
+
+    edges: tuple[float, ...]
+    counts: dict[str, tuple[int, ...]]
+
+
+class Density(Document):
+    """Counts of (prediction, label) pairs on a grid."""
+
+    prediction_edges: tuple[float, ...]
+    label_edges: tuple[float, ...]
+    counts: tuple[tuple[int, ...], ...]
+    """`counts[i][j]`: prediction in bin i, label in bin j."""
+
+
+class Curves(Document):
+    """What the plots show, as numbers."""
+
+    calibration: dict[Role, tuple[CalibrationBin, ...]]
+    roc: dict[Role, tuple[tuple[float, float], ...]]
+    """(false positive rate, true positive rate), at most 200 points; empty for regression."""
+    scores: Histogram
+    """Of the challenger. Binary: scores of `negative` and `positive` rows. Regression: `residual`, label −
+    prediction, the outermost bars holding what lies beyond."""
+    density: Density | None
+    """Regression only."""
+
+
+class Evaluation(Document):
+    """Everything known about one challenger on one holdout."""
+
+    objective: Objective
+    rows: int
+    block: str
+    """Column that was resampled."""
+    blocks: int
+    first_block: str
+    last_block: str
+    draws: int
+    confidence: float
+    min_slice_rows: int
+    names: dict[Role, str]
+    """How to call each model in prose, such as `champion (version 7)`."""
+    overall: Part
+    slices: tuple[Part, ...]
+    curves: Curves
+    verdict: GateVerdict
+
+    def values(self, role: Role = "challenger") -> dict[str, float]:
+        """The metrics of one model on the whole holdout, without intervals; undefined ones are left out."""
+        measured: Mapping[str, Interval] = self.overall.metrics.get(role, {})
+        return {name: one.value for name, one in measured.items() if one.value is not None}

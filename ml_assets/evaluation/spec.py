@@ -1,0 +1,176 @@
+"""What a pipeline declares about its evaluation, the `evaluation` section of its file. Judges nothing."""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ml_assets.evaluation.metrics import Metric, Objective, metric_named
+
+Reference = Literal["champion", "baseline"]
+EVERY = "*"
+"""As a slice's value: each value of the column in turn."""
+
+
+class Section(BaseModel):
+    """Base of the sections: a misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SliceBy(Section):
+    """How to cut the holdout into slices. In a list of slices a plain string means `{column: …}`."""
+
+    column: str
+    """A column of the holdout."""
+    by: Literal["value", "month"] = "value"
+    """`month` cuts a date or datetime column into calendar months (`2013-11`) and is then named `month`."""
+
+    @property
+    def name(self) -> str:
+        """What gates and reports call it."""
+        return self.column if self.by == "value" else self.by
+
+
+@dataclass(frozen=True)
+class Margin:
+    """What an improvement has to clear, in the metric's unit, or as a share of the reference's value."""
+
+    amount: float
+    relative: bool = False
+
+
+class Gate(Section):
+    """One rule. Exactly one of `at_least`, `at_most` (value threshold) and `better_than` (change threshold).
+
+    A value threshold is compared with the value measured on this holdout. A change threshold is judged on the
+    paired block-bootstrap interval of the improvement: passed when the whole interval lies above the margin,
+    failed when the whole interval lies below it, undecided in between.
+    """
+
+    name: str
+    """Said in verdicts; unique within the pipeline."""
+    metric: str
+    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2."""
+    at_least: float | None = None
+    at_most: float | None = None
+    better_than: Reference | None = None
+    by: float | str = 0.0
+    """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the reference's value. Positive
+    always means better, also for losses. Negative allows to be worse by that much."""
+    slice: dict[str, str | int | bool] | None = None
+    """`{origin: JFK}` judges one slice, `{origin: "*"}` each, with intervals that hold jointly."""
+    min_rows: int | None = Field(default=None, ge=1)
+    """Slices with fewer rows are not judged; `min_slice_rows` of the section unless given."""
+    confidence: float | None = Field(default=None, gt=0.5, lt=1)
+    """Of the interval; that of the section unless given."""
+    if_unsure: Literal["undecided", "pass"] = "undecided"
+    """`pass` makes a guard rail of a change threshold: it fails only where the harm is shown."""
+
+    @field_validator("by")
+    @classmethod
+    def _margin_is_readable(cls, by: float | str) -> float | str:
+        _margin(by)
+        return by
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> Self:
+        given = [name for name in ("at_least", "at_most", "better_than") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"gate {self.name!r}: give one of at_least, at_most, better_than; found {found}")
+        stray = self.model_fields_set & {"by", "confidence", "if_unsure"}
+        if self.better_than is None and stray:
+            raise ValueError(f"gate {self.name!r}: {', '.join(sorted(stray))} needs better_than")
+        if self.slice is not None and len(self.slice) != 1:
+            raise ValueError(f"gate {self.name!r}: slice is one `column: value`; found {self.slice}")
+        return self
+
+    @property
+    def margin(self) -> Margin:
+        """`by`, read."""
+        return _margin(self.by)
+
+    @property
+    def sliced(self) -> tuple[str, str] | None:
+        """Name and value of the slice, or None for the whole holdout."""
+        return next(((name, str(value)) for name, value in self.slice.items()), None) if self.slice else None
+
+
+class BaselineSpec(Section):
+    """The naive model to beat: the training rows' mean label per group."""
+
+    groups: tuple[str, ...] = ()
+    """Columns, coarse to fine; each level shrinks towards the one before. Empty: one mean for all."""
+    prior_rows: float = Field(default=100, gt=0)
+    """A group of so many rows counts half itself and half its parent."""
+
+
+class EvaluationSpec(Section):
+    """The `evaluation` section of a pipeline."""
+
+    objective: Objective
+    block: str = "date"
+    """Column whose values are resampled as a whole; rows within one block may depend on each other."""
+    slices: tuple[str | SliceBy, ...] = ()
+    min_slice_rows: int = Field(default=500, ge=1)
+    """Smaller slices are listed, not measured."""
+    min_blocks: int = Field(default=5, ge=2)
+    """With fewer blocks a change threshold stays undecided."""
+    draws: int = Field(default=1000, ge=100)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    seed: int = 0
+    """Of the redraws: the same holdout and predictions give the same intervals."""
+    baseline: BaselineSpec = BaselineSpec()
+    gates: tuple[Gate, ...] = Field(min_length=1)
+    """At least one: a model nobody judges cannot be blessed."""
+
+    @model_validator(mode="after")
+    def _gates_fit(self) -> Self:
+        names = [gate.name for gate in self.gates]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")
+        sliced = [one.name for one in self.sliced_by]
+        if twice := {name for name in sliced if sliced.count(name) > 1}:
+            raise ValueError(f"slice names must be unique: {', '.join(sorted(twice))}")
+        for gate in self.gates:
+            metric_named(gate.metric, self.objective)
+            if gate.sliced is not None and gate.sliced[0] not in sliced:
+                declared = ", ".join(sliced) or "none"
+                raise ValueError(
+                    f"gate {gate.name!r}: {gate.sliced[0]!r} is not among the slices ({declared})"
+                )
+        return self
+
+    @property
+    def sliced_by(self) -> tuple[SliceBy, ...]:
+        """The slices with their short form spelt out."""
+        return tuple(SliceBy(column=one) if isinstance(one, str) else one for one in self.slices)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a holdout must bring besides the label: block, slices, baseline groups; each once."""
+        return tuple(
+            dict.fromkeys((self.block, *(one.column for one in self.sliced_by), *self.baseline.groups))
+        )
+
+    @property
+    def fewest_slice_rows(self) -> int:
+        """Rows from which a slice is worth measuring, for the report or for any gate."""
+        return min(self.min_slice_rows, *(gate.min_rows or self.min_slice_rows for gate in self.gates))
+
+    def metric(self, gate: Gate) -> Metric:
+        """The metric a gate speaks of."""
+        return metric_named(gate.metric, self.objective)
+
+
+def _margin(by: float | str) -> Margin:
+    if isinstance(by, str):
+        number, percent, rest = by.partition("%")
+        try:
+            if percent and not rest:
+                return Margin(float(number) / 100, relative=True)
+        except ValueError:
+            pass
+        raise ValueError(f'by must be a number or a share such as "0.5%", not {by!r}')
+    return Margin(by)

@@ -1,0 +1,86 @@
+"""The sentences of a verdict: what was measured, what was asked, what would pass. Decides nothing."""
+
+import math
+
+from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.metrics import Metric
+from ml_assets.evaluation.spec import Margin, Reference
+
+THE: dict[Reference, str] = {"champion": "the champion", "baseline": "the naive baseline"}
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """A measurement for people: four decimals, four digits where it is large; `–` where undefined."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    form = "+" if signed else ""
+    text = format(value, f"{form}.4f") if abs(value) < 10 else format(value, f"{form}.4g")
+    return text.replace("-", "−")
+
+
+def share(value: float | None, *, signed: bool = False) -> str:
+    """A fraction in percent, two decimals."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return format(100 * value, "+.2f" if signed else ".2f").replace("-", "−") + " %"
+
+
+def with_interval(one: Interval, *, signed: bool = False, relative: bool = False) -> str:
+    """`0.7290 [0.7021, 0.7559]`."""
+    write = share if relative else number
+    value = write(one.value, signed=signed)
+    if one.low is None or one.high is None:
+        return value
+    return f"{value} [{write(one.low, signed=signed)}, {write(one.high, signed=signed)}]"
+
+
+def value_rule(
+    metric: Metric, measured: Interval, limit: float, *, least: bool, where: str
+) -> tuple[str, str]:
+    """Explanation and what would pass, for a value threshold."""
+    asked = f"at {'least' if least else 'most'} {number(limit)}"
+    explanation = f"{metric.label}{where} is {with_interval(measured)}; {asked} is asked"
+    if measured.value is None:
+        return f"{metric.label}{where} is not defined on these rows; {asked} is asked", "rows of both kinds"
+    short = limit - measured.value if least else measured.value - limit
+    would = f"{metric.label} of {asked}, {number(abs(short))} {'more' if least else 'less'} than measured"
+    return (f"{explanation}, missed by {number(short)}" if short > 0 else explanation), would
+
+
+def change_rule(
+    metric: Metric,
+    reference: Reference,
+    measured: Interval,
+    margin: Margin,
+    blocks: int,
+    *,
+    where: str,
+    joint: int,
+) -> tuple[str, str]:
+    """Explanation and what would pass, for a change threshold that has an interval."""
+    write = share if margin.relative else number
+    low, high, value = measured.low or 0.0, measured.high or 0.0, measured.value or 0.0
+    gain = with_interval(measured, signed=True, relative=margin.relative)
+    asked = write(margin.amount, signed=True)
+    together = f" (intervals of {joint} slices hold jointly)" if joint > 1 else ""
+    lead = f"improvement of {metric.label}{where} over {THE[reference]} is {gain}{together}"
+    if low > margin.amount:
+        explanation = f"{lead}; the whole interval lies above {asked}"
+    elif high < margin.amount:
+        verdict = (
+            "it is worse"
+            if high < 0
+            else "it is better, but not by enough"
+            if low > 0
+            else "it is not enough"
+        )
+        explanation = f"{lead}; even its upper end misses {asked}: {verdict}"
+    else:
+        explanation = f"{lead}; {asked} lies inside the interval, so these {blocks} blocks cannot tell"
+    needed = f"an interval wholly above {asked}: at this width an improvement above "
+    needed += write(margin.amount + value - low, signed=True)
+    if margin.amount < value < math.inf and low <= margin.amount:
+        # The half-width shrinks with the square root of the number of blocks.
+        times = ((value - low) / (value - margin.amount)) ** 2
+        needed += f", or at this improvement a holdout about {max(times, 1.1):.2g} times as long"
+    return explanation, needed
