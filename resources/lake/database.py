@@ -67,13 +67,15 @@ class Database:
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Generator[sqlite3.Connection, None, None]:
         connection = self._current()
-        self._patiently(connection, begin)
         try:
+            self._patiently(connection, begin)
             yield connection
+            connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            # A full disk ends the transaction by itself.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
 
     def _current(self) -> sqlite3.Connection:
         # SQLite forbids carrying a connection over a fork.

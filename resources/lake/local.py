@@ -83,9 +83,7 @@ class LocalStore:
         """Objects whose path starts with `prefix`, sorted by path."""
         with self._database.reading() as db:
             entries = list(self._trees.entries(self._tree(db, ref), prefix))
-            staged = {
-                path: entry for path, entry in refs.staged_changes(db, ref).items() if path.startswith(prefix)
-            }
+            staged = refs.staged_changes(db, ref, prefix)
         if not staged:
             return entries
         merged = {entry.path: entry for entry in entries} | staged
@@ -289,7 +287,7 @@ class LocalStore:
     def _find(self, ref: str, paths: Sequence[str]) -> dict[str, ObjectStat]:
         with self._database.reading() as db:
             found = self._trees.find(self._tree(db, ref), paths)
-            staged = refs.staged_changes(db, ref)
+            staged = refs.staged_changes(db, ref, paths[0] if len(paths) == 1 else "")
         entries = {path: staged[path] if path in staged else found.get(path) for path in paths}
         missing = sorted(path for path, entry in entries.items() if entry is None)
         if missing:
@@ -331,8 +329,8 @@ def _contents(changes: Mapping[str, ObjectStat | None]) -> set[tuple[str, int]]:
 def _check_name(kind: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise NameRefused(
-            f"{name!r} cannot name a {kind}: letters, digits, _ and - only, and no - in front (as in lakeFS). "
-            "Write dates with -, and - instead of /."
+            f"{name!r} cannot name a {kind}: letters, digits, _ and - only, and no - in front, as in lakeFS. "
+            "Write - where you would write / or a dot."
         )
 
 

@@ -31,6 +31,7 @@ class ObjectFiles:
 
     def __init__(self, root: Path) -> None:
         """Use `root/objects` and `root/tmp`, making them where they are missing."""
+        self._root = root
         self._objects = root / "objects"
         self._temporary = root / "tmp"
         self._objects.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ class ObjectFiles:
                 )
             folders.add(self.path(sha256).parent)
         if folders:
-            for folder in (self._objects, *sorted(folders)):
+            for folder in (self._root, self._objects, *sorted(folders)):
                 _sync_folder(folder)
 
     def existing(self, sha256: str, size: int) -> Path:

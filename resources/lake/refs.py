@@ -15,6 +15,8 @@ from resources.lake.errors import LakeError
 from resources.lake.merge import Node
 from resources.lake.store import Commit, ObjectStat
 
+_LAST_CHARACTER = "\U0010ffff"
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS branches (name TEXT PRIMARY KEY, head TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tags (name TEXT PRIMARY KEY, commit_id TEXT NOT NULL) WITHOUT ROWID;
@@ -87,9 +89,12 @@ def stage(db: sqlite3.Connection, branch: str, path: str, entry: ObjectStat | No
     )
 
 
-def staged_changes(db: sqlite3.Connection, branch: str) -> dict[str, ObjectStat | None]:
-    """The uncommitted changes of a branch."""
-    rows = db.execute("SELECT path, sha256, size FROM staged WHERE branch = ?", (branch,))
+def staged_changes(db: sqlite3.Connection, branch: str, prefix: str = "") -> dict[str, ObjectStat | None]:
+    """The uncommitted changes of a branch to paths that start with `prefix`."""
+    rows = db.execute(
+        "SELECT path, sha256, size FROM staged WHERE branch = ? AND path >= ? AND path < ?",
+        (branch, prefix, prefix + _LAST_CHARACTER),
+    )
     return {path: None if sha256 is None else ObjectStat(path, sha256, size) for path, sha256, size in rows}
 
 
