@@ -1,0 +1,52 @@
+"""What all tests share: options, a home no person uses, and how loudly an absent browser is reported."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+# Shared machines make single examples slow without anything being wrong. In CI the same examples every time.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ml-assets")
+    group.addoption("--chaos-rounds", type=int, default=6, help="seeds of every chaos test (default 6)")
+    group.addoption(
+        "--screenshots", type=Path, default=None, help="folder where browser tests leave pictures"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A chaos test takes `chaos_seed` and runs once per round."""
+    if "chaos_seed" in metafunc.fixturenames:
+        metafunc.parametrize("chaos_seed", range(metafunc.config.getoption("--chaos-rounds")))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Without a browser the browser tests do not exist; `pytest_terminal_summary` says so."""
+    return True if CHROMIUM is None and collection_path.name == "browser" else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if CHROMIUM is None:
+        terminalreporter.section(
+            "BROWSER TESTS DID NOT RUN: no chromium here (apt-get install chromium)", "!"
+        )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_home_of_a_person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whatever a test forgets to place lands in a temporary folder, never in somebody's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("ML_ASSETS_", "DAGSTER_", "MLFLOW_"))]:
+            patch.delenv(name)
+        patch.setenv("ML_ASSETS_HOME", str(tmp_path_factory.mktemp("home")))
+        yield

@@ -1,0 +1,83 @@
+"""The rules of the house, checked by their own tools: layers, style, types, sizes, locked requirements."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LONGEST_FILE = 350
+
+
+def _tool(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a tool of this environment in the repository."""
+    program = Path(sys.executable).with_name(command[0])
+    return subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def _tracked() -> list[Path]:
+    """Files git knows and that exist."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("ruff", "check"), id="style"),
+        pytest.param(("ruff", "format", "--check"), id="format"),
+        pytest.param(("lint-imports", "--no-logo"), id="layers"),
+        pytest.param(("pyright",), id="types"),
+    ],
+)
+def test_tool_finds_nothing(command: tuple[str, ...]) -> None:
+    done = _tool(*command)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+
+
+def test_files_stay_one_idea_long() -> None:
+    lengths = {
+        path.relative_to(ROOT): len(path.read_text().splitlines())
+        for path in _tracked()
+        if path.suffix == ".py"
+    }
+    assert {str(path): lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def test_modules_say_what_belongs_in_them() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in _tracked()
+        if path.suffix == ".py"
+        and path.read_text().strip()
+        and not path.read_text().lstrip().startswith(('"""', 'r"""'))
+    ]
+    assert silent == []
+
+
+def test_no_file_names_a_package_registry() -> None:
+    # Joined here, so that this file does not name them either.
+    hosts = [".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"))]
+    hosts += [
+        ".".join(parts) for parts in (("conda", "anaconda"), ("crates", "io"), ("proxy", "golang", "org"))
+    ]
+    naming = [
+        f"{path.relative_to(ROOT)}: {host}"
+        for path in _tracked()
+        for host in hosts
+        if host in path.read_bytes().decode(errors="ignore")
+    ]
+    assert naming == []
+
+
+@pytest.mark.parametrize("name", ["dev.txt", "build.txt", "setup.txt"])
+def test_requirements_are_pinned_and_hashed_without_addresses(name: str) -> None:
+    text = (ROOT / "deployment" / "requirements" / name).read_text()
+    requirements = text.replace("\\\n", " ").splitlines()
+    pinned = re.compile(r"^[A-Za-z0-9._-]+==\S+ (;.*? )? *(--hash=sha256:[0-9a-f]{64} *)+$")
+    assert requirements
+    assert [line[:60] for line in requirements if not pinned.match(line)] == []
+    assert "://" not in text
+    assert "--index" not in text
