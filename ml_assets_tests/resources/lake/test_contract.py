@@ -1,0 +1,15 @@
+"""The embedded lake keeps the contract of every lake."""
+
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.resources.lake.contract import VersionedStoreContract
+from resources.lake import VersionedStore
+from resources.lake.local import LocalStore
+
+
+class TestLocalStore(VersionedStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> VersionedStore:
+        return LocalStore(tmp_path / "lake")
