@@ -1,7 +1,7 @@
 """Loading the definitions costs little more than Dagster itself: what every run and every tick pays first.
 
-Each measurement is a fresh interpreter, ours and the peer in turn. `import dagster` is the peer because nobody
-who uses Dagster can pay less.
+Each measurement is a fresh interpreter, ours and the peer in turn. `import dagster` is the peer because
+nobody who uses Dagster can pay less.
 """
 
 import subprocess

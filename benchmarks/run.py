@@ -44,7 +44,7 @@ def _run(script: Path, *, quick: bool) -> list[Result]:
         document: dict[str, Any] | list[dict[str, Any]] = json.loads(lines[-1] if lines else "")
     except json.JSONDecodeError:
         bar = f"ends with JSON; it ended with exit status {done.returncode}"
-        return [Result(name=script.stem, value=float("nan"), unit="", bar=bar, ok=False)]
+        return [Result(name=script.stem, value=0.0, unit="results", bar=bar, ok=False)]
     names = {field.name for field in dataclasses.fields(Result)}
     return [
         Result(**{name: value for name, value in row.items() if name in names})
