@@ -12,15 +12,14 @@ from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from ml_assets.sections import Section
 from ml_assets.validation.column_types import NUMERIC, Schema, TypeName, schema_hash, schema_of
 
 
-class Column(BaseModel):
+class Column(Section, frozen=True):
     """One column, or several that share everything but their name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str | None = None
     """The column. Give `name` or `names`."""
@@ -90,10 +89,8 @@ class Column(BaseModel):
         return [self.model_copy(update={"name": name, "names": ()}) for name in self.all_names]
 
 
-class Contract(BaseModel):
+class Contract(Section, frozen=True):
     """The whole promise of one table."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     columns: tuple[Column, ...]
     """All columns, in the order in which they are stored."""

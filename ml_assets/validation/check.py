@@ -1,0 +1,109 @@
+"""Judge many partitions by one contract, as one frame, and say for each what is wrong.
+
+What belongs here: values, keys and event times of partitions. Columns and types: `schema_check.py`; row
+counts: `volume.py`; what pandera is asked: `compiled.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import polars as pl
+
+from ml_assets.validation.compiled import PARTITION, Violation, violations
+from ml_assets.validation.contract import Contract
+from ml_assets.validation.explain import explain_rows, explain_times
+from ml_assets.validation.findings import Finding
+from ml_assets.validation.schema_check import schema_findings
+
+Days = tuple[date, date]
+"""First and last day of a partition, both inside."""
+
+
+def check_partitions(
+    frames: Mapping[str, pl.DataFrame],
+    contract: Contract,
+    *,
+    bounds: Mapping[str, Days] | None = None,
+    now: datetime | None = None,
+) -> dict[str, list[Finding]]:
+    """Findings of every partition; an empty list means that nothing is wrong.
+
+    `frames` is partition key → its rows. `bounds` is partition key → its days, for event times; without it
+    (an unpartitioned table) only the future is refused. `now` (aware; default: this moment) is what
+    `max_future_hours` counts from. Never raises for bad data.
+    """
+    findings = {key: schema_findings(frame, contract) for key, frame in frames.items()}
+    clean = {
+        key: contract.in_order(frame) for key, frame in frames.items() if not findings[key] and frame.height
+    }
+    if not clean:
+        return findings
+    for key, finding in _value_findings(clean, contract):
+        findings[key].append(finding)
+    if contract.event_time:
+        moment = now or datetime.now(UTC)
+        for key, frame in clean.items():
+            findings[key] += _event_findings(frame, contract, (bounds or {}).get(key), moment)
+    return findings
+
+
+def _value_findings(clean: Mapping[str, pl.DataFrame], contract: Contract) -> Sequence[tuple[str, Finding]]:
+    keys, frames = list(clean), list(clean.values())
+    heights = np.array([frame.height for frame in frames])
+    joined = pl.concat(frames)
+    if contract.key or any(column.unique for column in contract.by_name.values()):
+        joined = joined.with_columns(
+            pl.Series(PARTITION, np.repeat(np.arange(len(keys), dtype=np.uint32), heights))
+        )
+    starts = np.concatenate([[0], np.cumsum(heights)])
+    found: list[tuple[str, Finding]] = []
+    for violation in violations(joined, contract):
+        # Where each partition's share of the (ascending) failing rows begins.
+        cuts = np.searchsorted(violation.rows, starts)
+        for index in np.flatnonzero(np.diff(cuts)):
+            rows = violation.rows[cuts[index] : cuts[index + 1]] - starts[index]
+            local = Violation(rule=violation.rule, column=violation.column, rows=rows)
+            found.append((keys[index], explain_rows(frames[index], contract, local)))
+    return found
+
+
+def _event_findings(
+    frame: pl.DataFrame, contract: Contract, days: Days | None, now: datetime
+) -> list[Finding]:
+    name = contract.event_time
+    if name is None:
+        return []
+    times = frame.get_column(name)
+    if times.dtype == pl.Date():
+        # A day without a time counts as its first moment in the table's own zone.
+        times = times.cast(pl.Datetime("us")).dt.replace_time_zone(
+            contract.event_time_zone, ambiguous="earliest", non_existent="null"
+        )
+    findings: list[Finding] = []
+    if contract.max_future_hours is not None:
+        latest = now.astimezone(UTC) + timedelta(hours=contract.max_future_hours)
+        rows = np.flatnonzero(times.gt(latest).fill_null(value=False))
+        if len(rows):
+            limit = f"no later than {_moment(latest)}"
+            findings.append(explain_times(frame, contract, name, "future_event", rows, limit))
+    if days is not None:
+        first, end = _instants(contract, days)
+        rows = np.flatnonzero((times.lt(first) | times.ge(end)).fill_null(value=False))
+        if len(rows):
+            limit = f"from {_moment(first)} to before {_moment(end)}"
+            findings.append(explain_times(frame, contract, name, "event_outside_partition", rows, limit))
+    return findings
+
+
+def _instants(contract: Contract, days: Days) -> tuple[datetime, datetime]:
+    zone, slack = ZoneInfo(contract.event_time_zone), timedelta(hours=contract.event_slack_hours)
+    # To UTC before the slack: hours added to a local time ignore changes of daylight saving time.
+    first = datetime.combine(days[0], time(), zone).astimezone(UTC)
+    end = datetime.combine(days[1] + timedelta(days=1), time(), zone).astimezone(UTC)
+    return first - slack, end + slack
+
+
+def _moment(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,191 @@
+"""Words for broken rules: what was found, what was expected, which rows, and what helps.
+
+Which rows break a rule is decided elsewhere (`compiled.py`, `check.py`); here they are only described.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ml_assets.validation.column_types import FLOATS
+from ml_assets.validation.compiled import Violation
+from ml_assets.validation.contract import Column, Contract
+from ml_assets.validation.findings import Finding
+
+EXAMPLES = 5
+"""Failing rows shown of one finding."""
+VALUES = 4
+"""Distinct failing values named in one line."""
+
+
+def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) -> Finding:
+    """The finding for rows of one partition that break one rule of columns or key."""
+    rule, _, unique = violation.rule.partition(":")
+    if rule in ("duplicate_key", "duplicate_value"):
+        return _repeated(frame, violation, rule, list(contract.key) if rule == "duplicate_key" else [unique])
+    if violation.column is None:
+        raise ValueError(f"rule {violation.rule!r} needs a column")
+    column = contract.by_name[violation.column]
+    failing = frame.get_column(violation.column).gather(violation.rows)
+    measured, limit, explanation = _WORDS[rule](violation.column, column, failing)
+    return Finding(
+        rule=rule,
+        column=violation.column,
+        measured=measured,
+        limit=limit,
+        failing_rows=len(violation.rows),
+        examples=row_examples(frame, contract, violation.column, violation.rows),
+        explanation=explanation,
+    )
+
+
+def row_examples(
+    frame: pl.DataFrame, contract: Contract, column: str, rows: npt.NDArray[np.int64]
+) -> tuple[str, ...]:
+    """The first failing rows with their key: `'ZZ' in row 12 (flight=1545, origin='EWR')`."""
+    shown = frame[rows[:EXAMPLES]]
+    identity = _named(shown, [name for name in contract.key if name != column])
+    return tuple(
+        f"{value} in row {row}" + (f" ({who})" if who else "")
+        for value, row, who in zip(texts(shown[column]), rows, identity, strict=False)
+    )
+
+
+def texts(values: pl.Series) -> list[str]:
+    """Values as a person writes them: strings in quotes, times in ISO form, null."""
+    if isinstance(values.dtype, pl.Datetime):
+        # Not by way of Python's datetime, which ends with the year 9999; bad data does not.
+        return values.dt.to_string("%Y-%m-%dT%H:%M:%SZ").fill_null("null").to_list()
+    return [_text(value) for value in values.to_list()]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _extent(values: pl.Series) -> str:
+    low, high = texts(values.drop_nulls().sort().gather([0, -1]))
+    return low if low == high else f"{low} to {high}"
+
+
+def _named(rows: pl.DataFrame, columns: list[str]) -> list[str]:
+    """Per row: `origin='EWR', flight=1545`."""
+    cells = [[f"{name}={text}" for text in texts(rows[name])] for name in columns]
+    return [", ".join(row) for row in zip(*cells, strict=True)] if cells else [""] * rows.height
+
+
+def _repeated(frame: pl.DataFrame, violation: Violation, rule: str, columns: list[str]) -> Finding:
+    rows = frame.select(columns).with_row_index("row")[violation.rows]
+    groups = rows.group_by(columns, maintain_order=True).agg(pl.col("row"))
+    first = groups.head(EXAMPLES)
+    examples = tuple(
+        f"{who}: rows {', '.join(map(str, where[:3]))}"
+        for who, where in zip(_named(first, columns), first["row"].to_list(), strict=True)
+    )
+    what = ", ".join(columns)
+    extra = rows.height - groups.height
+    return Finding(
+        rule=rule,
+        column=what,
+        measured=f"{groups.height} values that occur more than once, in {rows.height} rows",
+        limit=f"each ({what}) once" if len(columns) > 1 else f"each {what} once",
+        failing_rows=rows.height,
+        examples=examples,
+        explanation=(
+            f"{extra} rows repeat the {what} of another row of this partition. If the source delivers rows "
+            "twice, drop the repetitions there; if these are different rows, the key lacks a column."
+        ),
+    )
+
+
+def _null(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
+    nulls = failing.null_count()
+    nans = failing.len() - nulls
+    parts = [f"{count} {what}" for count, what in ((nulls, "null"), (nans, "NaN")) if count]
+    return (
+        " and ".join(parts),
+        "a value in every row",
+        f"The column {name!r} may not be empty. Mend the source, or set `nullable: true` for it if a missing "
+        "value has a meaning.",
+    )
+
+
+def _out_of_range(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
+    bounds = [f"at least {column.ge}"] if column.ge is not None else []
+    bounds += [f"at most {column.le}"] if column.le is not None else []
+    unit = " Has the unit of the source changed?" if column.dtype in FLOATS else ""
+    return (
+        _extent(failing),
+        " and ".join(bounds),
+        f"Values of {name!r} are outside their range.{unit} Mend the source, or widen `ge` and `le` in the "
+        "contract.",
+    )
+
+
+def _unknown_category(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
+    known = sorted(map(str, column.isin or ()))
+    limit = f"one of {', '.join(known)}" if len(known) <= 12 else f"one of {len(known)} values"
+    found = _most_frequent(failing)
+    return (
+        found,
+        limit,
+        f"{found} is not among the {len(known)} values of {name!r} that the contract knows. If it is real, "
+        "add it to `isin`; else mend the source.",
+    )
+
+
+def _pattern(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
+    return (
+        _most_frequent(failing),
+        f"matches {column.pattern}",
+        f"Values of {name!r} do not have their form. Mend the source, or change `pattern` in the contract.",
+    )
+
+
+def _most_frequent(failing: pl.Series) -> str:
+    counts = failing.alias("value").value_counts(sort=True, name="n")
+    first = counts.head(VALUES)
+    shown = [
+        f"{text} ({n} {'row' if n == 1 else 'rows'})"
+        for text, n in zip(texts(first["value"]), first["n"].to_list(), strict=True)
+    ]
+    more = counts.height - VALUES
+    return ", ".join(shown) + (f" and {more} other values" if more > 0 else "")
+
+
+_WORDS: dict[str, Callable[[str, Column, pl.Series], tuple[str, str, str]]] = {
+    "null": _null,
+    "out_of_range": _out_of_range,
+    "unknown_category": _unknown_category,
+    "pattern": _pattern,
+}
+
+
+def explain_times(
+    frame: pl.DataFrame, contract: Contract, column: str, rule: str, rows: npt.NDArray[np.int64], limit: str
+) -> Finding:
+    """The finding for event times that are not where they belong; `rows` are positions, ascending."""
+    failing = frame.get_column(column).gather(rows)
+    where = {
+        "future_event": "in the future",
+        "event_outside_partition": "outside the days of this partition",
+    }[rule]
+    return Finding(
+        rule=rule,
+        column=column,
+        measured=_extent(failing),
+        limit=limit,
+        failing_rows=len(rows),
+        examples=row_examples(frame, contract, column, rows),
+        explanation=(
+            f"{len(rows)} of {frame.height} rows have {column!r} {where}. Check the clock and the time zone "
+            "of the source, and which days it hands out for this partition."
+        ),
+    )

@@ -1,0 +1,109 @@
+"""Findings about the columns of one partition, before any value is looked at. Cheap: names and types only.
+
+Values belong in `check.py`, which looks only at partitions that pass here.
+"""
+
+import polars as pl
+
+from ml_assets.validation.column_types import NUMERIC, POLARS_TYPES
+from ml_assets.validation.contract import Contract, SchemaDrift, schema_drift
+from ml_assets.validation.findings import Finding
+
+LISTED = 8
+"""Names listed in one sentence before it says how many more there are."""
+
+
+def schema_findings(frame: pl.DataFrame, contract: Contract) -> list[Finding]:
+    """What is wrong with the frame's columns: missing, unexpected, of another type, or another table's."""
+    drift = schema_drift(contract, frame)
+    if not drift:
+        return []
+    if 2 * len(drift.removed) > len(contract.names):
+        return [_another_table(frame, contract, drift)]
+    return [
+        *(_missing(name, dtype, drift) for name, dtype in drift.removed),
+        *(_unexpected(name, dtype) for name, dtype in drift.added),
+        *(_wrong_type(frame, name, expected, found) for name, expected, found in drift.changed),
+    ]
+
+
+def listed(names: list[str]) -> str:
+    """`a, b, c and 4 more`."""
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _another_table(frame: pl.DataFrame, contract: Contract, drift: SchemaDrift) -> Finding:
+    have = listed(list(frame.columns)) or "no columns at all"
+    return Finding(
+        rule="another_table",
+        measured=f"{len(contract.names) - len(drift.removed)} of {len(contract.names)} columns; found {have}",
+        limit=f"the columns {listed(list(contract.names))}",
+        failing_rows=frame.height,
+        explanation=(
+            f"Most of this table's columns are not there ({listed([name for name, _ in drift.removed])}), so "
+            "this is most likely another table's file. Check what the source handed out for this partition."
+        ),
+    )
+
+
+def _missing(name: str, dtype: str, drift: SchemaDrift) -> Finding:
+    candidates = [other for other, found in drift.added if found == dtype]
+    renamed = f" It may have been renamed to {candidates[0]!r}." if len(candidates) == 1 else ""
+    return Finding(
+        rule="missing_column",
+        column=name,
+        measured="no such column",
+        limit=f"a column of type {dtype}",
+        explanation=(
+            f"The column {name!r} is missing.{renamed} Mend the source, or take the column out of the "
+            "contract if nothing needs it any more."
+        ),
+    )
+
+
+def _unexpected(name: str, dtype: str) -> Finding:
+    return Finding(
+        rule="unexpected_column",
+        column=name,
+        measured=f"a column of type {dtype}",
+        limit="no such column",
+        explanation=(
+            f"The contract does not know the column {name!r}. Add it to the contract, or drop it in the "
+            "source."
+        ),
+    )
+
+
+def _wrong_type(frame: pl.DataFrame, name: str, expected: str, found: str) -> Finding:
+    column = frame.get_column(name)
+    failing, examples, hint = column.len(), _examples(column), f"Cast it in the source to {expected}."
+    if expected in NUMERIC and found == "string":
+        not_numbers = column.filter(column.is_not_null() & column.cast(pl.Float64, strict=False).is_null())
+        if not_numbers.len():
+            failing, examples = not_numbers.len(), _examples(not_numbers.unique(maintain_order=True))
+            hint = f"{not_numbers.len()} of its strings do not even read as numbers."
+        else:
+            hint = f"All its strings read as numbers: cast them in the source to {expected}."
+    elif expected == "datetime" and found.startswith("datetime["):
+        hint = "Times are stored in microseconds and UTC: convert them in the source, which knows their zone."
+    elif found == "null":
+        hint = "All its values are null, so the source could not tell the type: name the type there."
+    return Finding(
+        rule="wrong_type",
+        column=name,
+        measured=found,
+        limit=expected,
+        failing_rows=failing,
+        examples=examples,
+        explanation=f"The column {name!r} holds {found} where {expected} is expected. {hint}",
+    )
+
+
+def _examples(column: pl.Series) -> tuple[str, ...]:
+    return tuple(repr(value) for value in column.head(3).to_list())
+
+
+def empty_frame(contract: Contract) -> pl.DataFrame:
+    """A frame without rows and with the contract's columns."""
+    return pl.DataFrame(schema={name: POLARS_TYPES[dtype] for name, dtype in contract.stored_schema})

@@ -1,0 +1,130 @@
+"""Is a partition as large as its predecessors let us expect? Counts only.
+
+Where the history comes from belongs to the ledger (`volumes`): rows of partitions that passed.
+"""
+
+import statistics
+from collections.abc import Container, Mapping
+from datetime import date
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ml_assets.sections import Section
+from ml_assets.validation.findings import Finding
+
+
+class VolumeRule(Section, frozen=True):
+    """How far the number of rows may be from what is usual."""
+
+    kind: Literal["same_weekday_median", "previous"] = "same_weekday_median"
+    """Compare with the median of the last partitions of the same weekday, or with the partition before.
+
+    On a table with days, holidays and weekends make `previous` fire about ten times as often. On a weekly
+    table every partition has the same weekday, so the median is over the last weeks."""
+    warn: Annotated[float, Field(gt=0)] = 0.2
+    """A deviation above this share warns."""
+    block: Annotated[float, Field(gt=0)] = 0.45
+    """A deviation above this share blocks."""
+    min_history: Annotated[int, Field(ge=1)] = 4
+    """How many same weekdays the median is over; where fewer are known, nothing is judged."""
+    allow_empty: bool = False
+    """A partition without rows is legal."""
+
+    @model_validator(mode="after")
+    def _make_sense(self) -> Self:
+        if self.warn > self.block:
+            raise ValueError(
+                f"`warn` {self.warn:g} is larger than `block` {self.block:g}: nothing would only warn"
+            )
+        return self
+
+
+def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: VolumeRule) -> Finding | None:
+    """The finding about a partition's number of rows, or None where it is as usual or cannot be judged.
+
+    `history` is partition key → rows of partitions that passed; only keys before `key` count, and for a
+    table without partitions the version before. An empty partition blocks unless the rule allows it.
+    """
+    if rows == 0:
+        return None if rule.allow_empty else _empty(key)
+    usual, what = _usual(key, history, rule)
+    if not usual:
+        return None
+    deviation = rows / usual - 1
+    if abs(deviation) <= rule.warn:
+        return None
+    blocks = abs(deviation) > rule.block
+    allowed = rule.block if blocks else rule.warn
+    helps = (
+        "Check whether the source was complete; a person can accept the partition if the number is right."
+        if blocks
+        else "It passes; look at the source if no holiday or the like explains it."
+    )
+    more_or_fewer = f"{abs(deviation):.0%} {'more' if deviation > 0 else 'fewer'}"
+    return Finding(
+        rule="volume",
+        severity="block" if blocks else "warn",
+        measured=f"{rows:,} rows, {deviation:+.0%} against {usual:,.10g}",
+        limit=f"±{allowed:.0%} of {what}",
+        explanation=f"{rows:,} rows are {more_or_fewer} than {usual:,.10g}, {what}. {helps}",
+    )
+
+
+def volume_findings(
+    rows: Mapping[str, int], history: Mapping[str, int], rule: VolumeRule, *, rejected: Container[str] = ()
+) -> dict[str, Finding]:
+    """Partition key → its finding, for those that have one.
+
+    In order of keys, so that a backfill judges each day by the days before it, also by those of the same
+    backfill; but not by those that block, nor by the keys in `rejected`, which other rules block.
+    """
+    known, found = dict(history), dict[str, Finding]()
+    for key in sorted(rows):
+        finding = volume_finding(key, rows[key], known, rule)
+        if finding is not None:
+            found[key] = finding
+        if key not in rejected and (finding is None or not finding.blocks):
+            known[key] = rows[key]
+        else:
+            known.pop(key, None)
+    return found
+
+
+def _empty(key: str) -> Finding:
+    return Finding(
+        rule="empty_partition",
+        measured="0 rows",
+        limit="at least one row",
+        explanation=(
+            f"The source handed out nothing for {key}. Materialize it again when the source has it, or set "
+            "`allow_empty: true` for this table if such partitions are legal."
+        ),
+    )
+
+
+def _usual(key: str, history: Mapping[str, int], rule: VolumeRule) -> tuple[float, str]:
+    """The usual number of rows and its name; 0 where nothing can be said."""
+    today = _as_date(key)
+    if today is None:
+        return history.get(key, 0), "the version before it"
+    # Days without rows are legal where they passed, and say nothing about the others.
+    past = {day: rows for day, rows in ((_as_date(other), n) for other, n in history.items()) if day and rows}
+    if rule.kind == "previous":
+        before = max((day for day in past if day < today), default=None)
+        return (past[before], f"the partition before it, {before}") if before else (0, "")
+    same = sorted(day for day in past if day < today and day.weekday() == today.weekday())[
+        -rule.min_history :
+    ]
+    if len(same) < rule.min_history:
+        return 0, ""
+    return statistics.median(
+        past[day] for day in same
+    ), f"the median of the last {rule.min_history} {today:%A}s"
+
+
+def _as_date(key: str) -> date | None:
+    try:
+        return date.fromisoformat(key)
+    except ValueError:
+        return None
