@@ -18,7 +18,7 @@ from ml_assets.sections import Section
 from ml_assets.validation.column_types import NUMERIC, Schema, TypeName, schema_hash, schema_of
 
 
-class Column(Section, frozen=True):
+class Column(Section):
     """One column, or several that share everything but their name."""
 
     name: str | None = None
@@ -89,7 +89,7 @@ class Column(Section, frozen=True):
         return [self.model_copy(update={"name": name, "names": ()}) for name in self.all_names]
 
 
-class Contract(Section, frozen=True):
+class Contract(Section):
     """The whole promise of one table."""
 
     columns: tuple[Column, ...]
@@ -158,6 +158,9 @@ class Contract(Section, frozen=True):
             for column in self.by_name.values()
         ]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.contract_digest)
 
     def in_order(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with its columns in stored order, where it has exactly the contract's; else as it is."""

@@ -14,7 +14,7 @@ from ml_assets.sections import Section
 from ml_assets.validation.findings import Finding
 
 
-class VolumeRule(Section, frozen=True):
+class VolumeRule(Section):
     """How far the number of rows may be from what is usual."""
 
     kind: Literal["same_weekday_median", "previous"] = "same_weekday_median"
