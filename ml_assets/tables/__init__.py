@@ -3,17 +3,19 @@
 What belongs here: everything between a frame and `main`. What does not: how a frame is judged
 (`ml_assets.validation`), how files are versioned (`resources.lake`), Dagster.
 
+Used from outside:
+
+    spec.py          TableSpec(kind, name, contract, cadence, volume, code_version, sort_key),
+                     Incoming(key, data: frame | SourceFailed, inputs, watermark), RunFacts(run_id, url)
     cadence.py       Cadence(kind, start, end): keys(first, last), key_of(day), bounds(key), previous(key, n),
                      window(key, lookback)
-    spec.py          TableSpec(kind, name, contract, cadence, volume, allow_empty, code_version, sort_key); .table
-    layout.py        paths and names of branches
-    parquet.py       deterministic Parquet
-    manifest.py      PartitionManifest, content_digest: a partition's identity, Dagster's data version
-    reader.py        TableReader(store, commit_id): keys, digests, manifest(s), scan; TableReader.at(store, "main")
-    publish.py       publish(store, ledger, spec, incoming, run) -> PublishResult
-                       Incoming(key, frame | SourceFailed, inputs, watermark), RunFacts(run_id, url)
-                       PublishResult(merged, rejected, failed, commit_id, evidence_branch)
-    accept.py        accept_partition(store, ledger, table, key, author, reason): merges kept evidence
+    reader.py        TableReader.at(store, "main"): keys, digests, manifest(s), scan, input_digests
+    publish.py       publish(store, ledger, spec, incoming, run) -> PublishResult(merged, rejected, failed,
+                     commit_id)
+    accept.py        accept_partition(store, ledger, table, key, author, reason)
     guard.py         judge_window(reader, ledger, table, keys) -> WindowVerdict(missing, rejected, stale)
     code_version.py  code_version(function): changes with the code, not with comments or layout
+
+Inside: `layout.py` paths and branch names, `parquet.py` deterministic bytes, `manifest.py` what a partition
+says of itself, `prepare.py` frame to objects, `judge.py` verdicts, `landing.py` branch to main.
 """

@@ -26,7 +26,7 @@ class Cadence:
 
     kind: CadenceKind
     start: date | None = None
-    """First day covered. Needed unless `kind` is "none". A weekly table's first key is the week that holds it."""
+    """First day covered; needed unless `kind` is "none". A weekly table begins with this day's week."""
     end: date | None = None
     """Last day covered, inclusive; None means open."""
 

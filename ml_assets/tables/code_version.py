@@ -23,7 +23,7 @@ class SourceUnavailable(Exception):
 
 
 def code_version(function: Callable[..., object]) -> str:
-    """Version of `function` (or class): 16 hex digits. `SourceUnavailable` for partials, builtins, consoles."""
+    """Version of a function or class: 16 hex digits. `SourceUnavailable` for partials, builtins, consoles."""
     target = inspect.unwrap(function)
     name = getattr(target, "__qualname__", None)
     module = sys.modules.get(getattr(target, "__module__", None) or "")
@@ -139,7 +139,11 @@ def _source_of(name: str) -> Path | None:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _normal(node: Any) -> str:

@@ -10,6 +10,8 @@ import re
 
 from ml_assets.tables.cadence import UNPARTITIONED
 
+AUDIT = "audit-"
+"""How the name of every audit branch begins."""
 _MANIFESTS = "_manifests"
 _TABLE = re.compile(r"[a-z]\w*/[a-z]\w*", re.ASCII)
 
@@ -59,7 +61,7 @@ def key_of_manifest(path: str) -> str:
 
 
 def audit_branch(table: str, first_key: str, run_id: str, attempt: int = 1) -> str:
-    """Branch on which a run's partitions wait for their audit, by lakeFS's rules for names (`^\\w[-\\w]*$`)."""
+    """Branch on which a run's partitions wait for their audit; lakeFS takes letters, digits, _ and - only."""
     run = re.sub(r"\W", "", run_id)[:8] or "norun"
-    name = f"audit-{check_table(table).replace('/', '-')}-{first_key}-{run}"
+    name = f"{AUDIT}{check_table(table).replace('/', '-')}-{first_key}-{run}"
     return name if attempt == 1 else f"{name}-{attempt}"

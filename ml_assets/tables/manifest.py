@@ -26,7 +26,8 @@ class FileEntry:
     """Path in the lake."""
     sha256: str
     rows: int
-    bytes: int
+    size: int
+    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,13 @@ class PartitionManifest:
     writer: str
     """The library that wrote the files."""
     event_time: tuple[str, str] | None = None
-    """Earliest and latest event time, ISO 8601 in UTC; None without an event time or without rows."""
+    """Earliest and latest event time, ISO 8601 (a time in UTC); None without event times."""
     source_watermark: str | None = None
     """How far the source had got, ISO 8601 in UTC, if it says so."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """For a derived table: table → key → content digest of every partition that was read."""
     profile: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Per column: completeness and range."""
+    """See `ml_assets.validation.profile`."""
 
     @property
     def rows(self) -> int:
@@ -61,9 +62,9 @@ class PartitionManifest:
         return sum(f.rows for f in self.files)
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Bytes of the data files."""
-        return sum(f.bytes for f in self.files)
+        return sum(f.size for f in self.files)
 
     @property
     def content_digest(self) -> str:
@@ -91,7 +92,7 @@ class PartitionManifest:
             )
         del body["format"], body["content_digest"], body["rows"]
         body["files"] = tuple(FileEntry(**f) for f in body["files"])
-        body["schema"] = {name: dtype for name, dtype in body["schema"]}
+        body["schema"] = dict(body["schema"])
         body["event_time"] = tuple(body["event_time"]) if body["event_time"] else None
         return cls(**body)
 

@@ -32,6 +32,7 @@ class TableReader:
         self.commit_id = commit_id
         self._files: dict[str, dict[str, list[ObjectStat]]] = {}
         self._digests: dict[str, dict[str, str]] = {}
+        self._manifest_hashes: dict[str, dict[str, str]] = {}
         self._manifests: dict[tuple[str, str], PartitionManifest] = {}
 
     @classmethod
@@ -77,6 +78,21 @@ class TableReader:
         paths = [f.path for k in keys for f in partitions[k]]
         local = self.store.fetch(self.commit_id, paths)
         return pl.scan_parquet([local[p] for p in paths], glob=False)
+
+    def input_digests(self, table: str, keys: Iterable[str]) -> dict[str, str]:
+        """Key → content digest, empty where the partition does not exist: what a derived table read."""
+        digests = self.digests(table)
+        return {key: digests.get(key, "") for key in keys}
+
+    def object_hashes(self, table: str, key: str) -> dict[str, str]:
+        """Path → SHA-256 of every object of a partition, its manifest included; empty if there is none."""
+        if table not in self._manifest_hashes:
+            listed = self.store.list(self.commit_id, layout.manifest_prefix(table))
+            self._manifest_hashes[table] = {stat.path: stat.sha256 for stat in listed}
+        path = layout.manifest_path(table, key)
+        manifest = self._manifest_hashes[table].get(path)
+        files = {stat.path: stat.sha256 for stat in self._partitions(table).get(key, ())}
+        return files if manifest is None else files | {path: manifest}
 
     def files(self, table: str, keys: Sequence[str]) -> list[ObjectStat]:
         """Data files of `keys`, in that order. `PartitionMissing` names what lacks."""

@@ -1,0 +1,51 @@
+"""A person accepts a rejected partition: its kept evidence is merged, and the ledger says who and why."""
+
+from ml_assets.tables.landing import CommitFacts, StoredPartition, land
+from ml_assets.tables.reader import TableReader
+from resources.lake import RefNotFound, VersionedStore
+from resources.ledger import Acceptance, Ledger
+
+
+class EvidenceGone(Exception):
+    """The branch that held a rejected partition no longer does."""
+
+
+def accept_partition(
+    store: VersionedStore, ledger: Ledger, table: str, key: str, author: str, reason: str
+) -> Acceptance:
+    """Bring the newest, rejected attempt at a partition to main as it is.
+
+    Repeating it, also after a kill in the middle, changes nothing more. Raises `NothingToAccept` if the
+    newest attempt was not rejected or `reason` is empty, `EvidenceGone` if its content is not kept.
+    """
+    row = ledger.newest_verdicts(table, [key]).get(key)
+    if row is None or not row.blocks or not reason.strip():
+        return ledger.accept(table, key, author, reason)
+    partition = _evidence(store, table, key, row.branch, row.content_digest)
+    metadata = {
+        "table": table,
+        "keys": key,
+        "run_id": row.run_id,
+        "audit": "accepted",
+        "accepted_by": author,
+        "reason": reason,
+        "rules_digest": row.contract_digest,
+    }
+    # Merged before it is recorded: the ledger must not call accepted what main does not hold.
+    land(store, [partition], row.run_id, CommitFacts(f"Accept {table} {key}", metadata))
+    return ledger.accept(table, key, author, reason)
+
+
+def _evidence(store: VersionedStore, table: str, key: str, branch: str, digest: str) -> StoredPartition:
+    try:
+        reader = TableReader.at(store, branch)
+    except RefNotFound as error:
+        raise EvidenceGone(
+            f"branch {branch} with the rejected {table} {key} is gone: materialize it again, then accept it"
+        ) from error
+    if reader.digests(table).get(key) != digest:
+        raise EvidenceGone(
+            f"branch {branch} no longer holds the rejected content of {table} {key}: materialize {key} again"
+        )
+    hashes = reader.object_hashes(table, key)
+    return StoredPartition(table, key, store.fetch(reader.commit_id, list(hashes)), hashes)

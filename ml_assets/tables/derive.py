@@ -1,0 +1,162 @@
+"""Partitions computed from other tables: which inputs each needs, and the function called on whole ranges.
+
+What belongs here: choosing and reading inputs, splitting the answer by partition. Judging and landing the
+result is `publish`'s work; the function itself is the user's.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import polars as pl
+
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.reader import TableReader, name_some
+from ml_assets.tables.spec import Incoming
+from resources.ledger import Ledger
+
+MISSING, REJECTED = "is missing", "is rejected"
+
+FeatureFunction = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
+"""`(inputs: table → rows, first day, last day) -> rows of the partitions that cover these days`."""
+
+
+class FeatureFunctionError(Exception):
+    """A feature function answered with rows nobody asked for, or without the column that says their day."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputTable:
+    """A table a function reads, and how much of it."""
+
+    table: str
+    """Table id."""
+    keys: tuple[str, ...]
+    """All keys the table may have, sorted, as far back as any partition asked for reaches."""
+    lookback: int = 0
+    """Partitions before the one being built."""
+
+    def needed_for(self, key: str) -> tuple[str, ...]:
+        """Keys that must exist to build `key`. History ends where the table begins."""
+        if self.keys == (UNPARTITIONED,):
+            return self.keys
+        at = bisect_left(self.keys, key)
+        if at == len(self.keys) or self.keys[at] != key:
+            return (key,)
+        return self.keys[max(0, at - self.lookback) : at + 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which of the keys asked for can be built, and why the others cannot."""
+
+    ranges: tuple[tuple[str, ...], ...]
+    """Neighbouring keys that can be built, in order: one call of the function each."""
+    refused: Mapping[str, str]
+    """Key → the inputs it lacks, in words."""
+    missing: Mapping[str, tuple[str, ...]]
+    """Input table → keys that are not on main, sorted; a rejected key is not among them."""
+
+
+def plan(
+    reader: TableReader, ledger: Ledger, inputs: Sequence[InputTable], keys: Sequence[str], cadence: Cadence
+) -> Plan:
+    """Decide by existence on main and by the newest verdict which of `keys` can be built."""
+    bad: dict[str, dict[str, str]] = {}
+    for table in inputs:
+        wanted = sorted({needed for key in keys for needed in table.needed_for(key)})
+        present = reader.digests(table.table)
+        verdicts = ledger.newest_verdicts(table.table, wanted)
+        bad[table.table] = {
+            key: REJECTED if key in verdicts and verdicts[key].blocks else MISSING
+            for key in wanted
+            if key not in present or (key in verdicts and verdicts[key].blocks)
+        }
+    refused: dict[str, str] = {}
+    ranges: list[list[str]] = []
+    previous: str | None = None
+    for key in sorted(keys):
+        reasons = [
+            f"{table.table} {needed} {bad[table.table][needed]}"
+            for table in inputs
+            for needed in table.needed_for(key)
+            if needed in bad[table.table]
+        ]
+        if reasons:
+            refused[key] = name_some(reasons)
+            continue
+        if (
+            previous is not None
+            and ranges
+            and ranges[-1][-1] == previous
+            and _are_neighbours(cadence, previous, key)
+        ):
+            ranges[-1].append(key)
+        else:
+            ranges.append([key])
+        previous = key
+    return Plan(
+        ranges=tuple(tuple(r) for r in ranges),
+        refused=refused,
+        missing={
+            table: tuple(sorted(key for key, how in found.items() if how == MISSING))
+            for table, found in bad.items()
+            if MISSING in found.values()
+        },
+    )
+
+
+def derive(
+    reader: TableReader,
+    inputs: Sequence[InputTable],
+    ranges: Sequence[Sequence[str]],
+    cadence: Cadence,
+    function: FeatureFunction,
+    partition_date: str,
+) -> Iterator[Incoming]:
+    """Call `function` once per range and hand out its partitions in order.
+
+    `partition_date` is the answer's date column that decides a row's partition. Raises
+    `FeatureFunctionError`; what the function itself raises passes through.
+    """
+    for keys in ranges:
+        needed = {t.table: sorted({n for key in keys for n in t.needed_for(key)}) for t in inputs}
+        frames = {table: reader.scan(table, wanted).collect() for table, wanted in needed.items()}
+        first, _ = cadence.bounds(keys[0])
+        _, last = cadence.bounds(keys[-1])
+        by_key = _split(function(frames, first, last), keys, cadence, partition_date)
+        digests = {table: reader.digests(table) for table in needed}
+        for key in keys:
+            yield Incoming(
+                key=key,
+                data=by_key[key],
+                inputs={t.table: {n: digests[t.table][n] for n in t.needed_for(key)} for t in inputs},
+            )
+
+
+def _are_neighbours(cadence: Cadence, earlier: str, later: str) -> bool:
+    _, last = cadence.bounds(earlier)
+    first, _ = cadence.bounds(later)
+    return (first - last).days == 1
+
+
+def _split(rows: pl.DataFrame, keys: Sequence[str], cadence: Cadence, column: str) -> dict[str, pl.DataFrame]:
+    if column not in rows.columns or rows.schema[column] != pl.Date:
+        raise FeatureFunctionError(
+            f"the feature function must return a Date column {column!r} that says each row's day; "
+            f"it returned {', '.join(rows.columns)}"
+        )
+    days: list[date] = rows.get_column(column).unique().to_list()
+    stray = sorted({cadence.key_of(day) for day in days} - set(keys))
+    if stray:
+        raise FeatureFunctionError(
+            f"asked for {keys[0]} to {keys[-1]}, the feature function returned rows of {name_some(stray)}: "
+            f"filter its answer by the days it is given"
+        )
+    in_key = {day: cadence.key_of(day) for day in days}
+    named = rows.with_columns(pl.col(column).replace_strict(in_key, return_dtype=pl.String).alias("_key"))
+    found = {
+        str(name[0]): part.drop("_key") for name, part in named.partition_by("_key", as_dict=True).items()
+    }
+    return {key: found.get(key, rows.clear()) for key in keys}

@@ -1,0 +1,94 @@
+"""Verdicts for prepared partitions: what is known is looked up, what is new is judged as one frame.
+
+A verdict that let content pass holds for as long as content and rules stay. One that rejected it is reached
+anew, because the number of rows is judged by a history that grows. What the rules are belongs in
+`ml_assets.validation`, what follows from a verdict in `publish.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ml_assets.tables.prepare import Prepared
+from ml_assets.tables.spec import TableSpec
+from ml_assets.validation.findings import Finding
+from ml_assets.validation.verdict import Verdict
+from ml_assets.validation.volume import volume_findings
+from resources.ledger import Ledger, NewVerdict, VerdictRow
+
+
+def judge(
+    ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], newest: Mapping[str, VerdictRow]
+) -> dict[str, Verdict]:
+    """Key → verdict on exactly this content. `newest` is the ledger's newest attempt per key."""
+    digests = {key: one.digest for key, one in partitions.items()}
+    judged = ledger.find_judgements(spec.table, digests, spec.rules_digest)
+    # A person's word is for one attempt: it holds while that is the newest.
+    known = {
+        key: verdict_of(row)
+        for key, row in judged.items()
+        if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest[key])
+    }
+    unknown = {key: one for key, one in partitions.items() if key not in known}
+    return known | _judge_new(ledger, spec, unknown, known) if unknown else known
+
+
+def verdict_of(row: VerdictRow) -> Verdict:
+    """The verdict as recorded, with the status it has now (a person may have accepted it since)."""
+    return replace(Verdict.from_json(row.body_json), status=row.status)
+
+
+def says(row: VerdictRow | None, verdict: Verdict) -> bool:
+    """Whether a recorded attempt says just what `verdict` does of the same content."""
+    return row is not None and (row.content_digest, row.contract_digest, row.status) == (
+        verdict.content_digest,
+        verdict.contract_digest,
+        verdict.status,
+    )
+
+
+def new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
+    """What the ledger keeps of a verdict."""
+    return NewVerdict(
+        table=verdict.table,
+        key=verdict.key,
+        content_digest=verdict.content_digest,
+        contract_digest=verdict.contract_digest,
+        status=verdict.status,
+        rows=verdict.rows,
+        body_json=verdict.to_json(),
+        run_id=run_id,
+        branch=branch,
+    )
+
+
+def _judge_new(
+    ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], known: Mapping[str, Verdict]
+) -> dict[str, Verdict]:
+    # Here, because pandera is heavy and definitions load this module.
+    from ml_assets.validation.check import check_partitions
+
+    is_partitioned = spec.cadence.kind != "none"
+    findings = check_partitions(
+        {key: one.frame for key, one in partitions.items()},
+        spec.contract,
+        bounds={key: spec.cadence.bounds(key) for key in partitions} if is_partitioned else None,
+    )
+    history = ledger.volumes(spec.table) | {key: verdict.rows for key, verdict in known.items()}
+    # Rows are counted only where they are this table's: a broken day says nothing about the days after it.
+    counted = {key: one.frame.height for key, one in partitions.items() if not _blocks(findings[key])}
+    volumes = volume_findings(counted, history, spec.volume)
+    return {
+        key: Verdict.of(
+            spec.table,
+            key,
+            [*findings[key], *([volumes[key]] if key in volumes else [])],
+            rows=one.frame.height,
+            content_digest=one.digest,
+            contract_digest=spec.rules_digest,
+        )
+        for key, one in partitions.items()
+    }
+
+
+def _blocks(findings: Sequence[Finding]) -> bool:
+    return any(finding.blocks for finding in findings)

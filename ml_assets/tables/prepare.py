@@ -1,0 +1,104 @@
+"""From what a source gave to what the lake will hold: canonical rows, their bytes, their manifest.
+
+Pure: the same `Incoming` gives the same `Prepared`, so identity is known before anything is written.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ml_assets.tables import layout, parquet
+from ml_assets.tables.landing import StoredPartition
+from ml_assets.tables.manifest import FileEntry, PartitionManifest, iso_utc
+from ml_assets.tables.spec import Incoming, SourceFailed, TableSpec
+from ml_assets.validation.column_types import schema_hash, schema_of
+from ml_assets.validation.profile import profile
+
+
+class KeyTwice(ValueError):
+    """A source gave one partition more than once in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One partition, ready to be judged and written."""
+
+    frame: pl.DataFrame
+    """Its rows as they will be stored."""
+    manifest: PartitionManifest
+    stored: StoredPartition
+    """The same as objects of the lake."""
+
+    @property
+    def key(self) -> str:
+        """Partition key."""
+        return self.manifest.key
+
+    @property
+    def digest(self) -> str:
+        """Content digest."""
+        return self.manifest.content_digest
+
+
+def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str, Prepared], dict[str, str]]:
+    """Key → partition, sorted by key, and key → why the source could not give it."""
+    ready: dict[str, Prepared] = {}
+    failed: dict[str, str] = {}
+    for one in incoming:
+        spec.cadence.bounds(one.key)
+        if one.key in ready or one.key in failed:
+            raise KeyTwice(f"{spec.table}: the source gave {one.key} twice; give each partition once")
+        if isinstance(one.data, SourceFailed):
+            failed[one.key] = str(one.data)
+            continue
+        try:
+            ready[one.key] = prepare(spec, one, one.data)
+        except parquet.UnstorableFrame as error:
+            failed[one.key] = str(error)
+    return dict(sorted(ready.items())), failed
+
+
+def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared:
+    """One partition. `parquet.UnstorableFrame` if its values have no place in a file."""
+    frame = parquet.canonical(spec.contract.in_order(data), spec.order)
+    objects = {
+        layout.part_path(spec.table, incoming.key, part): content
+        for part, content in enumerate(parquet.encode(frame))
+    }
+    files = tuple(
+        FileEntry(
+            path=path,
+            sha256=hashlib.sha256(content).hexdigest(),
+            rows=min(parquet.FILE_ROWS, frame.height - part * parquet.FILE_ROWS),
+            size=len(content),
+        )
+        for part, (path, content) in enumerate(objects.items())
+    )
+    schema, profiled = schema_of(frame), profile(frame)
+    manifest = PartitionManifest(
+        table=spec.table,
+        key=incoming.key,
+        files=files,
+        schema=dict(schema),
+        schema_hash=schema_hash(schema),
+        contract_digest=spec.contract.contract_digest,
+        code_version=spec.code_version,
+        writer=parquet.WRITER,
+        event_time=_event_range(profiled, spec.contract.event_time),
+        source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
+        inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
+        profile=profiled,
+    )
+    objects[layout.manifest_path(spec.table, incoming.key)] = manifest.to_json()
+    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in objects.items()}
+    return Prepared(frame, manifest, StoredPartition(spec.table, incoming.key, objects, hashes))
+
+
+def _event_range(profiled: Mapping[str, Any], event_time: str | None) -> tuple[str, str] | None:
+    """First and last event time, where the frame has that column and it holds times."""
+    column = profiled["columns"].get(event_time, {})
+    first, last = column.get("min"), column.get("max")
+    return (first, last) if isinstance(first, str) and isinstance(last, str) else None

@@ -1,0 +1,147 @@
+"""Write–audit–publish: every partition of a call is judged; the good ones reach `main` in one merge.
+
+The order of steps is what makes a kill at any moment harmless:
+
+1. rejected partitions are committed to an audit branch of their own, which stays as evidence;
+2. the ledger learns of the rejections, so that consumers refuse even where an older version stands on main;
+3. good partitions are committed to another audit branch and merged;
+4. the ledger learns that they passed, and their branch is deleted.
+
+A rerun finds equal content on main or in the ledger and does only what is missing. What a dead run leaves is
+a branch nobody merges. Judging belongs in `judge.py`, accepting a rejected partition in `accept.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ml_assets.tables import layout
+from ml_assets.tables.judge import judge, new_row, says
+from ml_assets.tables.landing import MAIN, CommitFacts, land, new_branch, write
+from ml_assets.tables.prepare import Prepared, prepare_all
+from ml_assets.tables.reader import TableReader, name_some
+from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.validation.verdict import Verdict
+from resources.lake import VersionedStore
+from resources.ledger import Ledger, VerdictRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedPartition:
+    """A partition whose content stands on main."""
+
+    content_digest: str
+    """Its data version."""
+    rows: int
+    size: int
+    """Bytes of its data files."""
+    changed: bool
+    """Whether main held other content before, or none."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedPartition:
+    """A partition that was kept from main."""
+
+    verdict: Verdict
+    """What is wrong with it: `verdict.explain()`, or `findings.table_rows(key, verdict.findings)`."""
+    branch: str
+    """Where the rejected content lies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishResult:
+    """What became of every partition of one call; keys are sorted."""
+
+    merged: Mapping[str, PublishedPartition]
+    rejected: Mapping[str, RejectedPartition]
+    failed: Mapping[str, str]
+    """Key → why the source could not give it. Main and ledger are as they were."""
+    commit_id: str
+    """Commit of main that holds everything in `merged`."""
+
+
+def publish(
+    store: VersionedStore, ledger: Ledger, spec: TableSpec, incoming: Iterable[Incoming], run: RunFacts
+) -> PublishResult:
+    """Judge the partitions of `incoming` and bring the good ones to main, all or none of them.
+
+    `incoming` is read once, one partition at a time; the frames are held until they are judged. Publishing
+    content that stands on main already changes nothing. Where another run changed a partition meanwhile, the
+    later merge wins. Raises `LakeBusy` or `MergeConflict` after `ATTEMPTS` lost races, `KeyRefused` and
+    `KeyTwice` for keys the table cannot have. Bad data never raises.
+    """
+    partitions, failed = prepare_all(spec, incoming)
+    newest = ledger.newest_verdicts(spec.table, partitions)
+    verdicts = judge(ledger, spec, partitions, newest)
+    bad = {key: one for key, one in partitions.items() if verdicts[key].blocks}
+    good = {key: one for key, one in partitions.items() if key not in bad}
+
+    branches = _keep_evidence(store, ledger, spec, bad, verdicts, newest, run)
+    before = TableReader.at(store, MAIN).digests(spec.table)
+    facts = _commit_facts("Publish", spec, list(good), run, "passed")
+    commit_id = land(store, [one.stored for one in good.values()], run.run_id, facts)
+    news = [verdicts[key] for key in good if not says(newest.get(key), verdicts[key])]
+    if news:
+        ledger.record_verdicts([new_row(verdict, run.run_id, MAIN) for verdict in news])
+    return PublishResult(
+        merged={
+            key: PublishedPartition(
+                content_digest=one.digest,
+                rows=one.manifest.rows,
+                size=one.manifest.size,
+                changed=before.get(key) != one.digest,
+                verdict=verdicts[key],
+            )
+            for key, one in good.items()
+        },
+        rejected={key: RejectedPartition(verdict=verdicts[key], branch=branches[key]) for key in bad},
+        failed=failed,
+        commit_id=commit_id,
+    )
+
+
+def _keep_evidence(
+    store: VersionedStore,
+    ledger: Ledger,
+    spec: TableSpec,
+    bad: Mapping[str, Prepared],
+    verdicts: Mapping[str, Verdict],
+    newest: Mapping[str, VerdictRow],
+    run: RunFacts,
+) -> dict[str, str]:
+    """Commit rejected partitions to a branch that is never merged; key → the branch that holds it.
+
+    Content that was the last to be rejected, by the same rules, has its evidence already.
+    """
+    existing = store.branches(layout.AUDIT) if bad else {}
+    kept = {
+        key: newest[key].branch
+        for key in bad
+        if says(newest.get(key), verdicts[key]) and newest[key].branch in existing
+    }
+    fresh = [one for key, one in bad.items() if key not in kept]
+    if not fresh:
+        return kept
+    base = TableReader.at(store, MAIN)
+    branch = new_branch(store, base, fresh[0].stored, run.run_id)
+    write(store, branch, base, [one.stored for one in fresh])
+    facts = _commit_facts("Reject", spec, [one.key for one in fresh], run, "rejected")
+    store.commit(branch, facts.message, facts.metadata)
+    ledger.record_verdicts([new_row(verdicts[one.key], run.run_id, branch) for one in fresh])
+    return kept | {one.key: branch for one in fresh}
+
+
+def _commit_facts(verb: str, spec: TableSpec, keys: Sequence[str], run: RunFacts, audit: str) -> CommitFacts:
+    metadata = {
+        "table": spec.table,
+        "keys": ",".join(keys),
+        "run_id": run.run_id,
+        "audit": audit,
+        "rules_digest": spec.rules_digest,
+        "code_version": spec.code_version,
+    }
+    if run.url:
+        # lakeFS's pages show an entry of this name as a button.
+        metadata["::lakefs::Dagster::url[url:ui]"] = run.url
+    return CommitFacts(f"{verb} {spec.table} {name_some(keys, 3)}", metadata)
