@@ -4,7 +4,7 @@ Where the history comes from belongs to the ledger (`volumes`): rows of partitio
 """
 
 import statistics
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Literal, Self
 
@@ -72,19 +72,20 @@ def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: Volume
 
 
 def volume_findings(
-    rows: Mapping[str, int], history: Mapping[str, int], rule: VolumeRule, *, rejected: Container[str] = ()
+    rows: Mapping[str, int], history: Mapping[str, int], rule: VolumeRule
 ) -> dict[str, Finding]:
     """Partition key → its finding, for those that have one.
 
     In order of keys, so that a backfill judges each day by the days before it, also by those of the same
-    backfill; but not by those that block, nor by the keys in `rejected`, which other rules block.
+    backfill; but not by those that block. Partitions that other rules reject should not be among `rows`:
+    what is not this table's rows says nothing about the days after it.
     """
     known, found = dict(history), dict[str, Finding]()
     for key in sorted(rows):
         finding = volume_finding(key, rows[key], known, rule)
         if finding is not None:
             found[key] = finding
-        if key not in rejected and (finding is None or not finding.blocks):
+        if finding is None or not finding.blocks:
             known[key] = rows[key]
         else:
             known.pop(key, None)

@@ -1,0 +1,122 @@
+"""What a partition looks like in numbers: completeness, ranges, distributions. Kept in its manifest as JSON.
+
+The same content gives the same profile. Comparing two profiles belongs in `drift.py`.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+BINS = 10
+"""Quantile bins of a numeric column."""
+FEW = 24
+"""A column with at most so many different values is counted value by value; of others the most frequent."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def profile(frame: pl.DataFrame, bins: int = BINS) -> dict[str, Any]:
+    """JSON values: `{"rows": n, "columns": {name: …}}`, where a column has
+
+    * `nulls`: rows without a value, NaN included; `infinite`, where there are any
+    * numbers: `min`, `max`, `mean` (all of finite values), then `values` or, where more than `FEW` differ,
+      `edges` (at most `bins` - 1 inner quantiles, ascending) and `counts` (one more: rows up to and including
+      each edge, then the rest)
+    * strings and booleans: `distinct`, `values` (the most frequent), `others` (rows with another value)
+    * dates and times: `min`, `max` (ISO 8601; of times in UTC)
+
+    `values` is a list of [value, rows], the most frequent first.
+    """
+    columns: dict[str, dict[str, Any]] = _numbers(frame.select(pl.selectors.numeric()), bins)
+    for name, dtype in frame.schema.items():
+        if name in columns:
+            continue
+        series = frame.get_column(name)
+        if isinstance(dtype, pl.String | pl.Boolean):
+            columns[name] = _categories(series)
+        elif isinstance(dtype, pl.Date | pl.Datetime):
+            columns[name] = _times(series)
+        else:
+            columns[name] = {"nulls": series.null_count()}
+    return {"rows": frame.height, "columns": {name: columns[name] for name in frame.columns}}
+
+
+def completeness(profiled: Mapping[str, Any]) -> dict[str, float]:
+    """Column → share of rows with a value, 0 to 1; 1 where there are no rows."""
+    rows: int = profiled["rows"]
+    return {name: 1 - column["nulls"] / rows if rows else 1.0 for name, column in profiled["columns"].items()}
+
+
+def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
+    if not frame.width:
+        return {}
+    # One matrix, sorted once, with everything that is not finite at the end: a loop over columns of a small
+    # partition would cost more in calls than in work.
+    matrix = frame.cast(pl.Float64).to_numpy().astype(np.float64, copy=True)
+    infinite = np.isinf(matrix)
+    matrix[infinite] = np.nan
+    nulls = np.isnan(matrix).sum(axis=0) - infinite.sum(axis=0)
+    with np.errstate(all="ignore"):
+        ordered = np.sort(matrix, axis=0)
+        sums = np.nansum(ordered, axis=0)
+    sizes = frame.height - nulls - infinite.sum(axis=0)
+    profiled: dict[str, dict[str, Any]] = {}
+    for index, name in enumerate(frame.columns):
+        column: dict[str, Any] = {"nulls": int(nulls[index])}
+        if count := int(infinite[:, index].sum()):
+            column["infinite"] = count
+        if size := int(sizes[index]):
+            values = ordered[:size, index]
+            column |= {"min": float(values[0]), "max": float(values[-1]), "mean": _short(sums[index] / size)}
+            column |= _distribution(values, bins)
+        profiled[name] = column
+    return profiled
+
+
+def _distribution(values: Floats, bins: int) -> dict[str, Any]:
+    size = len(values)
+    # Where a new value begins, in ascending order.
+    begins = np.flatnonzero(values[1:] != values[:-1]) + 1
+    if len(begins) < FEW:
+        bounds = [0, *begins.tolist(), size]
+        counted = [[float(values[low]), high - low] for low, high in pairwise(bounds)]
+        return {"values": sorted(counted, key=lambda one: (-one[1], one[0]))}
+    quantiles = values[(np.arange(1, bins) * (size - 1)) // bins].tolist()
+    edges = sorted({_short(edge) for edge in quantiles})
+    below = [0, *np.searchsorted(values, edges, side="right").tolist(), size]
+    return {"edges": edges, "counts": [high - low for low, high in pairwise(below)]}
+
+
+def _categories(series: pl.Series) -> dict[str, Any]:
+    counts = (
+        series.drop_nulls()
+        .alias("value")
+        .value_counts(name="n")
+        .sort(["n", "value"], descending=[True, False])
+    )
+    shown = counts.head(FEW)
+    return {
+        "nulls": series.null_count(),
+        "distinct": counts.height,
+        "values": [list(row) for row in shown.iter_rows()],
+        "others": series.len() - series.null_count() - int(shown["n"].sum()),
+    }
+
+
+def _times(series: pl.Series) -> dict[str, Any]:
+    column: dict[str, Any] = {"nulls": series.null_count()}
+    if column["nulls"] < series.len():
+        # As text by polars: Python's datetime ends with the year 9999, bad data does not.
+        form = "%Y-%m-%d" if series.dtype == pl.Date else "%Y-%m-%dT%H:%M:%SZ"
+        edges = series.drop_nulls().sort().gather([0, -1])
+        column["min"], column["max"] = edges.dt.to_string(form).to_list()
+    return column
+
+
+def _short(value: float) -> float:
+    """Six significant digits: what a person reads and a histogram needs."""
+    return float(f"{value:.6g}")
