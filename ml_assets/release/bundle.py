@@ -1,0 +1,152 @@
+"""Making a bundle: from a trained torch module to the folder that is registered, served and reproduced.
+
+Here: the files of a bundle and the proof that its graph answers as the torch module. Not here: the graph
+itself (`graph`), where bundles lie (`store`), how they are served (`runtime`).
+"""
+
+# pyright: reportUnknownMemberType=false
+# (torch is typed in part)
+
+import copy
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ml_assets.features.encoding import FittedState
+from ml_assets.release.facts import BundleFacts, Lineage
+from ml_assets.release.golden import golden_rows
+from ml_assets.release.graph import null_category, serving_graph
+from ml_assets.release.runtime import (
+    FACTS,
+    GOLDEN,
+    GOLDEN_OUTPUT,
+    GRAPH,
+    InputColumn,
+    ServingModel,
+    largest_difference,
+)
+from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TOLERANCE = 1e-6
+"""Largest accepted difference between graph and torch module on the golden rows, absolute for answers up to
+1 and relative above."""
+
+
+class ParityBroken(Exception):
+    """The exported graph does not answer as the torch module does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleContents:
+    """What a bundle is made from."""
+
+    module: "nn.Module"
+    """Trained: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → `[B]` logits (`binary`) or
+    values (`regression`)."""
+    fitted: FittedState
+    objective: Literal["binary", "regression"]
+    rows: pl.DataFrame
+    """Raw feature rows, for example the holdout: golden rows and types of columns are drawn from it."""
+    lineage: Lineage
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
+    """Export, prove and store a bundle. The same contents give the same digest, stored once.
+
+    Raises `ParityBroken` where the graph differs from the module by more than 1e-6 on a golden row.
+    """
+    fitted = contents.fitted
+    golden = golden_rows(contents.rows, fitted)
+    inputs = _inputs(golden, fitted)
+    output = "prediction"
+    while output in golden.columns:
+        output += "_"
+    facts = BundleFacts(
+        objective=contents.objective,
+        inputs=inputs,
+        output=output,
+        null_category=null_category(fitted),
+        fitted=fitted,
+        lineage=contents.lineage,
+        metrics=contents.metrics,
+    )
+    expected = torch_predictions(contents.module, fitted, contents.objective, golden)
+    with store.incoming() as folder:
+        (folder / GRAPH).write_bytes(serving_graph(contents.module, fitted, contents.objective, output))
+        (folder / WEIGHTS).write_bytes(_weights(contents.module))
+        (folder / FACTS).write_text(facts.to_json())
+        golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
+        _write_mlflow_files(folder, inputs)
+        worst = largest_difference(ServingModel.load(folder).predict(golden), expected)
+        if not worst <= TOLERANCE:
+            raise ParityBroken(
+                f"the graph of {contents.lineage.model} differs from its torch module by {worst:.3g} on a "
+                f"golden row, allowed {TOLERANCE:g}: look for an operation of the model function that "
+                "torch.onnx exports differently"
+            )
+        return store.add(folder)
+
+
+def torch_predictions(
+    module: "nn.Module", fitted: FittedState, objective: str, frame: pl.DataFrame
+) -> NDArray[np.float64]:
+    """`[rows]` predictions of the torch module itself, in evaluation mode on the CPU."""
+    import torch
+
+    numeric, category = fitted.encode(frame)
+    frozen = copy.deepcopy(module).cpu().eval()
+    with torch.inference_mode():
+        answer = frozen(torch.from_numpy(numeric), torch.from_numpy(category.astype(np.int64)))
+        answer = torch.sigmoid(answer) if objective == "binary" else answer
+    return answer.double().numpy()
+
+
+def _inputs(golden: pl.DataFrame, fitted: FittedState) -> tuple[InputColumn, ...]:
+    kinds = [(state.name, "numeric") for state in fitted.numeric]
+    kinds += [(state.name, "category") for state in fitted.categorical]
+    return tuple(
+        InputColumn(name=name, kind=kind, dtype=str(golden.schema[name]).lower()) for name, kind in kinds
+    )
+
+
+def _weights(module: "nn.Module") -> bytes:
+    from safetensors.torch import save
+
+    return save({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
+
+
+def _write_mlflow_files(folder: Path, inputs: tuple[InputColumn, ...]) -> None:
+    import yaml
+
+    here = Path(__file__).parent
+    for name in ("pyfunc.py", "runtime.py"):
+        (folder / name).write_bytes((here / name).read_bytes())
+    (folder / "requirements.txt").write_text("mlflow>=3.17\nnumpy>=2.1\nonnxruntime>=1.23\npolars>=2.1\n")
+    # "any", because MLflow refuses an integer for a double and a pandas category for a string; the runtime
+    # checks kinds itself, and bundle.json has the types.
+    columns = [{"name": column.name, "type": "any", "required": True} for column in inputs]
+    outputs = [{"type": "tensor", "tensor-spec": {"dtype": "float64", "shape": [-1]}}]
+    description: dict[str, Any] = {
+        "flavors": {
+            "python_function": {
+                "loader_module": "mlflow.pyfunc.model",
+                "model_code_path": "pyfunc.py",
+                "artifacts": {"bundle": {"path": ".", "uri": "."}},
+                "python_version": ".".join(platform.python_version_tuple()[:2]),
+            },
+            "onnx": {"data": GRAPH},
+        },
+        "signature": {"inputs": json.dumps(columns), "outputs": json.dumps(outputs), "params": None},
+    }
+    (folder / "MLmodel").write_text(yaml.safe_dump(description, sort_keys=True))

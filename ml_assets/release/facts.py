@@ -1,0 +1,115 @@
+"""What a bundle says about itself: `bundle.json`, typed.
+
+Here: the facts that follow from data, code and settings, which is why they are part of the bundle's digest.
+Not here: who ran what when. Run ids and commit ids are tags of the registered version, because the same
+training run twice must give the same bundle.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from ml_assets.features.encoding import FittedState
+from ml_assets.release.runtime import FACTS, FORMAT, InputColumn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """What the weights were made from."""
+
+    model: str
+    """Name of the pipeline."""
+    fingerprint: str
+    """Of the training job, 64 hex digits: names its folder, its lock and its MLflow run."""
+    snapshot_digest: str
+    """SHA-256 of what was trained on."""
+    windows: Mapping[str, tuple[str, str]]
+    """Split (`train`, `validation`, `holdout`) → first and last partition key, both included."""
+    schema_hash: str
+    """SHA-256 of names and types of the feature table's columns."""
+    code_version: str
+    """Digest of the model function and the project modules it imports."""
+    weights_sha256: str
+    """SHA-256 of the weights file training left."""
+    feature_versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Feature table → digest of its code."""
+    configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Hyperparameters, training settings and seed; JSON values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleFacts:
+    """The content of `bundle.json`."""
+
+    objective: str
+    """`binary` or `regression`."""
+    inputs: tuple[InputColumn, ...]
+    """Raw columns, in the order of the graph's inputs."""
+    output: str
+    """Name of the graph's output, `[rows]` float32: a probability or a value."""
+    null_category: str
+    """The text a caller of the bare graph sends where a category is null."""
+    fitted: FittedState
+    lineage: Lineage
+    metrics: Mapping[str, float]
+    """Name → value, as known when the bundle was made."""
+
+    @property
+    def schema_digest(self) -> str:
+        """SHA-256 of what goes in and what comes out: another one is a new major version."""
+        columns = [(column.name, column.kind, column.dtype) for column in self.inputs]
+        return _digest({"inputs": columns, "objective": self.objective})
+
+    @property
+    def recipe_digest(self) -> str:
+        """SHA-256 of code and configuration, without the data: another one is a new minor version."""
+        lineage = self.lineage
+        return _digest(
+            {
+                "code": lineage.code_version,
+                "features": dict(lineage.feature_versions),
+                "configuration": dict(lineage.configuration),
+            }
+        )
+
+    def to_json(self) -> str:
+        """The content of `bundle.json`; equal facts give equal text."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "objective": self.objective,
+                "inputs": [asdict(column) for column in self.inputs],
+                "output": {"name": self.output, "dtype": "float32", "shape": ["rows"]},
+                "null_category": self.null_category,
+                "fitted": asdict(self.fitted),
+                "fitted_digest": self.fitted.digest,
+                "lineage": asdict(self.lineage),
+                "metrics": dict(self.metrics),
+            },
+            sort_keys=True,
+            indent=1,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The facts of the bundle in `folder`."""
+        facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
+        lineage: dict[str, Any] = facts["lineage"]
+        windows = {split: (first, last) for split, (first, last) in lineage.pop("windows").items()}
+        return cls(
+            objective=facts["objective"],
+            inputs=tuple(InputColumn(**column) for column in facts["inputs"]),
+            output=facts["output"]["name"],
+            null_category=facts["null_category"],
+            fitted=FittedState.from_json(json.dumps(facts["fitted"])),
+            lineage=Lineage(**lineage, windows=windows),
+            metrics=facts["metrics"],
+        )
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,169 @@
+"""One ONNX graph from raw columns to predictions: look-up of categories, the torch module, the sigmoid.
+
+Here: export and composition of the graph, deterministic in its bytes. Not here: the other files of a bundle
+(`bundle`) and running the graph (`runtime`).
+"""
+
+# pyright: reportUnknownMemberType=false
+# (torch and onnx are typed in part)
+
+import copy
+import logging
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from ml_assets.features.encoding import UNKNOWN, FittedState
+
+if TYPE_CHECKING:
+    import onnx
+    from torch import nn
+
+_ML_OPSET = 3
+"""Of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""
+_INSIDE = "net/"
+"""Prefix of every name of the exported module, so that none meets the name of a raw column."""
+
+
+def null_category(fitted: FittedState) -> str:
+    """The text that stands for null in a graph: empty, unless that is a category of its own."""
+    words = {word for state in fitted.categorical for word in state.vocabulary}
+    null = ""
+    while null in words:
+        null += "∅"
+    return null
+
+
+def serving_graph(module: "nn.Module", fitted: FittedState, objective: str, output: str) -> bytes:
+    """ONNX bytes of `module` behind one input `[rows, 1]` per raw column: float32, or text for a category.
+
+    `module` takes (`[B, F]` float32 with NaN where missing, `[B, C]` int64) and returns `[B]`: logits where
+    `objective` is `binary`, whose sigmoid is part of the graph, else values. `output` names the result,
+    `[rows]` float32. The same weights give the same bytes: paths, stack traces and versions that the
+    exporter writes into the file are taken out.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    core = onnx.compose.add_prefix(_export(module, fitted, objective), prefix=_INSIDE)
+    nodes = [*_gather_columns(fitted), *core.graph.node]
+    graph = helper.make_graph(
+        nodes,
+        "raw_columns_to_prediction",
+        [
+            *(_column(state.name, TensorProto.FLOAT) for state in fitted.numeric),
+            *(_column(state.name, TensorProto.STRING) for state in fitted.categorical),
+        ],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows"])],
+        initializer=core.graph.initializer,
+    )
+    graph.node.append(helper.make_node("Identity", [core.graph.output[0].name], [output]))
+    _strip(graph.node)
+    opsets = [*core.opset_import, helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
+    whole = helper.make_model(
+        graph, producer_name="ml-assets", opset_imports=opsets, ir_version=core.ir_version
+    )
+    whole.functions.extend(core.functions)
+    for function in whole.functions:
+        _strip(function.node)
+    onnx.checker.check_model(whole)
+    return whole.SerializeToString(deterministic=True)
+
+
+def _export(module: "nn.Module", fitted: FittedState, objective: str) -> "onnx.ModelProto":
+    import torch
+    from torch import Tensor, nn
+
+    class Served(nn.Module):
+        """Takes only the inputs that have columns: ONNX has no way to feed a tensor of none."""
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *inputs: Tensor) -> Tensor:
+            given = list(inputs)
+            rows = given[0].shape[0]
+            numeric = given.pop(0) if fitted.numeric else torch.zeros(rows, 0)
+            category = given.pop(0) if fitted.categorical else torch.zeros(rows, 0, dtype=torch.int64)
+            answer = self.inner(numeric, category)
+            return torch.sigmoid(answer) if objective == "binary" else answer
+
+    names: list[str] = []
+    examples: list[Tensor] = []
+    if fitted.numeric:
+        names.append("numeric")
+        examples.append(torch.zeros(2, len(fitted.numeric)))
+    if fitted.categorical:
+        names.append("category")
+        examples.append(torch.zeros(2, len(fitted.categorical), dtype=torch.int64))
+    rows = torch.export.Dim("rows")
+    with _quiet():
+        program = torch.onnx.export(
+            Served(copy.deepcopy(module).cpu()).eval(),
+            tuple(examples),
+            dynamo=True,
+            dynamic_shapes=(tuple({0: rows} for _ in examples),),
+            input_names=names,
+            output_names=["answer"],
+            verbose=False,
+        )
+    return cast("torch.onnx.ONNXProgram", program).model_proto  # None only where `dynamo=False`
+
+
+def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
+    """Raw columns into the two tensors the module takes."""
+    from onnx import helper
+
+    if fitted.numeric:
+        names = [state.name for state in fitted.numeric]
+        yield helper.make_node("Concat", names, [f"{_INSIDE}numeric"], axis=1)
+    null = null_category(fitted)
+    ids: list[str] = []
+    for i, state in enumerate(fitted.categorical):
+        # Null is listed with the id of the unknown: a table without any key would be refused.
+        words = [null, *state.vocabulary]
+        ids.append(f"{_INSIDE}ids of column {i}")
+        yield helper.make_node(
+            "LabelEncoder",
+            [state.name],
+            [ids[-1]],
+            domain="ai.onnx.ml",
+            keys_strings=words,
+            values_int64s=[UNKNOWN, *range(1, len(words))],
+            default_int64=UNKNOWN,
+        )
+    if ids:
+        yield helper.make_node("Concat", ids, [f"{_INSIDE}category"], axis=1)
+
+
+def _column(name: str, kind: int) -> "onnx.ValueInfoProto":
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, kind, ["rows", 1])
+
+
+def _strip(nodes: Any) -> None:
+    """Take out what depends on the machine and the versions: stack traces, scopes, documentation."""
+    for node in nodes:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+        for attribute in node.attribute:
+            _strip(attribute.g.node)
+            for subgraph in attribute.graphs:
+                _strip(subgraph.node)
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Without the exporter's remarks about itself and about packages that are not installed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

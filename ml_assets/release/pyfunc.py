@@ -1,0 +1,65 @@
+"""A bundle as `mlflow.pyfunc`: pandas in, predictions out. MLflow runs the copy that lies in the bundle.
+
+Here: conversion from pandas, nothing else. Not here: prediction, which is the bundle's own `runtime.py`.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (pandas has no types, mlflow has some)
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mlflow.models
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import polars as pl
+
+
+class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
+    """Hands rows to the bundle's `ServingModel`."""
+
+    def load_context(self, context: Any) -> None:
+        """Load the bundle beside this file; refuses where golden rows are answered differently."""
+        folder = Path(context.artifacts["bundle"])
+        self.model = _runtime(folder / "runtime.py").ServingModel.load(folder)
+
+    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> Any:
+        """`[rows]` float64 predictions for a pandas frame with the raw columns."""
+        columns = {
+            column.name: _series(column, model_input[column.name])
+            for column in self.model.inputs
+            if column.name in model_input.columns
+        }
+        return self.model.predict(pl.DataFrame(columns))
+
+
+def _series(column: Any, values: Any) -> pl.Series:
+    """A pandas column with its missing values as null, and numbers and text as in the feature table."""
+    kind = values.dtype.kind if isinstance(values.dtype, np.dtype) else "O"  # a pandas type holds objects
+    if column.kind == "numeric" and kind in "iufb":
+        return pl.Series(column.name, values.to_numpy())
+    missing = values.isna().to_numpy()
+    pairs = zip(values.to_numpy(dtype=object), missing, strict=True)
+    known = pl.Series(column.name, [None if is_missing else value for value, is_missing in pairs])
+    # pandas turns a column of integers with a missing one into floats: 5.0 would be another category than 5.
+    is_integer = column.dtype.startswith(("int", "uint"))
+    return known.cast(pl.Int64) if column.kind == "category" and is_integer else known
+
+
+def _runtime(path: Path) -> ModuleType:
+    """The module in `path` under a name of its own: two loaded bundles may bring different ones."""
+    name = f"bundle_runtime_{abs(hash(path))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+mlflow.models.set_model(BundleModel())
