@@ -1,0 +1,132 @@
+"""What a running Dagster says about itself, as values: the few queries the browser tests need.
+
+The pages are for what a person sees; this is for knowing when to look.
+"""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
+
+_READY = """{
+  workspaceOrError { ... on Workspace { locationEntries {
+    name loadStatus locationOrLoadError { __typename ... on PythonError { message } } } } }
+  instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
+}"""
+
+_RUN_FIELDS = """
+  runId status assetSelection { path } tags { key value }
+  stepStats { stepKey status }
+"""
+_RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run {" + _RUN_FIELDS + "} } }"
+_RUNS = "{ runsOrError(limit: 100) { ... on Runs { results {" + _RUN_FIELDS + "} } } }"
+_MESSAGES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
+  ... on MessageEvent { message }
+  ... on ExecutionStepFailureEvent { error { message } } } } } }"""
+
+
+class NotAnswering(Exception):
+    """Nothing listens yet, or what listens is still starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run as Dagster tells it."""
+
+    id: str
+    status: str
+    """Dagster's word: QUEUED, STARTING, STARTED, SUCCESS, FAILURE, …"""
+    assets: frozenset[str]
+    """Selected assets, `a/b`."""
+    tags: dict[str, str]
+    steps: dict[str, str]
+    """Step key → its status, of the steps that started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dagster:
+    """GraphQL of the webserver at `url`."""
+
+    url: str
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """The `data` of the answer. `NotAnswering` where there is no server."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(
+            f"{self.url}/graphql", data=body, headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                answer = json.load(response)
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            raise NotAnswering(f"{self.url}: {error}") from error
+        if answer.get("errors"):
+            raise AssertionError(f"Dagster refused {query[:80]}: {answer['errors']}")
+        return answer["data"]
+
+    def why_not_ready(self) -> str:
+        """Empty once all definitions are loaded and the daemons beat."""
+        answer = self.ask(_READY)
+        entries = answer["workspaceOrError"]["locationEntries"]
+        for entry in entries:
+            if (entry["locationOrLoadError"] or {}).get("__typename") == "PythonError":
+                raise AssertionError(f"{entry['name']}: {entry['locationOrLoadError']['message']}")
+        waiting = [entry["name"] for entry in entries if entry["loadStatus"] != "LOADED"]
+        daemons = answer["instance"]["daemonHealth"]["allDaemonStatuses"]
+        waiting += [each["daemonType"] for each in daemons if each["required"] and not each["healthy"]]
+        return f"waiting for {', '.join(waiting)}" if waiting or not entries else ""
+
+    def runs(self) -> list[Run]:
+        """The newest runs, newest first."""
+        return [_run(one) for one in self.ask(_RUNS)["runsOrError"]["results"]]
+
+    def run(self, run_id: str) -> Run:
+        """One run by id."""
+        return _run(self.ask(_RUN, id=run_id)["runOrError"])
+
+    def messages(self, run_id: str) -> str:
+        """Everything the run's log says, one event a line."""
+        events = self.ask(_MESSAGES, id=run_id)["logsForRun"]["events"]
+        return "\n".join(
+            text
+            for event in events
+            for text in (event.get("message"), (event.get("error") or {}).get("message"))
+            if text
+        )
+
+    def wait_for_run(self, run_id: str, seconds: float) -> Run:
+        """The run once it has ended; fails with its log where it takes longer."""
+        deadline = time.monotonic() + seconds
+        while (run := self.run(run_id)).status not in ENDED:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{run} has not ended in {seconds} s:\n{self.messages(run_id)[-3000:]}")
+            time.sleep(0.3)
+        return run
+
+    def wait_for_runs_of(self, tag: str, value: str, asset: str, seconds: float) -> list[Run]:
+        """All ended runs that carry a tag, once one of them has ended that selected `asset`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = [run for run in self.runs() if run.tags.get(tag) == value]
+            if any(asset in run.assets and run.status in ENDED for run in found):
+                return found
+            if any(run.status in ("FAILURE", "CANCELED") for run in found) or time.monotonic() > deadline:
+                logs = "\n".join(f"{run}\n{self.messages(run.id)[-2000:]}" for run in found)
+                raise AssertionError(
+                    f"no run tagged {tag}={value} of {asset} ended well in {seconds} s:\n{logs}"
+                )
+            time.sleep(0.5)
+
+
+def _run(facts: dict[str, Any]) -> Run:
+    return Run(
+        id=facts["runId"],
+        status=facts["status"],
+        assets=frozenset("/".join(key["path"]) for key in facts["assetSelection"] or ()),
+        tags={tag["key"]: tag["value"] for tag in facts["tags"]},
+        steps={step["stepKey"]: step["status"] for step in facts["stepStats"]},
+    )

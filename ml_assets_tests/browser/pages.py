@@ -1,0 +1,83 @@
+"""Dagster's pages as a person uses them: open, click, type, read, take a picture.
+
+Selectors are words on the page wherever possible, for Dagster 1.13. Nothing here waits by the clock: every
+wait is for something a person would see.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What happened between the click on Materialize and the run."""
+
+    run: str
+    """First eight characters of the run's id, as the page shows it."""
+    dialogs: list[str] = field(default_factory=list)
+    """Text of each dialog on the way, in order."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The pages of the UI at `url`, in one browser tab."""
+
+    page: Page
+    url: str
+    screenshots: Path
+
+    def picture(self, name: str) -> None:
+        """Leave `name`.png among the screenshots."""
+        self.screenshots.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=self.screenshots / f"{name}.png")
+
+    def open_asset(self, key: str, view: str = "overview", partition: str | None = None) -> None:
+        """The page of one asset; `view` is a tab: overview, partitions, events, checks, lineage."""
+        chosen = f"&partition={partition}" if partition else ""
+        self.page.goto(f"{self.url}/assets/{key}?view={view}{chosen}")
+        # The first paint knows nothing of the asset yet and shows a disabled button.
+        self.page.locator("button:has-text('Materialize'):not([disabled])").first.wait_for(timeout=30_000)
+
+    def open_run(self, run_id: str) -> None:
+        """The page of one run."""
+        self.page.goto(f"{self.url}/runs/{run_id}")
+        self.page.get_by_text("TIMESTAMP", exact=False).first.wait_for(timeout=30_000)
+
+    def open_lineage(self) -> None:
+        """The graph of all assets."""
+        self.page.goto(f"{self.url}/asset-groups")
+        self.page.get_by_role("button", name=re.compile("Materialize")).first.wait_for(timeout=30_000)
+
+    def materialize(self, partition: str, picture: str) -> Launch:
+        """On an asset's page: click Materialize, agree to every question, type the partition, launch."""
+        self.page.locator("button:has-text('Materialize'):not([disabled])").first.click()
+        dialogs: list[str] = []
+        while True:
+            dialog = self.page.get_by_role("dialog").filter(visible=True).last
+            confirm = dialog.get_by_role("button", name="Confirm")
+            typed = dialog.get_by_placeholder("ex: ")
+            confirm.or_(typed).first.wait_for(timeout=30_000)
+            if typed.is_visible():
+                break
+            heading = dialog.inner_text().splitlines()[0]
+            dialogs.append(dialog.inner_text())
+            self.picture(f"{picture}-{len(dialogs)}")
+            confirm.click()
+            expect(self.page.get_by_role("dialog").filter(has_text=heading, visible=True)).to_have_count(0)
+        typed.fill(partition)
+        typed.press("Enter")
+        launch = dialog.get_by_role("button", name="Launch 1 run")
+        expect(launch).to_be_enabled(timeout=30_000)
+        dialogs.append(dialog.inner_text())
+        self.picture(f"{picture}-{len(dialogs)}")
+        launch.click()
+        toast = self.page.get_by_text(re.compile("Launched run [0-9a-f]{8}")).first
+        toast.wait_for(timeout=30_000)
+        return Launch(run=toast.inner_text().split()[2][:8], dialogs=dialogs)
+
+    def shows(self, text: str | re.Pattern[str], seconds: float = 30) -> None:
+        """Wait until the page shows `text`."""
+        expect(self.page.get_by_text(text).filter(visible=True).first).to_be_visible(timeout=seconds * 1000)
