@@ -1,4 +1,7 @@
-"""Versioned storage of tables: the `VersionedStore` protocol and the stores that keep it."""
+"""Versioned storage of tables: the `VersionedStore` protocol and what the stores that keep it refuse.
+
+The stores themselves are imported by their own names: `resources.lake.local.LocalStore` is the embedded one.
+"""
 
 from resources.lake.errors import (
     BranchDirty,

@@ -17,7 +17,6 @@ from resources.lake.database import Database
 from resources.lake.errors import (
     BranchDirty,
     BranchProtected,
-    LakeBusy,
     MergeConflict,
     NameRefused,
     ObjectNotFound,
@@ -30,7 +29,6 @@ from resources.lake.store import Commit, ObjectStat
 from resources.lake.tree import Tree, Trees
 
 _NAME = re.compile(r"\w[-\w]*", re.ASCII)
-_ATTEMPTS = 10
 _NAMED = 5
 """Paths an error message spells out."""
 
@@ -149,24 +147,18 @@ class LocalStore:
         When this returns, content and commit are on the disk.
         """
         self._refuse_protected(branch, "commit to")
-        durable: set[tuple[str, int]] = set()
-        for _ in range(_ATTEMPTS):
-            with self._database.reading() as db:
-                contents = _contents(refs.staged_changes(db, branch))
-            self._objects.make_durable(contents - durable)
-            durable |= contents
-            with self._database.writing() as db:
-                head = _head(db, branch)
-                staged = refs.staged_changes(db, branch)
-                if _contents(staged) <= durable:
-                    refs.clear_staged(db, branch)
-                    before = self._tree(db, head)
-                    after = self._trees.apply(before, staged)
-                    return self._advance(db, branch, (head,), before, after, message, metadata)
-        raise LakeBusy(
-            f"Others kept writing to branch {branch!r} while it was committed ({_ATTEMPTS} tries). Give "
-            "every writer a branch of its own, or commit again when they are done."
-        )
+        with self._database.reading() as db:
+            contents = _contents(refs.staged_changes(db, branch))
+        # Most of the waiting for the disk happens before others have to wait for us.
+        self._objects.make_durable(contents)
+        with self._database.writing() as db:
+            head = _head(db, branch)
+            staged = refs.staged_changes(db, branch)
+            self._objects.make_durable(_contents(staged) - contents)
+            refs.clear_staged(db, branch)
+            before = self._tree(db, head)
+            after = self._trees.apply(before, staged)
+            return self._advance(db, branch, (head,), before, after, message, metadata)
 
     def merge(self, source: str, into: str, message: str, metadata: Mapping[str, str]) -> str:
         """Three-way merge by path; return the head of `into` afterwards.

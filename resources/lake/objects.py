@@ -10,6 +10,7 @@ together by `make_durable`, before the commit that names them.
 
 import contextlib
 import hashlib
+import io
 import os
 import time
 import uuid
@@ -44,16 +45,13 @@ class ObjectFiles:
     def write(self, source: Path | bytes) -> tuple[str, int]:
         """Store the content of a file or of bytes; return its SHA-256 and its size in bytes.
 
-        Content that is here already is not written again.
+        Content that is here already is not kept twice.
         """
-        if isinstance(source, bytes):
-            sha256 = hashlib.sha256(source).hexdigest()
-            if self._holds(sha256, len(source)):
-                return sha256, len(source)
         temporary = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
-            with temporary.open("xb") as target:
-                sha256, size = _copy(source, target)
+            with _open(source) as stream, temporary.open("xb") as target:
+                # Hashed while copied: a source that changes meanwhile cannot end up under a wrong name.
+                sha256, size = _copy(stream, target)
                 if self._holds(sha256, size):
                     return sha256, size
                 target.flush()
@@ -115,18 +113,17 @@ class ObjectFiles:
             temporary.rename(final)
 
 
-def _copy(source: Path | bytes, target: BinaryIO) -> tuple[str, int]:
+def _open(source: Path | bytes) -> BinaryIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
     digest = hashlib.sha256()
-    if isinstance(source, bytes):
-        digest.update(source)
-        target.write(source)
-        return digest.hexdigest(), len(source)
     size = 0
-    with source.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            target.write(chunk)
-            size += len(chunk)
+    while chunk := source.read(_CHUNK):
+        digest.update(chunk)
+        target.write(chunk)
+        size += len(chunk)
     return digest.hexdigest(), size
 
 

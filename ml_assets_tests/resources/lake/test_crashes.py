@@ -1,6 +1,8 @@
 """SIGKILL at any moment leaves a lake that holds all that was reported done, whole and once."""
 
 import hashlib
+import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -50,6 +52,30 @@ def partitions_on_main(store: LocalStore, table: str) -> list[int]:
     numbers = sorted({int(path.split("/")[2]) for path in paths})
     assert paths == {path_of(table, number, part) for number in numbers for part in range(PARTS)}
     return numbers
+
+
+def test_a_kill_in_the_middle_of_a_copy_leaves_no_object(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "lake")
+    store.create_branch("audit", "main")
+    source = tmp_path / "source"
+    os.mkfifo(source)
+    copier = multiprocessing.get_context("spawn").Process(target=store_from, args=(tmp_path / "lake", source))
+    copier.start()
+    # Two of the copier's reads of 1 MB, then it waits for more.
+    with source.open("wb") as feed:
+        feed.write(b"x" * (2 << 20))
+        feed.flush()
+        copier.kill()
+        copier.join()
+    assert store.list("audit") == []
+    assert list((tmp_path / "lake" / "objects").rglob("*")) == []
+    store.put("audit", "x", b"x" * (3 << 20))
+    head = store.commit("audit", "again", {})
+    assert store.fetch(head, ["x"])["x"].stat().st_size == 3 << 20
+
+
+def store_from(root: Path, source: Path) -> None:
+    LocalStore(root).put("audit", "x", source)
 
 
 @pytest.mark.chaos
