@@ -3,7 +3,8 @@
 import contextlib
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from ml_assets.tables.reader import TableReader
 from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
 
 MAIN = "main"
+PUTS_AT_ONCE = 8
+"""Objects written side by side: each waits for a disk or a network, not for a processor."""
 ATTEMPTS = 8
 """How often a merge that lost a race is made again, from the new head, before the error is let through."""
 
@@ -77,11 +80,14 @@ def new_branch(store: VersionedStore, base: TableReader, first: StoredPartition,
 
 
 def write(
-    store: VersionedStore, branch: str, base: TableReader, partitions: Iterable[StoredPartition]
+    store: VersionedStore, branch: str, base: TableReader, partitions: Sequence[StoredPartition]
 ) -> None:
     """Put partitions on a branch made from `base`; remove the files that only their older versions had."""
+    objects = [item for one in partitions for item in one.objects.items()]
+    with ThreadPoolExecutor(PUTS_AT_ONCE) as pool:
+        puts = [pool.submit(store.put, branch, path, content) for path, content in objects]
+        for put in puts:
+            put.result()
     for one in partitions:
-        for path, content in one.objects.items():
-            store.put(branch, path, content)
         for path in base.object_hashes(one.table, one.key).keys() - one.objects.keys():
             store.remove(branch, path)

@@ -7,11 +7,13 @@ content must give equal bytes, or every re-run would be a change and two runs a 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
 FORMAT = 1
+_PROFILE = ',\n"profile":'
+"""What the profile follows in the text. A line break occurs nowhere else in canonical JSON."""
 
 
 class ManifestUnreadable(Exception):
@@ -53,8 +55,8 @@ class PartitionManifest:
     """How far the source had got, ISO 8601 in UTC, if it says so."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """For a derived table: table → key → content digest of every partition that was read."""
-    profile: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """See `ml_assets.validation.profile`."""
+    profile_json: str = "{}"
+    """The profile as text: `profile_text`."""
 
     @property
     def rows(self) -> int:
@@ -71,30 +73,39 @@ class PartitionManifest:
         """Identity of the partition's content: see `content_digest`."""
         return content_digest((f.path, f.sha256) for f in self.files)
 
+    @property
+    def profile(self) -> dict[str, Any]:
+        """See `ml_assets.validation.profile`. Decoded on each call."""
+        return json.loads(self.profile_json)
+
     def to_json(self) -> bytes:
         """Canonical JSON: equal manifests are equal bytes."""
-        body = {
+        facts = {
             "format": FORMAT,
             "content_digest": self.content_digest,
             "rows": self.rows,
-            **asdict(self),
+            **_fields(self),
+            "files": [_fields(one) for one in self.files],
             "schema": list(self.schema.items()),  # a list, because its order is part of the schema
         }
-        return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        del facts["profile_json"]
+        return f"{_canonical(facts)[:-1]}{_PROFILE}{self.profile_json}}}".encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> "PartitionManifest":
         """The manifest in `data`. `ManifestUnreadable` if it is of another format."""
-        body: dict[str, Any] = json.loads(data)
-        if body.get("format") != FORMAT:
+        # The profile is most of the text and seldom asked for: it is cut off undecoded.
+        text, cut, profile = data.decode().partition(_PROFILE)
+        facts: dict[str, Any] = json.loads(f"{text}}}") if cut else {}
+        if facts.get("format") != FORMAT:
             raise ManifestUnreadable(
-                f"manifest of format {body.get('format')!r}, expected {FORMAT}: publish the partition again"
+                f"manifest of format {facts.get('format')!r}, expected {FORMAT}: publish the partition again"
             )
-        del body["format"], body["content_digest"], body["rows"]
-        body["files"] = tuple(FileEntry(**f) for f in body["files"])
-        body["schema"] = dict(body["schema"])
-        body["event_time"] = tuple(body["event_time"]) if body["event_time"] else None
-        return cls(**body)
+        del facts["format"], facts["content_digest"], facts["rows"]
+        facts["files"] = tuple(FileEntry(**f) for f in facts["files"])
+        facts["schema"] = dict(facts["schema"])
+        facts["event_time"] = tuple(facts["event_time"]) if facts["event_time"] else None
+        return cls(**facts, profile_json=profile[:-1])
 
 
 def content_digest(files: Iterable[tuple[str, str]]) -> str:
@@ -108,8 +119,21 @@ def content_digest(files: Iterable[tuple[str, str]]) -> str:
     return digest.hexdigest()
 
 
+def profile_text(profile: Mapping[str, Any]) -> str:
+    """A profile as a manifest holds it."""
+    return _canonical(profile)
+
+
 def iso_utc(moment: datetime) -> str:
     """A timezone-aware moment as ISO 8601 text in UTC."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone: make it UTC at the edge")
     return moment.astimezone(UTC).isoformat()
+
+
+def _canonical(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _fields(one: FileEntry | PartitionManifest) -> dict[str, Any]:
+    return {f.name: getattr(one, f.name) for f in fields(one)}

@@ -12,7 +12,7 @@ import polars as pl
 
 from ml_assets.tables import layout, parquet
 from ml_assets.tables.landing import StoredPartition
-from ml_assets.tables.manifest import FileEntry, PartitionManifest, iso_utc
+from ml_assets.tables.manifest import FileEntry, PartitionManifest, iso_utc, profile_text
 from ml_assets.tables.spec import Incoming, SourceFailed, TableSpec
 from ml_assets.validation.column_types import schema_hash, schema_of
 from ml_assets.validation.profile import profile
@@ -90,7 +90,7 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         event_time=_event_range(profiled, spec.contract.event_time),
         source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
         inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
-        profile=profiled,
+        profile_json=profile_text(profiled),
     )
     objects[layout.manifest_path(spec.table, incoming.key)] = manifest.to_json()
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in objects.items()}
