@@ -1,0 +1,148 @@
+"""Making a snapshot: chosen rows become encoded, balanced shards and their manifest.
+
+Here: dealing rows into shards and writing a folder that is either whole or absent. Not here: which rows
+(rows), fitting (features.encoding), reading (reader).
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from ml_assets.features.encoding import FittedState
+from ml_assets.snapshots.reader import (
+    FITTED,
+    MANIFEST,
+    SPLITS,
+    InputSpec,
+    Shard,
+    ShardChanged,
+    Snapshot,
+    SourceFile,
+    SplitName,
+    file_sha256,
+    open_snapshot,
+    schema_hash,
+    verify,
+)
+from ml_assets.snapshots.rows import ROW, ChosenRows
+from ml_assets.snapshots.shards import Rows, write_rows
+
+SHARD_BYTES = 128 * 2**20
+"""Upper limit of a shard: long enough to stream, short enough to map, shuffle and send by itself."""
+
+
+def build_snapshot(
+    chosen: ChosenRows,
+    fitted: FittedState,
+    *,
+    source_commit: str,
+    files: Sequence[SourceFile],
+    into: Path,
+    shard_bytes: int = SHARD_BYTES,
+) -> Snapshot:
+    """Write `chosen`, encoded by `fitted`, as a snapshot folder in `into`, named by its digest.
+
+    `source_commit` and `files` say what the rows were read from. The same rows, files and state give the
+    same folder; one that is there already stays, with the commit it was first read at. Shards of a split
+    differ by one row at most. Raises `EncodingError` where a column is missing or of the wrong kind.
+    """
+    inputs = input_spec(fitted)
+    schema = schema_hash(inputs, chosen.spec.label)
+    into.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=into))
+    try:
+        shards = tuple(
+            _write_shard(building, name, i, rows, schema)
+            for name in SPLITS
+            for i, rows in enumerate(_deal(chosen, name, fitted, shard_bytes))
+        )
+        snapshot = Snapshot(
+            folder=building,
+            source_commit=source_commit,
+            files=tuple(sorted(files, key=lambda file: file.path)),
+            split_config_hash=chosen.split.config_hash,
+            schema_hash=schema,
+            fitted_digest=fitted.digest,
+            inputs=inputs,
+            label=chosen.spec.label,
+            cutoff=chosen.spec.cutoff.isoformat(),
+            index=chosen.index(),
+            shards=shards,
+        )
+        (building / FITTED).write_text(fitted.to_json())
+        (building / MANIFEST).write_text(snapshot.to_json())
+        return _publish(snapshot, into / snapshot.digest[:16])
+    finally:
+        shutil.rmtree(building, ignore_errors=True)  # gone already where it was published
+
+
+def input_spec(fitted: FittedState) -> InputSpec:
+    """What a model and its preprocessing need to know of the fitted state."""
+    return InputSpec(
+        numeric=tuple(column.name for column in fitted.numeric),
+        fill=tuple(column.fill for column in fitted.numeric),
+        mean=tuple(column.mean for column in fitted.numeric),
+        scale=tuple(column.scale for column in fitted.numeric),
+        categorical=tuple(column.name for column in fitted.categorical),
+        cardinalities=tuple(column.cardinality for column in fitted.categorical),
+    )
+
+
+def _deal(chosen: ChosenRows, split: SplitName, fitted: FittedState, shard_bytes: int) -> Iterator[Rows]:
+    frame = chosen.of(split)
+    row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
+    shards = max(1, -(-frame.height * row_bytes // shard_bytes))
+    for i in range(shards):
+        if split == "train":
+            # Every n-th row: each shard is a fair sample of the whole window, so that shuffling the shards
+            # and the rows inside one is a good shuffle although a batch hardly ever mixes shards.
+            part = frame.gather_every(shards, offset=i)
+        else:
+            start = frame.height * i // shards
+            part = frame.slice(start, frame.height * (i + 1) // shards - start)
+        numeric, category = fitted.encode(part)
+        yield Rows(
+            numeric=numeric,
+            category=category,
+            label=part[chosen.spec.label].cast(pl.Float32).to_numpy(),
+            row=part[ROW].to_numpy().astype(np.int64),
+        )
+
+
+def _write_shard(folder: Path, split: SplitName, number: int, rows: Rows, schema: str) -> Shard:
+    path = folder / f"{split}-{number:05d}.arrow"
+    write_rows(path, rows, schema)
+    return Shard(
+        split=split,
+        path=path.name,
+        sha256=file_sha256(path),
+        rows=len(rows),
+        bytes=path.stat().st_size,
+    )
+
+
+def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
+    """Give the folder its name; a whole one that is there already (another run was faster) stays."""
+    for path in snapshot.folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    try:
+        snapshot.folder.rename(folder)
+    except OSError:  # not empty: rename never replaces a folder that holds something
+        if not _is_whole(folder, snapshot):
+            shutil.rmtree(folder)
+            snapshot.folder.rename(folder)
+    return open_snapshot(folder, snapshot.digest)
+
+
+def _is_whole(folder: Path, snapshot: Snapshot) -> bool:
+    try:
+        verify(open_snapshot(folder, snapshot.digest), snapshot.shards)
+    except ShardChanged:
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""What a snapshot is, and reading one: the only part of this package that training workers import.
+
+Here: the manifest `snapshot.json` as frozen values, and the check that a folder still holds what it says. Not
+here: how rows are chosen (spec, builder), the format of a shard (shards), the order rows are trained in
+(training.order), torch.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+from ml_assets.snapshots.shards import Rows, concatenate, map_rows
+
+MANIFEST = "snapshot.json"
+FITTED = "fitted.json"
+"""The fitted state (`FittedState.to_json`) beside the manifest: vocabularies, for whoever serves raw rows."""
+
+SplitName: TypeAlias = Literal["train", "validation", "holdout"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "holdout")
+
+
+class SnapshotError(Exception):
+    """A snapshot cannot be made or read; the message says what helps."""
+
+
+class ShardChanged(SnapshotError):
+    """A file of the snapshot is missing, or is not the one the manifest names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSpec:
+    """The columns a model reads, in order, and what a raw value needs before it does."""
+
+    numeric: tuple[str, ...]
+    """F names: the columns of `numeric`."""
+    fill: tuple[float, ...]
+    """F values, in the unit of the column: what a missing value becomes."""
+    mean: tuple[float, ...]
+    """F values, of the filled training rows."""
+    scale: tuple[float, ...]
+    """F standard deviations of the filled training rows; never 0."""
+    categorical: tuple[str, ...]
+    """C names: the columns of `category`."""
+    cardinalities: tuple[int, ...]
+    """C sizes of an embedding: ids run from 0 (unknown or missing) to the size less one."""
+
+    def __post_init__(self) -> None:
+        if not len(self.numeric) == len(self.fill) == len(self.mean) == len(self.scale):
+            raise SnapshotError("InputSpec needs one fill, mean and scale per numeric column")
+        if len(self.categorical) != len(self.cardinalities):
+            raise SnapshotError("InputSpec needs one cardinality per categorical column")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One file of the lake that the rows came from."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionIndex:
+    """What became of one partition: the split index is the tuple of these."""
+
+    key: str
+    split: SplitName
+    rows: int
+    """Rows taken."""
+    excluded: dict[str, int]
+    """Reason → rows left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One Arrow file (IPC, one record batch, not compressed, so that it can be memory-mapped)."""
+
+    split: SplitName
+    path: str
+    """Relative to the snapshot's folder."""
+    sha256: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """An immutable training input: the content of `snapshot.json`, and where it lies."""
+
+    folder: Path
+    """Where it lies; not part of the digest."""
+    source_commit: str
+    """Commit of the lake it was read at; not part of the digest, since another commit may hold the same."""
+    files: tuple[SourceFile, ...]
+    split_config_hash: str
+    schema_hash: str
+    """SHA-256 of the ordered (column, type) pairs of what a worker reads, label included."""
+    fitted_digest: str
+    inputs: InputSpec
+    label: str
+    """Name of the label column."""
+    cutoff: str
+    """ISO 8601 UTC: rows whose label was known only later are left out."""
+    index: tuple[PartitionIndex, ...]
+    shards: tuple[Shard, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, 64 hex digits, of everything but the folder and the commit."""
+        facts = self._facts()
+        del facts["source_commit"]
+        return _sha256(facts)
+
+    @property
+    def excluded(self) -> dict[str, int]:
+        """Reason → rows left out, over all partitions."""
+        totals: dict[str, int] = {}
+        for partition in self.index:
+            for reason, rows in partition.excluded.items():
+                totals[reason] = totals.get(reason, 0) + rows
+        return totals
+
+    def rows(self, split: SplitName) -> int:
+        """Number of rows of a split."""
+        return sum(shard.rows for shard in self.shards_of(split))
+
+    def keys(self, split: SplitName) -> tuple[str, ...]:
+        """Partition keys of a split, oldest first."""
+        return tuple(partition.key for partition in self.index if partition.split == split)
+
+    def shards_of(self, split: SplitName) -> tuple[Shard, ...]:
+        """Shards of a split, in order."""
+        return tuple(shard for shard in self.shards if shard.split == split)
+
+    def map(self, shard: Shard) -> Rows:
+        """Memory-map one shard; nothing is read until it is used. `ShardChanged` where its shape differs."""
+        path = self.folder / shard.path
+        try:
+            rows = map_rows(path, len(self.inputs.numeric), len(self.inputs.categorical), self.schema_hash)
+        except (OSError, ValueError) as error:
+            raise ShardChanged(f"shard {path} cannot be used: {error}. {_REBUILD}") from error
+        if len(rows) != shard.rows:
+            raise ShardChanged(
+                f"shard {path} has {len(rows)} rows, the manifest says {shard.rows}. {_REBUILD}"
+            )
+        return rows
+
+    def read(self, split: SplitName) -> Rows:
+        """All rows of a split in memory, validation and holdout in the order of the table."""
+        parts = [self.map(shard) for shard in self.shards_of(split)]
+        if not parts:
+            raise SnapshotError(f"the snapshot in {self.folder} has no {split} rows")
+        return parts[0] if len(parts) == 1 else concatenate(parts)
+
+    def to_json(self) -> str:
+        """The content of `snapshot.json`."""
+        return json.dumps({"digest": self.digest, **self._facts()}, sort_keys=True, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str, folder: Path) -> Self:
+        """Inverse of `to_json`. `ShardChanged` where the document is not the one it was written as."""
+        try:
+            facts: dict[str, Any] = json.loads(text)
+            digest = facts.pop("digest")
+            values: dict[str, Any] = {
+                **facts,
+                "files": tuple(SourceFile(**file) for file in facts["files"]),
+                "index": tuple(PartitionIndex(**partition) for partition in facts["index"]),
+                "shards": tuple(Shard(**shard) for shard in facts["shards"]),
+                "inputs": InputSpec(**{name: tuple(v) for name, v in facts["inputs"].items()}),
+            }
+            snapshot = cls(folder=folder, **values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ShardChanged(f"{folder / MANIFEST} is damaged: {error}. {_REBUILD}") from error
+        if snapshot.digest != digest:
+            raise ShardChanged(
+                f"{folder / MANIFEST} was altered: it says digest {digest[:12]}…, its content gives "
+                f"{snapshot.digest[:12]}…. {_REBUILD}"
+            )
+        return snapshot
+
+    def _facts(self) -> dict[str, Any]:
+        facts = dataclasses.asdict(self)
+        del facts["folder"]
+        return facts
+
+
+def open_snapshot(folder: Path, digest: str | None = None) -> Snapshot:
+    """Read the manifest in `folder`; with `digest`, refuse (`ShardChanged`) another snapshot than that one.
+
+    The shards themselves are not read: call `verify` for those you are going to use.
+    """
+    try:
+        text = (folder / MANIFEST).read_text()
+    except OSError as error:
+        raise ShardChanged(f"no snapshot in {folder}: {error}. {_REBUILD}") from error
+    snapshot = Snapshot.from_json(text, folder)
+    if digest is not None and snapshot.digest != digest:
+        raise ShardChanged(
+            f"{folder} holds snapshot {snapshot.digest[:12]}…, the job names {digest[:12]}…. {_REBUILD}"
+        )
+    return snapshot
+
+
+def verify(snapshot: Snapshot, shards: Sequence[Shard]) -> None:
+    """Read these shards and compare their SHA-256; `ShardChanged` names the first that differs."""
+    for shard in shards:
+        path = snapshot.folder / shard.path
+        try:
+            found = file_sha256(path)
+        except OSError as error:
+            raise ShardChanged(f"shard {path} cannot be read: {error}. {_REBUILD}") from error
+        if found != shard.sha256:
+            raise ShardChanged(
+                f"shard {path} changed: SHA-256 {found[:12]}…, the manifest says {shard.sha256[:12]}…. "
+                f"{_REBUILD}"
+            )
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def schema_hash(inputs: InputSpec, label: str) -> str:
+    """SHA-256 of the ordered (column, type) pairs that a worker reads."""
+    return _sha256(
+        [
+            *([name, "float32"] for name in inputs.numeric),
+            *(
+                [name, f"category[{size}]"]
+                for name, size in zip(inputs.categorical, inputs.cardinalities, strict=True)
+            ),
+            [label, "float32"],
+        ]
+    )
+
+
+_REBUILD = "Materialize the training set again: it is rebuilt from the lake"
+
+
+def _sha256(facts: Any) -> str:
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

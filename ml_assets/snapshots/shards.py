@@ -1,0 +1,93 @@
+"""The format of a shard: one Arrow IPC file, one record batch, not compressed, so that a batch is a view.
+
+Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row`
+int64. A matrix is one column because reading F columns would cost a stack per batch. Not here: which rows, in
+which split (builder), or whether the file is the right one (reader).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Arrays of one shard or split, aligned by row; views of a mapped file where that is possible."""
+
+    numeric: NDArray[np.float32]
+    """`[rows, F]`, as they come: NaN where missing, not scaled."""
+    category: NDArray[np.int32]
+    """`[rows, C]` ids."""
+    label: NDArray[np.float32]
+    """`[rows]`."""
+    row: NDArray[np.int64]
+    """`[rows]`: which row of the table the builder was given (0-based), unique over all splits."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
+    """Write one shard; the same rows give the same bytes."""
+    columns = {
+        "numeric": _lists(rows.numeric, _pa.float32()),
+        "category": _lists(rows.category, _pa.int32()),
+        "label": _pa.array(rows.label, _pa.float32()),
+        "row": _pa.array(rows.row, _pa.int64()),
+    }
+    batch = _pa.record_batch({name: column for name, column in columns.items() if column is not None})
+    batch = batch.replace_schema_metadata({"schema_hash": schema_hash})
+    with _pa.OSFile(str(path), "wb") as sink, _pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def map_rows(path: Path, numeric: int, categorical: int, schema_hash: str) -> Rows:
+    """Memory-map one shard of `numeric` and `categorical` columns; nothing is read until it is used.
+
+    Raises `OSError` for a file that cannot be opened, `ValueError` for one of another schema or format.
+    """
+    # The arrays keep the mapping alive: the file may be renamed or unlinked meanwhile.
+    with _pa.memory_map(str(path)) as source:
+        file = _pa.ipc.open_file(source)
+        metadata: dict[bytes, bytes] = file.schema.metadata or {}
+        written = metadata.get(b"schema_hash", b"").decode()
+        if written != schema_hash:
+            raise ValueError(f"its schema is {written[:12]}…, expected {schema_hash[:12]}…")
+        batch = file.get_batch(0)
+    return Rows(
+        numeric=_matrix(batch, "numeric", numeric, np.float32),
+        category=_matrix(batch, "category", categorical, np.int32),
+        label=batch.column("label").to_numpy(),
+        row=batch.column("row").to_numpy(),
+    )
+
+
+def concatenate(parts: Sequence[Rows]) -> Rows:
+    """The rows of all `parts`, in order, in memory."""
+    return Rows(
+        numeric=np.concatenate([part.numeric for part in parts]),
+        category=np.concatenate([part.category for part in parts]),
+        label=np.concatenate([part.label for part in parts]),
+        row=np.concatenate([part.row for part in parts]),
+    )
+
+
+def _lists(matrix: NDArray[Any], dtype: Any) -> Any:
+    width = matrix.shape[1]
+    if width == 0:  # a list of size 0 has no length to infer rows from: the column is left out
+        return None
+    return _pa.FixedSizeListArray.from_arrays(_pa.array(matrix.reshape(-1), dtype), width)
+
+
+def _matrix(batch: Any, column: str, width: int, dtype: Any) -> NDArray[Any]:
+    if width == 0:
+        return np.empty((batch.num_rows, 0), dtype=dtype)
+    values: NDArray[Any] = batch.column(column).flatten().to_numpy()
+    return values.reshape(batch.num_rows, width)

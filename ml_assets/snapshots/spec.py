@@ -1,0 +1,93 @@
+"""What to take into a snapshot: which partitions form which split, and which columns.
+
+Values only, made from a pipeline's configuration. Not here: which rows of a partition (rows), making the
+files (builder), reading them (reader).
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+from ml_assets.snapshots.reader import SPLITS, SnapshotError, SplitName
+
+
+class SplitRefused(SnapshotError):
+    """The splits overlap, or the window has too few partitions for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Partition keys of each split, oldest first. A partition is in at most one of them."""
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    holdout: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        twice = [key for key, times in Counter(self.keys).items() if times > 1]
+        if twice:
+            raise SplitRefused(
+                f"partitions {twice[:5]} are listed twice: a row is learned from or judged, once"
+            )
+        for name in SPLITS:
+            if not getattr(self, name):
+                raise SplitRefused(f"the {name} split has no partition: give each split at least one")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys, oldest split first."""
+        return self.train + self.validation + self.holdout
+
+    @property
+    def split_of(self) -> dict[str, SplitName]:
+        """Partition key → split."""
+        keys = {"train": self.train, "validation": self.validation, "holdout": self.holdout}
+        return {key: name for name in SPLITS for key in keys[name]}
+
+    @property
+    def config_hash(self) -> str:
+        """SHA-256, 64 hex digits, of which keys are in which split."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def split_by_time(keys: Sequence[str], *, train: int, validation: int, holdout: int) -> Split:
+    """The newest `holdout` of `keys`, the `validation` before them, and the `train` before those.
+
+    `keys` are in order of time; older ones than the three splits need are left out. Raises `SplitRefused`
+    where there are too few.
+    """
+    for name, size in (("train", train), ("validation", validation), ("holdout", holdout)):
+        if size < 1:
+            raise SplitRefused(f"the {name} split has {size} partitions: give each split at least one")
+    needed = train + validation + holdout
+    if len(keys) < needed:
+        raise SplitRefused(
+            f"train {train} + validation {validation} + holdout {holdout} need {needed} partitions; "
+            f"the window has {len(keys)}"
+        )
+    window = tuple(keys[-needed:])
+    return Split(train=window[:train], validation=window[train:-holdout], holdout=window[-holdout:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSpec:
+    """Which columns of the feature table say what, and which rows may be taken."""
+
+    partition: str
+    """Column with the partition key of a row (string or date)."""
+    label: str
+    """Number or boolean; rows without it are left out."""
+    label_known_at: str
+    """UTC time at which the label became known."""
+    cutoff: datetime
+    """UTC; a row whose label was known only later is left out: nobody could have trained on it then."""
+
+    def __post_init__(self) -> None:
+        if self.cutoff.utcoffset() != timedelta(0):
+            raise SnapshotError(
+                f"cutoff {self.cutoff.isoformat()} must be in UTC: give it tzinfo=timezone.utc"
+            )
