@@ -1,0 +1,53 @@
+"""`.ci/check_counts.py` notices tests that were skipped and tests that are gone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECK = Path(__file__).parents[1] / ".ci" / "check_counts.py"
+PASSING = "def test_one():\n    pass\n\n\ndef test_two():\n    pass\n"
+SKIPPING = "import pytest\n\n\ndef test_one():\n    pytest.skip('not today')\n"
+
+
+def _check(tmp_path: Path, tests: str, at_least: str) -> tuple[int, str]:
+    """Really run `tests` as a group named `lake`, then the check; its exit status and output."""
+    folder = tmp_path / "ml_assets_tests" / "lake"
+    folder.mkdir(parents=True)
+    (folder / "test_merge.py").write_text(tests)
+    expected = tmp_path / "expected_counts.toml"
+    expected.write_text(f"[at_least]\n{at_least}\n")
+    pytest_run = [
+        "-m",
+        "pytest",
+        "-q",
+        "--import-mode=importlib",
+        "--junitxml=tests.xml",
+        "-p",
+        "no:cacheprovider",
+    ]
+    bare = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run([sys.executable, *pytest_run], cwd=tmp_path, env=bare, check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, CHECK, tmp_path / "tests.xml", expected], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("tests", "at_least", "complaint"),
+    [
+        pytest.param(PASSING, "lake = 2", None, id="whole"),
+        pytest.param(PASSING, "lake = 1", None, id="more than expected"),
+        pytest.param(PASSING, "lake = 3", "group 'lake' ran 2 tests, expected at least 3", id="fewer"),
+        pytest.param(PASSING, "lake = 2\nfeatures = 1", "group 'features' ran 0 tests", id="vanished"),
+        pytest.param(PASSING, "", "group 'lake' is not in", id="not listed"),
+        pytest.param(SKIPPING, "lake = 1", "skipped, but nothing here may be", id="skipped"),
+    ],
+)
+def test_counts_are_judged(tmp_path: Path, tests: str, at_least: str, complaint: str | None) -> None:
+    status, said = _check(tmp_path, tests, at_least)
+    assert status == (0 if complaint is None else 1)
+    assert complaint is None or complaint in said
