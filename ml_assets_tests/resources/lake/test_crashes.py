@@ -16,6 +16,8 @@ from ml_assets_tests.resources.lake.writer import PARTS, branch_of, content_of, 
 from resources.lake.local import LocalStore
 
 KILLS = 3
+BYSTANDER = 20
+"""Partitions another process publishes meanwhile."""
 STEPS_PER_PARTITION = PARTS + 3
 
 
@@ -82,7 +84,7 @@ def store_from(root: Path, source: Path) -> None:
 def test_a_kill_loses_nothing_that_was_reported_and_doubles_nothing(tmp_path: Path, chaos_seed: int) -> None:
     chance = random.Random(chaos_seed)
     root = tmp_path / "lake"
-    bystander = start_writer(root, "weather", 0, 40)
+    bystander = start_writer(root, "weather", 0, BYSTANDER)
     next_number = 0
     for _ in range(KILLS):
         writer = start_writer(root, "flights", next_number, 10_000)
@@ -109,12 +111,12 @@ def test_a_kill_loses_nothing_that_was_reported_and_doubles_nothing(tmp_path: Pa
 
     output, _ = bystander.communicate(timeout=120)
     assert bystander.returncode == 0
-    assert output.count("merged") == 40
+    assert output.count("merged") == BYSTANDER
     store = LocalStore(root)
     assert_whole(store)
-    assert partitions_on_main(store, "weather") == list(range(40))
+    assert partitions_on_main(store, "weather") == list(range(BYSTANDER))
     assert partitions_on_main(store, "flights") == list(range(next_number))
     messages = [commit.message for commit in store.log("main", limit=10_000)]
-    assert len(messages) == len(set(messages)) == 1 + 40 + next_number
+    assert len(messages) == len(set(messages)) == 1 + BYSTANDER + next_number
     # A partition that main had when its writer was killed left its branch behind, nothing else did.
     assert set(store.branches()) <= {"main", *(branch_of("flights", number) for number in range(next_number))}
