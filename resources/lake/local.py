@@ -1,13 +1,13 @@
 """`LocalStore`: the embedded lake. Content-addressed files, names and history in SQLite, no server.
 
 Belongs here: the rules of the protocol, which are lakeFS's: what is refused, when a branch is dirty, what a
-merge takes. Does not: bytes on disk (`objects.py`), tables (`refs.py`), trees (`tree.py`, `merge.py`).
+merge takes. Does not: bytes on disk (`objects.py`), tables (`refs.py`), trees
+(`tree.py`, `merge.py`), the rules of names (`names.py`).
 
 What a process had put, committed or merged when it was killed is there afterwards; what it was in the middle
 of is not. A power cut can take uncommitted changes along, never a commit.
 """
 
-import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,17 +18,16 @@ from resources.lake.errors import (
     BranchDirty,
     BranchProtected,
     MergeConflict,
-    NameRefused,
     ObjectNotFound,
     RefExists,
     RefNotFound,
 )
-from resources.lake.merge import combine, merge_base
+from resources.lake.merge import merge_base, merge_trees
+from resources.lake.names import check_name, check_path
 from resources.lake.objects import ObjectFiles
 from resources.lake.store import Commit, ObjectStat
 from resources.lake.tree import Tree, Trees
 
-_NAME = re.compile(r"\w[-\w]*", re.ASCII)
 _NAMED = 5
 """Paths an error message spells out."""
 
@@ -124,7 +123,7 @@ class LocalStore:
     def put(self, branch: str, path: str, source: Path | bytes) -> ObjectStat:
         """Write one object, uncommitted. `BranchProtected` on a protected branch."""
         self._refuse_protected(branch, "put objects on")
-        _check_path(path)
+        check_path(path)
         with self._database.reading() as db:
             _head(db, branch)
         sha256, size = self._objects.write(source)
@@ -178,21 +177,13 @@ class LocalStore:
             before, their_tree, base_tree = (
                 self._trees.read(refs.commit_at(db, commit).tree) for commit in (ours, theirs, base)
             )
-            if before == base_tree:
-                after = their_tree
-            elif their_tree == base_tree:
-                after = before
-            else:
-                combined = combine(
-                    self._trees.difference(base_tree, before), self._trees.difference(base_tree, their_tree)
+            after, conflicts = merge_trees(self._trees, base_tree, before, their_tree)
+            if conflicts:
+                raise MergeConflict(
+                    f"{source!r} and {into!r} both changed {_some(conflicts)} since {base}. "
+                    f"Branch again from {into!r}, write there what should stand, and merge that.",
+                    conflicts,
                 )
-                if combined.conflicts:
-                    raise MergeConflict(
-                        f"{source!r} and {into!r} both changed {_some(combined.conflicts)} since {base}. "
-                        f"Branch again from {into!r}, write there what should stand, and merge that.",
-                        combined.conflicts,
-                    )
-                after = self._trees.apply(before, combined.changes)
             return self._advance(db, into, (ours, theirs), before, after, message, metadata)
 
     # Names
@@ -203,7 +194,7 @@ class LocalStore:
         Uncommitted changes of `source` stay there. No-op if `name` exists, clean, at that very commit;
         `RefExists` if it exists otherwise.
         """
-        _check_name("branch", name)
+        check_name("branch", name)
         with self._database.writing() as db:
             commit_id = _resolve(db, source)
             head = refs.branch_head(db, name)
@@ -225,7 +216,7 @@ class LocalStore:
 
     def tag(self, name: str, ref: str) -> str:
         """Name a commit for people; return its id. `RefExists` if the tag names another commit."""
-        _check_name("tag", name)
+        check_name("tag", name)
         with self._database.writing() as db:
             commit_id = _resolve(db, ref)
             tagged = refs.tagged(db, name)
@@ -316,21 +307,6 @@ def _head(db: sqlite3.Connection, branch: str) -> str:
 
 def _contents(changes: Mapping[str, ObjectStat | None]) -> set[tuple[str, int]]:
     return {(entry.sha256, entry.size) for entry in changes.values() if entry is not None}
-
-
-def _check_name(kind: str, name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise NameRefused(
-            f"{name!r} cannot name a {kind}: letters, digits, _ and - only, and no - in front, as in lakeFS. "
-            "Write - where you would write / or a dot."
-        )
-
-
-def _check_path(path: str) -> None:
-    if not path or path.startswith("/") or "\0" in path:
-        raise NameRefused(
-            f"{path!r} cannot be a path: it has to be relative to the repository and not empty."
-        )
 
 
 def _some(paths: Sequence[str]) -> str:

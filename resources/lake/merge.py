@@ -1,6 +1,6 @@
 """Three-way merge by path, and the commit two histories share.
 
-Belongs here: pure functions on changes and on the commit graph. Does not: reading or writing either.
+Belongs here: functions on changes, trees and the commit graph. Does not: where any of them is kept.
 """
 
 import heapq
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from resources.lake.store import ObjectStat
-from resources.lake.tree import Changes
+from resources.lake.tree import Changes, Tree, Trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,18 @@ def combine(ours: Changes, theirs: Changes) -> Combined:
         elif ours[path] != entry:
             conflicts.append(path)
     return Combined(changes, tuple(sorted(conflicts)))
+
+
+def merge_trees(trees: Trees, base: Tree, ours: Tree, theirs: Tree) -> tuple[Tree, tuple[str, ...]]:
+    """Our tree with their changes since `base`, and the conflicts (then the tree is ours, unchanged)."""
+    if theirs in (base, ours):
+        return ours, ()
+    if ours == base:
+        return theirs, ()
+    combined = combine(trees.difference(base, ours), trees.difference(base, theirs))
+    if combined.conflicts:
+        return ours, combined.conflicts
+    return trees.apply(ours, combined.changes), ()
 
 
 @dataclass(frozen=True, slots=True)
