@@ -1,0 +1,46 @@
+"""What a run was made with, as facts for its record: code, interpreter, packages, machine.
+
+Here: reading them. Not here: where they are written (`tracker`).
+"""
+
+import hashlib
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+LOCK = Path("deployment/requirements/dev.txt")
+"""The locked requirements, below the project's root."""
+_PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
+
+
+def environment_facts(project: Path) -> dict[str, str]:
+    """Name → value, for tags of a run. `project` is the root of the source tree.
+
+    Outside a git work tree the git facts are left out, without the lock file its hash.
+    """
+    facts = {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }
+    for package in _PACKAGES:
+        facts[package] = metadata.version(package)
+    lock = project / LOCK
+    if lock.is_file():
+        facts["lock_sha256"] = hashlib.sha256(lock.read_bytes()).hexdigest()
+    commit = _git(project, "rev-parse", "HEAD")
+    if commit is not None:
+        facts["mlflow.source.git.commit"] = commit
+        facts["git_dirty"] = "true" if _git(project, "status", "--porcelain") else "false"
+    return facts
+
+
+def _git(project: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=project, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (FileNotFoundError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

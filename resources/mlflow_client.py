@@ -1,0 +1,85 @@
+"""Opening MLflow: late, quietly, and with its failures as two types.
+
+Here: the import of mlflow (two to three seconds, so only inside functions), its process-wide switches and the
+translation of its errors. Not here: what is logged (`tracker`) and registered (`ml_assets.release.registry`).
+"""
+
+import os
+import re
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+_SWITCHES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # The default retries a dead server for minutes; here what cannot be delivered is spooled instead.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+_REFUSALS = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
+
+
+class TrackerError(Exception):
+    """Base of every failure of the tracker."""
+
+
+class TrackerUnavailable(TrackerError):
+    """The tracker could not be reached or did not answer; the same call may succeed later."""
+
+
+class TrackerRefused(TrackerError):
+    """The tracker answered that it will not: what was named does not exist or is not allowed."""
+
+
+@cache
+def open_client(uri: str) -> "MlflowClient":
+    """The client of an MLflow server or database; a new SQLite database gets its tables (one to six seconds).
+
+    Also for the model registry, which lives at the same address. Raises `TrackerUnavailable`.
+    """
+    for name, value in _SWITCHES.items():
+        os.environ.setdefault(name, value)
+    with reaching(uri):
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        if uri.startswith("sqlite:///"):
+            # Written once into the file: from then on readers, such as the UI, do not stop writers.
+            with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
+                database.execute("PRAGMA journal_mode=WAL")
+        return client
+
+
+@contextmanager
+def reaching(uri: str) -> Generator[None]:
+    """Turn whatever mlflow raises inside into `TrackerRefused` or `TrackerUnavailable`."""
+    import requests
+    import sqlalchemy.exc
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in _REFUSALS:
+            raise TrackerRefused(f"MLflow at {_without_password(uri)} refused: {error.message}") from error
+        raise _unavailable(uri, error) from error
+    except (requests.RequestException, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+        raise _unavailable(uri, error) from error
+
+
+def _unavailable(uri: str, error: Exception) -> TrackerUnavailable:
+    first_line = str(error).partition("\n")[0]
+    return TrackerUnavailable(
+        f"MLflow at {_without_password(uri)} did not answer: {first_line}. Check the address "
+        "(ML_ASSETS_TRACKING_URI) and that the server runs; then the same command goes on where it stopped"
+    )
+
+
+def _without_password(uri: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", uri)
