@@ -6,7 +6,7 @@ class LakeError(Exception):
 
 
 class NameRefused(LakeError):
-    """A branch or tag name does not match `^\\w[-\\w]*$` (lakeFS's own rule: no `/`, no `.`)."""
+    """A branch or tag name does not match `^\\w[-\\w]*$` (lakeFS's rule: no `/`, no `.`), or a path is absolute or empty."""
 
 
 class RefNotFound(LakeError):
