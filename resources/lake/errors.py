@@ -6,7 +6,8 @@ class LakeError(Exception):
 
 
 class NameRefused(LakeError):
-    """A branch or tag name does not match `^\\w[-\\w]*$` (lakeFS's rule: no `/`, no `.`), or a path is absolute or empty."""
+    """A branch or tag name does not match `^\\w[-\\w]*$` (lakeFS's rule: no `/`, no `.`), or a path is
+    empty or absolute."""
 
 
 class RefNotFound(LakeError):
