@@ -78,9 +78,10 @@ def _event_findings(
     times = frame.get_column(name)
     if times.dtype == pl.Date():
         # A day without a time counts as its first moment in the table's own zone.
-        times = times.cast(pl.Datetime("us")).dt.replace_time_zone(
+        local = times.cast(pl.Datetime("us")).dt.replace_time_zone(
             contract.event_time_zone, ambiguous="earliest", non_existent="null"
         )
+        times = local.dt.convert_time_zone("UTC")
     findings: list[Finding] = []
     if contract.max_future_hours is not None:
         latest = now.astimezone(UTC) + timedelta(hours=contract.max_future_hours)

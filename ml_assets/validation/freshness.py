@@ -1,4 +1,4 @@
-"""How far the newest event of a table lies behind a moment. How old is too old is Dagster's freshness policy."""
+"""How far the newest event of a table lies behind a moment. What is too old, Dagster decides."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -5,7 +5,7 @@ Values belong in `check.py`, which looks only at partitions that pass here.
 
 import polars as pl
 
-from ml_assets.validation.column_types import NUMERIC, POLARS_TYPES
+from ml_assets.validation.column_types import NUMERIC
 from ml_assets.validation.contract import Contract, SchemaDrift, schema_drift
 from ml_assets.validation.findings import Finding
 
@@ -102,8 +102,3 @@ def _wrong_type(frame: pl.DataFrame, name: str, expected: str, found: str) -> Fi
 
 def _examples(column: pl.Series) -> tuple[str, ...]:
     return tuple(repr(value) for value in column.head(3).to_list())
-
-
-def empty_frame(contract: Contract) -> pl.DataFrame:
-    """A frame without rows and with the contract's columns."""
-    return pl.DataFrame(schema={name: POLARS_TYPES[dtype] for name, dtype in contract.stored_schema})

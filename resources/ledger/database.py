@@ -11,23 +11,19 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from resources.ledger.errors import LedgerBusy
+from resources.ledger.errors import LedgerBusy, LedgerError
 from resources.ledger.tables import metadata
 
 Answer = TypeVar("Answer")
-
-BUSY_SECONDS = 30
-"""How long one statement waits for another writer on SQLite."""
-ATTEMPTS = 10
-"""How often a write that lost a race is made again, with jittered pauses from 10 ms up."""
 
 
 class Database:
     """One database, opened and given its tables on first use; safe for threads, processes and forks."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience_seconds: float) -> None:
         self._url = sa.make_url(url)
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
+        self._patience = patience_seconds
         self._lock = threading.Lock()
         self._ready: sa.Engine | None = None
 
@@ -38,30 +34,48 @@ class Database:
             yield connection
 
     def write(self, work: Callable[[sa.Connection], Answer]) -> Answer:
-        """Run `work` in one transaction; all of it happens or nothing. `LedgerBusy` after `ATTEMPTS`.
+        """Run `work` in one transaction: all of it happens or nothing.
 
-        `work` may run several times: a race with another writer shows as a violated key on PostgreSQL, and
-        as a lock on SQLite.
+        `work` runs again where another writer came first: on SQLite the lock is not to be had, on PostgreSQL
+        both chose the same key. `LedgerBusy` when patience is at its end.
         """
         engine = self._engine()
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                with _for_writing(engine) as connection, connection.begin():
-                    return work(connection)
-            except (exc.IntegrityError, exc.OperationalError) as error:
-                if attempt == ATTEMPTS:
-                    raise LedgerBusy(
-                        f"could not write to ledger {self._url.render_as_string()} in {attempt} attempts: "
-                        f"{error.orig}. If no other program holds it, check disk and permissions; try again"
-                    ) from error
-                time.sleep(random.uniform(0.5, 1.5) * 0.01 * 2 ** min(attempt, 6))
-        raise AssertionError("unreachable")
+
+        def transaction() -> Answer:
+            with _for_writing(engine) as connection, connection.begin():
+                return work(connection)
+
+        return self._patiently(transaction)
 
     def _engine(self) -> sa.Engine:
         with self._lock:
             if self._ready is None:
-                self._ready = self._open()
+                self._ready = self._patiently(self._open)
             return self._ready
+
+    def _patiently(self, work: Callable[[], Answer]) -> Answer:
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                return work()
+            except exc.DBAPIError as error:
+                if not self._is_lost_race(error):
+                    if isinstance(error, exc.OperationalError):
+                        raise LedgerError(f"ledger {self._url.render_as_string()}: {error.orig}") from error
+                    raise
+                if time.monotonic() > end:
+                    raise LedgerBusy(
+                        f"ledger {self._url.render_as_string()}: not to be written for {self._patience:g} s, "
+                        f"another program holds it ({error.orig}). Try again when that one is done"
+                    ) from error
+                time.sleep(random.uniform(0.01, 0.05))
+
+    def _is_lost_race(self, error: exc.DBAPIError) -> bool:
+        if self._is_sqlite:
+            return "locked" in str(error.orig) or "busy" in str(error.orig)
+        # psycopg and psycopg2 name the code of a violated key differently.
+        code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+        return code == "23505"
 
     def _open(self) -> sa.Engine:
         if not self._is_sqlite:
@@ -71,11 +85,7 @@ class Database:
         if self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
         # No pool: a connection that crosses a fork would be shared by two processes.
-        engine = sa.create_engine(
-            self._url,
-            poolclass=sa.NullPool,
-            connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
-        )
+        engine = sa.create_engine(self._url, poolclass=sa.NullPool, connect_args={"timeout": self._patience})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         with _for_writing(engine) as connection, connection.begin():
@@ -92,6 +102,7 @@ def _prepare_sqlite(connection: Any, record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        # Where two processes come first at once, one is refused at once, without waiting: `_patiently`.
         cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()

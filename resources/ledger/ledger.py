@@ -21,8 +21,9 @@ class Ledger:
     Safe for many processes at once. Every method may raise `LedgerError`.
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, patience_seconds: float = 30.0) -> None:
+        """`patience_seconds`: how long a write waits for other writers before `LedgerBusy`."""
+        self._database = Database(url, patience_seconds)
 
     # --- verdicts ---
 
@@ -124,7 +125,7 @@ class Ledger:
             .order_by(verdicts.c.key, verdicts.c.attempt)
         )
         with self._database.reading() as connection:
-            return dict(connection.execute(query).tuples().all())
+            return {row.key: row.rows for row in connection.execute(query)}
 
     def accept(
         self, table: str, key: str, author: str, reason: str, at: datetime | None = None

@@ -1,0 +1,257 @@
+"""What was judged, accepted and promoted stays; the newest attempt decides; writers at once lose nothing."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy.dialects import postgresql
+
+from ml_assets_tests.resources import ledger_writer
+from resources.ledger import Ledger, LedgerBusy, LedgerError, NewVerdict, NothingToAccept
+from resources.ledger import tables as ledger_tables
+
+TABLE = "datasets/flights"
+DAY = "2013-01-01"
+
+
+def new(key: str = DAY, **facts: Any) -> NewVerdict:
+    known: dict[str, Any] = {
+        "table": TABLE,
+        "key": key,
+        "content_digest": "c1",
+        "contract_digest": "rules",
+        "status": "passed",
+        "rows": 842,
+        "body_json": '{"findings": []}',
+        "run_id": "run",
+        "branch": "main",
+    }
+    return NewVerdict(**known | facts)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/not/made/yet/ledger.db"
+
+
+@pytest.fixture
+def ledger(url: str) -> Ledger:
+    return Ledger(url)
+
+
+def test_opening_touches_nothing_until_it_is_used(tmp_path: Path, url: str) -> None:
+    Ledger(url)
+    assert not any(tmp_path.iterdir())
+
+
+def test_newest_attempt_decides(ledger: Ledger) -> None:
+    ledger.record_verdicts([new(), new("2013-01-02")])
+    (row,) = ledger.record_verdicts([new(status="rejected", content_digest="c2", rows=3, branch="audit-1")])
+    assert (row.attempt, row.blocks) == (2, True)
+    newest = ledger.newest_verdicts(TABLE, [DAY, "2013-01-02", "2013-01-03"])
+    assert newest[DAY] == row
+    assert newest["2013-01-02"].attempt == 1
+    assert newest.keys() == {DAY, "2013-01-02"}
+    assert ledger.newest_verdicts(TABLE) == newest
+    assert ledger.newest_verdicts("datasets/weather", [DAY]) == {}
+    assert [one.status for one in ledger.attempts(TABLE, DAY)] == ["passed", "rejected"]
+
+
+def test_several_attempts_in_one_call_are_numbered_in_order(ledger: Ledger) -> None:
+    rows = ledger.record_verdicts([new(), new("2013-01-02"), new(content_digest="c2")])
+    assert [(row.key, row.attempt) for row in rows] == [(DAY, 1), ("2013-01-02", 1), (DAY, 2)]
+
+
+def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
+    ledger.record_verdicts([new(status="rejected")])
+    acceptance = ledger.accept(TABLE, DAY, "ada", "a strike, the number is right")
+    row = ledger.newest_verdicts(TABLE, [DAY])[DAY]
+    assert (row.status, row.blocks, row.acceptance) == ("accepted", False, acceptance)
+    assert (acceptance.attempt, acceptance.content_digest) == (1, "c1")
+    ledger.record_verdicts([new(status="rejected", content_digest="c2")])
+    assert ledger.newest_verdicts(TABLE, [DAY])[DAY].blocks
+    assert [one.status for one in ledger.attempts(TABLE, DAY)] == ["accepted", "rejected"]
+
+
+def test_accepting_twice_keeps_the_first_word(ledger: Ledger) -> None:
+    ledger.record_verdicts([new(status="rejected")])
+    first = ledger.accept(TABLE, DAY, "ada", "a strike")
+    assert ledger.accept(TABLE, DAY, "bob", "me too") == first
+
+
+def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Ledger) -> None:
+    with pytest.raises(NothingToAccept, match="materialize that partition first"):
+        ledger.accept(TABLE, DAY, "ada", "why not")
+    ledger.record_verdicts([new()])
+    with pytest.raises(NothingToAccept, match="attempt 1 of datasets/flights 2013-01-01 passed"):
+        ledger.accept(TABLE, DAY, "ada", "why not")
+    with pytest.raises(NothingToAccept, match="needs a reason"):
+        ledger.accept(TABLE, DAY, "ada", "  ")
+
+
+def test_judged_content_is_found_again_for_its_own_partition_and_rules(ledger: Ledger) -> None:
+    ledger.record_verdicts([new(), new("2013-01-02", content_digest="c2", status="rejected")])
+    contents = {DAY: "c1", "2013-01-02": "c1", "2013-01-03": "c1"}
+    assert ledger.find_judgements(TABLE, contents, "rules").keys() == {DAY}
+    assert ledger.find_judgement(TABLE, DAY, "c1", "other rules") is None
+    assert ledger.find_judgement("datasets/weather", DAY, "c1", "rules") is None
+    ledger.accept(TABLE, "2013-01-02", "ada", "fine")
+    found = ledger.find_judgement(TABLE, "2013-01-02", "c2", "rules")
+    assert found is not None
+    assert found.status == "accepted"
+
+
+def test_volumes_are_those_of_the_newest_version_that_may_be_used(ledger: Ledger) -> None:
+    ledger.record_verdicts([new(rows=10), new("2013-01-02", status="warned", rows=20)])
+    ledger.record_verdicts([new(status="rejected", rows=11), new("2013-01-03", status="rejected", rows=5)])
+    assert ledger.volumes(TABLE) == {DAY: 10, "2013-01-02": 20}
+    ledger.accept(TABLE, DAY, "ada", "fine")
+    assert ledger.volumes(TABLE) == {DAY: 11, "2013-01-02": 20}
+
+
+def test_year_of_partitions_is_looked_up_in_an_instant(ledger: Ledger) -> None:
+    keys = [str(datetime(2013, 1, 1, tzinfo=UTC).date() + timedelta(days=day)) for day in range(1200)]
+    for _ in range(3):
+        ledger.record_verdicts([new(key, body_json="x" * 500) for key in keys])
+    start = time.perf_counter()
+    found = ledger.newest_verdicts(TABLE, keys[:337])
+    seconds = time.perf_counter() - start
+    assert [found[key].attempt for key in keys[:337]] == [3] * 337
+    assert seconds < 0.5
+    assert (
+        len(ledger.newest_verdicts(TABLE, keys))
+        == len(ledger.find_judgements(TABLE, dict.fromkeys(keys, "c1"), "rules"))
+        == 1200
+    )
+
+
+def test_log_of_promotions_tells_who_held_a_role_when(ledger: Ledger) -> None:
+    start = datetime(2014, 1, 1, tzinfo=UTC)
+
+    def promote(version: str, alias: str, day: int) -> None:
+        at = start + timedelta(days=day)
+        facts = {"author": "ada", "reason": f"r{day}", "bundle_digest": f"b{version}"}
+        ledger.promote("flight_delay", version, alias, at=at, **facts)
+
+    promote("1.0.0", "production", 0)
+    promote("1.1.0", "canary", 1)
+    promote("1.1.0", "production", 2)
+    promote("1.0.0", "production", 3)
+    assert [one.version for one in ledger.promotions("flight_delay")] == ["1.0.0", "1.1.0", "1.1.0", "1.0.0"]
+
+    def version(day: float, alias: str = "production") -> str | None:
+        found = ledger.in_production("flight_delay", alias, at=start + timedelta(days=day))
+        return found.version if found else None
+
+    assert [version(day) for day in (-1, 0, 1.5, 2, 2.5, 3, 9)] == [
+        None,
+        "1.0.0",
+        "1.0.0",
+        "1.1.0",
+        "1.1.0",
+    ] + ["1.0.0"] * 2
+    assert version(9, "canary") == "1.1.0"
+    now = ledger.in_production("flight_delay")
+    assert now is not None
+    assert (now.reason, now.at, now.at.tzinfo) == ("r3", start + timedelta(days=3), UTC)
+    assert ledger.in_production("another") is None
+
+
+def test_time_without_a_zone_is_refused(ledger: Ledger) -> None:
+    naive = datetime(2014, 1, 1)  # noqa: DTZ001 - what is refused
+    with pytest.raises(sa.exc.StatementError, match="has no time zone"):
+        ledger.promote("m", "1", "production", author="a", reason="r", bundle_digest="b", at=naive)
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET at = at"])
+@pytest.mark.parametrize("table", ["ledger_verdicts", "ledger_acceptances", "ledger_promotions"])
+def test_nothing_written_can_be_changed(tmp_path: Path, table: str, statement: str) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.record_verdicts([new(status="rejected")])
+    ledger.accept(TABLE, DAY, "ada", "fine")
+    ledger.promote("m", "1", "production", author="a", reason="r", bundle_digest="b")
+    connecting = closing(sqlite3.connect(tmp_path / "ledger.db"))
+    with connecting as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement.format(table))
+
+
+def test_failed_batch_leaves_nothing_behind(ledger: Ledger) -> None:
+    broken = new("2013-01-02", run_id=None)
+    with pytest.raises(sa.exc.IntegrityError, match="NOT NULL"):
+        ledger.record_verdicts([new(), broken])
+    assert ledger.newest_verdicts(TABLE) == {}
+
+
+def test_writer_that_waits_too_long_is_told_so_while_readers_go_on(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db", patience_seconds=0.2)
+    ledger.record_verdicts([new()])
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerBusy, match="another program holds it"):
+            ledger.record_verdicts([new()])
+        assert ledger.newest_verdicts(TABLE)[DAY].attempt == 1
+    assert ledger.record_verdicts([new()])[0].attempt == 2
+
+
+def test_ledger_that_cannot_be_opened_says_where(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").mkdir()
+    with pytest.raises(LedgerError, match=r"ledger\.db.*unable to open"):
+        Ledger(f"sqlite:///{tmp_path}/ledger.db").volumes(TABLE)
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, url: str) -> None:
+    rounds, names = 25, ("one", "two")
+    writers = [
+        subprocess.Popen([sys.executable, ledger_writer.__file__, url, name, str(rounds)]) for name in names
+    ]
+    assert [writer.wait(timeout=100) for writer in writers] == [0, 0]
+    ledger = Ledger(url)
+    for key in (DAY, "2013-01-02"):
+        rows = ledger.attempts(TABLE, key)
+        assert [row.attempt for row in rows] == list(range(1, 2 * rounds + 1))
+        for name in names:
+            assert [row.rows for row in rows if row.run_id == name] == list(range(rounds))
+    assert {len(ledger.attempts(TABLE, f"{name}-only")) for name in names} == {rounds}
+
+
+attempts = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["passed", "warned", "rejected"]), st.booleans()),
+    max_size=12,
+)
+
+
+@settings(max_examples=15)
+@given(attempts)
+def test_ledger_agrees_with_its_definition(
+    tmp_path_factory: pytest.TempPathFactory, steps: Sequence[Any]
+) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.db")
+    decided: dict[str, tuple[int, str]] = {}
+    volumes: dict[str, int] = {}
+    for rows, (key, status, accepts) in enumerate(steps, start=1):
+        ledger.record_verdicts([new(key, status=status, rows=rows, content_digest=str(rows))])
+        if accepts and status == "rejected":
+            ledger.accept(TABLE, key, "ada", "fine")
+            status = "accepted"
+        decided[key] = (rows, status)
+        if status != "rejected":
+            volumes[key] = rows
+    newest = ledger.newest_verdicts(TABLE)
+    assert {key: (row.rows, row.status) for key, row in newest.items()} == decided
+    assert ledger.volumes(TABLE) == volumes
+
+
+def test_tables_can_be_made_on_postgresql() -> None:
+    for table in ledger_tables.metadata.sorted_tables:
+        text = str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
+        assert "TIMESTAMP WITH TIME ZONE" in text

@@ -1,0 +1,87 @@
+"""A profile is JSON, depends on the rows and not on their order, and counts every row once."""
+
+import json
+import math
+from datetime import UTC, date, datetime
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_assets.validation.freshness import lag_hours, newest_event
+from ml_assets.validation.profile import completeness, profile
+from ml_assets_tests.validation.tables import contract, day
+
+numbers = st.lists(st.none() | st.floats(width=64) | st.integers(0, 5).map(float), max_size=80)
+
+
+@given(numbers, st.randoms())
+def test_profile_depends_on_rows_not_on_their_order(values: list[float | None], random: object) -> None:
+    names = ["a" if value is None else "b" for value in values]
+    rows = list(zip(values, names, strict=True))
+    shuffled = sorted(rows, key=lambda _: random.random())  # type: ignore[attr-defined]
+    types = {"x": pl.Float64, "name": pl.String}
+    one, other = (pl.DataFrame(some, schema=types, orient="row") for some in (rows, shuffled))
+    assert json.dumps(profile(one), allow_nan=False) == json.dumps(profile(other), allow_nan=False)
+
+
+@given(numbers)
+def test_every_row_of_a_number_column_is_counted_once(values: list[float | None]) -> None:
+    column = profile(pl.DataFrame({"x": values}, schema={"x": pl.Float64}))["columns"]["x"]
+    counted = sum(n for _, n in column.get("values", [])) + sum(column.get("counts", []))
+    assert counted + column["nulls"] + column.get("infinite", 0) == len(values)
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if finite:
+        assert (column["min"], column["max"]) == (min(finite), max(finite))
+    edges = column.get("edges", [])
+    assert edges == sorted(set(edges))
+    assert "counts" not in column or len(column["counts"]) == len(edges) + 1
+
+
+@given(st.lists(st.none() | st.text(max_size=2), max_size=80))
+def test_every_row_of_a_string_column_is_counted_once(values: list[str | None]) -> None:
+    column = profile(pl.DataFrame({"x": values}, schema={"x": pl.String}))["columns"]["x"]
+    assert sum(n for _, n in column["values"]) + column["others"] + column["nulls"] == len(values)
+    assert column["distinct"] == len({value for value in values if value is not None})
+
+
+def test_quantiles_split_evenly() -> None:
+    column = profile(pl.DataFrame({"x": range(1000)}))["columns"]["x"]
+    assert column["counts"] == [100] * 10
+    assert column["mean"] == 499.5
+
+
+def test_profile_of_a_day_has_every_column_in_order() -> None:
+    frame = day(date(2013, 1, 1))
+    profiled = profile(frame)
+    assert list(profiled["columns"]) == frame.columns
+    assert profiled["columns"]["carrier"] == {
+        "nulls": 0,
+        "distinct": 3,
+        "values": [["AA", 8], ["B6", 8], ["UA", 8]],
+        "others": 0,
+    }
+    assert profiled["columns"]["scheduled"] == {
+        "nulls": 0,
+        "min": "2013-01-01T08:00:00Z",
+        "max": "2013-01-01T08:23:00Z",
+    }
+    assert completeness(profiled)["delay"] == 20 / 24
+    assert profile(frame.head(0))["rows"] == 0
+    assert completeness(profile(frame.head(0)))["delay"] == 1.0
+
+
+def test_types_without_a_distribution_are_counted_for_completeness() -> None:
+    frame = pl.DataFrame({"many": [[1], None], "nothing": [None, None]})
+    assert profile(frame)["columns"] == {"many": {"nulls": 1}, "nothing": {"nulls": 2}}
+
+
+def test_lag_is_counted_from_the_newest_event() -> None:
+    newest = newest_event(day(date(2013, 1, 1)), contract())
+    assert newest == datetime(2013, 1, 1, 8, 23, tzinfo=UTC)
+    assert lag_hours(newest, datetime(2013, 1, 1, 20, 53, tzinfo=UTC)) == 12.5
+    assert newest_event(day(date(2013, 1, 1)).head(0), contract()) is None
+    assert newest_event(pl.DataFrame({"a": [1]}), contract()) is None
+    beyond = day(date(2013, 1, 1)).with_columns(scheduled=pl.lit(2**62).cast(pl.Datetime("us", "UTC")))
+    assert newest_event(beyond, contract()) is None
+    assert lag_hours(None) is None
