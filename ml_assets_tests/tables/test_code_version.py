@@ -35,7 +35,7 @@ def unrelated(x):
     "__init__.py": "",
 }
 
-MUCH_SYNTAX = '''
+MUCH_SYNTAX = """
 import dataclasses
 
 
@@ -53,7 +53,7 @@ def example(*values: int, scale: float = 2.0, **named: str) -> dict[str, list[fl
             return {text: [first * p.right for p in pairs], **{k: [0.0] for k in named}}
         case _:
             return {text: []}
-'''
+"""
 
 Edit = Callable[..., str]
 
@@ -84,14 +84,20 @@ def version_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[E
     [
         ("source.py", "RATE = 3", "RATE   =   3  # per day"),
         ("source.py", '"""Rows of x."""', '"""All rows\n\n    of x."""'),
-        ("source.py", "return scale(x) * RATE + helper(x)", "return (\n        scale(x) * RATE + helper(x)\n    )"),
+        (
+            "source.py",
+            "return scale(x) * RATE + helper(x)",
+            "return (\n        scale(x) * RATE + helper(x)\n    )",
+        ),
         ("source.py", "x + OTHER", "x - OTHER"),
         ("source.py", "OTHER = 4", "OTHER = 5"),
         ("units.py", "\n\ndef", "\n\n\n# how much\ndef"),
         ("apart.py", "1", "2"),
     ],
 )
-def test_looks_and_unused_code_do_not_change_the_version(version_after: Edit, file: str, old: str, new: str) -> None:
+def test_looks_and_unused_code_do_not_change_the_version(
+    version_after: Edit, file: str, old: str, new: str
+) -> None:
     assert version_after(file, old, new) == version_after()
 
 
@@ -134,4 +140,6 @@ def test_what_has_no_source_is_refused() -> None:
 
 def test_version_is_the_same_on_every_supported_python(version_after: Edit) -> None:
     """Pinned: one figure for all interpreters that run this test."""
-    assert version_after("source.py", FILES["source.py"], MUCH_SYNTAX, function="example") == "6694740937e9bdd3"
+    assert (
+        version_after("source.py", FILES["source.py"], MUCH_SYNTAX, function="example") == "6694740937e9bdd3"
+    )

@@ -26,9 +26,7 @@ def frame_of(rows: list[tuple[object, ...]]) -> pl.DataFrame:
 def test_row_order_and_chunks_do_not_change_the_bytes(rows, random, cut) -> None:
     shuffled = random.sample(rows, len(rows))
     chunked = pl.concat([frame_of(shuffled[:cut]), frame_of(shuffled[cut:])], rechunk=False)
-    one, other = (
-        b"".join(parquet.encode(parquet.canonical(f, ["id"]))) for f in (frame_of(rows), chunked)
-    )
+    one, other = (b"".join(parquet.encode(parquet.canonical(f, ["id"]))) for f in (frame_of(rows), chunked))
     assert one == other
 
 

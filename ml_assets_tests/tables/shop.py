@@ -1,0 +1,96 @@
+"""A small daily table of orders for these tests, and processes that publish it."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.publish import PublishResult, publish
+from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.validation.contract import Contract
+from ml_assets.validation.volume import VolumeRule
+from resources.lake.local import LocalStore
+from resources.ledger import Ledger
+
+FIRST = date(2013, 1, 1)
+ORDERS = "datasets/orders"
+
+RULES: dict[str, Any] = {
+    "key": ["ordered_at", "order"],
+    "event_time": "ordered_at",
+    "columns": [
+        {"name": "ordered_at", "dtype": "datetime"},
+        {"name": "order", "dtype": "int64", "ge": 0},
+        {"name": "shop", "dtype": "string", "isin": ["north", "south"]},
+        {"name": "amount", "dtype": "float64", "ge": 0},
+        {"name": "note", "dtype": "string", "nullable": True},
+    ],
+}
+CONTRACT = Contract.model_validate(RULES)
+
+
+def spec(**changes: Any) -> TableSpec:
+    """The table of orders, with some of its settings changed."""
+    settings: dict[str, Any] = {
+        "kind": "datasets",
+        "name": "orders",
+        "contract": CONTRACT,
+        "cadence": Cadence("daily", FIRST),
+        "volume": VolumeRule(),
+        "code_version": "v1",
+    }
+    return TableSpec(**settings | changes)
+
+
+def day(key: str, rows: int = 40, factor: float = 1.0) -> pl.DataFrame:
+    """One day's orders that keep the contract; `factor` gives the same rows another content."""
+    start = datetime.fromisoformat(key).replace(tzinfo=UTC)
+    return pl.DataFrame(
+        {
+            "ordered_at": [start + timedelta(minutes=10 * (row % 144)) for row in range(rows)],
+            "order": list(range(rows)),
+            "shop": ["north" if row % 3 else "south" for row in range(rows)],
+            "amount": [factor * (start.day + row / 4) for row in range(rows)],
+            "note": [None if row % 5 else f"note {row}" for row in range(rows)],
+        },
+        schema_overrides={"ordered_at": pl.Datetime("us", "UTC"), "note": pl.String, "amount": pl.Float64},
+    )
+
+
+def keys(count: int, start: int = 0) -> list[str]:
+    """Consecutive daily keys from `FIRST` + `start` days on."""
+    return [(FIRST + timedelta(start + n)).isoformat() for n in range(count)]
+
+
+def days(count: int, start: int = 0) -> dict[str, pl.DataFrame]:
+    """So many clean days."""
+    return {key: day(key) for key in keys(count, start)}
+
+
+class Place:
+    """A lake and a ledger in one folder, as every process opens them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = LocalStore(folder / "lake")
+        self.ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}")
+
+    def publish(
+        self, frames: Mapping[str, pl.DataFrame] | Iterable[Incoming], run: str = "run00001", **changes: Any
+    ) -> PublishResult:
+        """Publish frames, or ready `Incoming`s, as the table of orders."""
+        if isinstance(frames, Mapping):
+            frames = [Incoming(key=key, data=frame) for key, frame in frames.items()]
+        facts = RunFacts(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
+        return publish(self.store, self.ledger, spec(**changes), frames, facts)
+
+
+def publish_days(folder: Path, start: int, count: int, run: str, factor: float = 1.0) -> None:
+    """What a process of a test does: publish days one by one, then all of them once more together."""
+    place = Place(folder)
+    for key in keys(count, start):
+        place.publish({key: day(key, factor=factor)}, run)
+    place.publish({key: day(key, factor=factor) for key in keys(count, start)}, run)

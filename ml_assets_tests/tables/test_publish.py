@@ -1,0 +1,238 @@
+"""Good partitions reach main in one merge, whatever happens to the others; nothing is done twice."""
+
+from datetime import UTC, datetime
+
+import polars as pl
+import pytest
+
+from ml_assets.tables import parquet
+from ml_assets.tables.cadence import Cadence, KeyRefused
+from ml_assets.tables.prepare import KeyTwice
+from ml_assets.tables.reader import PartitionMissing, TableReader
+from ml_assets.tables.spec import Incoming, SourceFailed
+from ml_assets.validation.contract import Contract
+from ml_assets.validation.volume import VolumeRule
+from ml_assets_tests.tables import shop
+from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
+from resources.lake import LakeBusy
+from resources.lake.local import LocalStore
+
+
+def test_good_days_land_in_one_merge_that_says_what_it_brought(place: Place) -> None:
+    before = place.store.resolve("main")
+    result = place.publish(days(5), run="0f9c2b1a-7d")
+    merge = place.store.read_commit(result.commit_id)
+    assert merge.parents[0] == before
+    assert list(result.merged) == keys(5)
+    assert not result.rejected
+    assert merge.metadata["table"] == ORDERS
+    assert merge.metadata["keys"] == ",".join(keys(5))
+    assert merge.metadata["audit"] == "passed"
+    assert merge.metadata["run_id"] == "0f9c2b1a-7d"
+    assert merge.metadata["::lakefs::Dagster::url[url:ui]"].endswith("/runs/0f9c2b1a-7d")
+    assert place.store.branches("audit-") == {}
+
+
+def test_what_is_read_is_what_was_published(place: Place) -> None:
+    place.publish(days(4))
+    reader = TableReader.at(place.store)
+    wanted = [keys(4)[2], keys(4)[0]]
+    expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in wanted])
+    assert reader.scan(ORDERS, wanted).collect().equals(expected)
+    assert reader.keys(ORDERS) == keys(4)
+
+
+def test_a_manifest_describes_its_partition(place: Place) -> None:
+    key = keys(1)[0]
+    inputs = {"datasets/raw": {"2012-12-31": "", key: "ab" * 32}}
+    watermark = datetime(2013, 1, 2, tzinfo=UTC)
+    result = place.publish([Incoming(key=key, data=day(key), inputs=inputs, watermark=watermark)])
+    manifest = TableReader.at(place.store).manifest(ORDERS, key)
+    assert manifest.content_digest == result.merged[key].content_digest
+    assert manifest.content_digest == TableReader.at(place.store).digests(ORDERS)[key]
+    assert manifest.rows == 40
+    assert manifest.schema == dict(shop.CONTRACT.stored_schema)
+    assert manifest.schema_hash == shop.CONTRACT.schema_hash
+    assert manifest.contract_digest == shop.CONTRACT.contract_digest
+    assert manifest.event_time == ("2013-01-01T00:00:00Z", "2013-01-01T06:30:00Z")
+    assert manifest.source_watermark == "2013-01-02T00:00:00+00:00"
+    assert manifest.inputs == inputs
+    assert manifest.code_version == "v1"
+    assert manifest.profile["columns"]["note"]["nulls"] == 32
+
+
+def test_publishing_the_same_content_again_changes_nothing(place: Place) -> None:
+    first = place.publish(days(6), run="first")
+    shuffled = {key: frame.sample(fraction=1, shuffle=True, seed=1) for key, frame in days(6).items()}
+    reordered = {key: frame.select(reversed(frame.columns)) for key, frame in shuffled.items()}
+    second = place.publish(reordered, run="second")
+    assert second.commit_id == first.commit_id == place.store.resolve("main")
+    assert [p.content_digest for p in second.merged.values()] == [
+        p.content_digest for p in first.merged.values()
+    ]
+    assert not any(p.changed for p in second.merged.values())
+    assert [len(place.ledger.attempts(ORDERS, key)) for key in keys(6)] == [1] * 6
+
+
+def test_only_what_changed_is_committed(place: Place) -> None:
+    place.publish(days(3))
+    late = keys(3)[1]
+    result = place.publish(days(3) | {late: day(late, factor=2)})
+    assert [key for key, p in result.merged.items() if p.changed] == [late]
+    assert place.store.read_commit(result.commit_id).metadata["keys"] == ",".join(keys(3))
+    assert [len(place.ledger.attempts(ORDERS, key)) for key in keys(3)] == [1, 2, 1]
+
+
+def test_new_code_with_equal_rows_keeps_the_data_version(place: Place) -> None:
+    first = place.publish(days(2))
+    second = place.publish(days(2), code_version="v2")
+    assert second.commit_id != first.commit_id
+    assert not any(p.changed for p in second.merged.values())
+    assert TableReader.at(place.store).manifest(ORDERS, keys(1)[0]).code_version == "v2"
+
+
+def test_new_rules_judge_old_content_again(place: Place) -> None:
+    place.publish(days(2))
+    stricter = Contract.model_validate(shop.RULES | {"key": ["shop"]})
+    result = place.publish(days(2), contract=stricter, sort_key=("ordered_at", "order"))
+    assert list(result.rejected) == keys(2)
+
+
+def test_a_day_the_source_cannot_give_leaves_the_others_alone(place: Place) -> None:
+    first, second = keys(2)
+    place.publish({first: day(first)})
+    gone = Incoming(key=first, data=SourceFailed("archive is being moved"))
+    result = place.publish([gone, Incoming(key=second, data=day(second))])
+    assert result.failed == {first: "archive is being moved"}
+    assert list(result.merged) == [second]
+    assert TableReader.at(place.store).keys(ORDERS) == [first, second]
+    assert not place.ledger.newest_verdicts(ORDERS)[first].blocks
+
+
+def test_values_that_no_file_can_hold_are_a_failure_of_the_source(place: Place) -> None:
+    key = keys(1)[0]
+    odd = day(key).with_columns(pl.Series("note", [object()] * 40, dtype=pl.Object))
+    result = place.publish({key: odd})
+    assert "note" in result.failed[key]
+
+
+def test_an_iterable_is_read_once_and_one_partition_at_a_time(place: Place) -> None:
+    given: list[str] = []
+
+    def source():
+        for key in keys(3):
+            given.append(key)
+            yield Incoming(key=key, data=day(key))
+
+    place.publish(source())
+    assert given == keys(3)
+
+
+def test_a_key_given_twice_or_not_of_the_table_is_refused_before_anything_is_written(place: Place) -> None:
+    key = keys(1)[0]
+    with pytest.raises(KeyTwice, match=key):
+        place.publish([Incoming(key=key, data=day(key))] * 2)
+    with pytest.raises(KeyRefused):
+        place.publish({"2013-1-1": day(key)})
+    assert place.store.branches("audit-") == {}
+
+
+def test_days_are_judged_by_the_days_before_them_in_the_same_call_and_in_the_ledger(place: Place) -> None:
+    short = keys(30)[29]
+    result = place.publish(days(29) | {short: day(short, rows=20)})
+    assert list(result.rejected) == [short]
+    weak = keys(31)[30]
+    later = place.publish({weak: day(weak, rows=30)}, run="later")
+    assert later.merged[weak].verdict.status == "warned"
+
+
+def test_an_empty_day_is_published_where_the_rule_allows_it(place: Place) -> None:
+    key = keys(1)[0]
+    result = place.publish({key: day(key).clear()}, volume=VolumeRule(allow_empty=True))
+    assert result.merged[key].rows == 0
+    assert TableReader.at(place.store).scan(ORDERS, [key]).collect().is_empty()
+
+
+def test_weekly_and_unpartitioned_tables_publish_alike(place: Place) -> None:
+    week = pl.concat(list(days(6, start=6).values()))
+    weekly = place.publish({"2013-01-07": week}, cadence=Cadence("weekly", shop.FIRST), sort_key=("order",))
+    assert weekly.merged["2013-01-07"].rows == 240
+    whole = place.publish({"all": day("2013-01-01")}, cadence=Cadence("none"), name="shops")
+    assert list(whole.merged) == ["all"]
+    assert place.store.list("main", "datasets/shops/")[0].path == "datasets/shops/all/part-0.parquet"
+
+
+def test_files_that_only_an_older_version_had_are_removed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = keys(1)[0]
+    monkeypatch.setattr(parquet, "FILE_ROWS", 15)
+    place.publish({key: day(key)})
+    assert len(place.store.list("main", "datasets/orders/")) == 3
+    monkeypatch.setattr(parquet, "FILE_ROWS", 25)
+    place.publish({key: day(key, factor=2)})
+    assert TableReader.at(place.store).scan(ORDERS, [key]).collect().height == 40
+    assert len(place.store.list("main", "datasets/orders/")) == 2
+
+
+def test_leftovers_of_a_dead_attempt_of_the_same_run_are_not_built_on(place: Place) -> None:
+    key = keys(1)[0]
+    left = place.store.create_branch("audit-datasets-orders-2013-01-01-run00001", "main")
+    place.store.put("audit-datasets-orders-2013-01-01-run00001", "datasets/orders/garbage", b"half")
+    place.publish({key: day(key)})
+    assert [stat.path for stat in place.store.list("main", "datasets/")] == [
+        "datasets/orders/date=2013-01-01/part-0.parquet"
+    ]
+    assert place.store.branches("audit-") == {"audit-datasets-orders-2013-01-01-run00001": left}
+
+
+class RacingStore(LocalStore):
+    """A lake in which somebody else's merges come first, a given number of times."""
+
+    rival: Place
+    races: int
+
+    def merge(self, source: str, into: str, message: str, metadata) -> str:
+        """Merge, after a rival changed the same day to something else again."""
+        if self.races:
+            self.races -= 1
+            key = keys(1)[0]
+            self.rival.publish({key: day(key, factor=3 + self.races)}, run="rival")
+        return super().merge(source, into, message, metadata)
+
+
+@pytest.mark.parametrize("races", [1, 3])
+def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(place: Place, races: int) -> None:
+    place.publish(days(2))
+    racing = RacingStore(place.folder / "lake")
+    racing.rival, racing.races = Place(place.folder), races
+    place.store = racing
+    key = keys(1)[0]
+    result = place.publish({key: day(key, factor=2)})
+    reader = TableReader.at(place.store)
+    assert reader.digests(ORDERS)[key] == result.merged[key].content_digest
+    assert place.store.read_commit(result.commit_id).metadata["run_id"] == "run00001"
+    merged = [commit.metadata.get("run_id") for commit in place.store.log("main")]
+    assert merged.count("rival") == races, "the rival's versions stay in history"
+
+
+def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ml_assets.tables.landing.ATTEMPTS", 2)
+
+    class BusyStore(LocalStore):
+        def merge(self, source: str, into: str, message: str, metadata) -> str:
+            raise LakeBusy("the head moved more often than we retry")
+
+    place.store = BusyStore(place.folder / "lake")
+    with pytest.raises(LakeBusy):
+        place.publish(days(1))
+    assert place.store.branches("audit-") == {}
+
+
+def test_missing_partitions_are_named(place: Place) -> None:
+    place.publish(days(1))
+    with pytest.raises(PartitionMissing, match="2013-01-02, 2013-01-03 at commit") as caught:
+        TableReader.at(place.store).scan(ORDERS, keys(3))
+    assert caught.value.keys == tuple(keys(3)[1:])

@@ -1,0 +1,213 @@
+"""Bad partitions stay off main, are named, kept, refused downstream, and healed or accepted one by one."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import polars as pl
+import pytest
+
+from ml_assets.defs.flights import source
+from ml_assets.tables import parquet
+from ml_assets.tables.accept import EvidenceGone, accept_partition
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.guard import judge_window
+from ml_assets.tables.publish import publish
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.validation.column_types import schema_of
+from ml_assets.validation.contract import Contract
+from ml_assets.validation.findings import table_rows
+from ml_assets.validation.volume import VolumeRule
+from ml_assets_tests.tables import shop
+from ml_assets_tests.tables.corruptions import TEN_WAYS, Columns
+from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
+from resources.ledger import NothingToAccept
+
+OTHER_TABLE = pl.DataFrame(
+    {"station": ["JFK"], "temperature": [3.5], "at": [datetime(2013, 1, 1, tzinfo=UTC)]}
+)
+COLUMNS = Columns(category="shop", event_time="ordered_at", required_number="amount", other_table=OTHER_TABLE)
+
+
+@pytest.mark.parametrize("way", TEN_WAYS)
+def test_a_spoiled_day_is_named_kept_and_refused_though_its_older_version_stands(
+    place: Place, way: str
+) -> None:
+    rule, spoil = TEN_WAYS[way]
+    place.publish(days(30))
+    before = place.store.resolve("main")
+    bad = keys(30)[29]
+    spoiled = spoil(day(bad), COLUMNS)
+    result = place.publish({bad: spoiled}, run="again")
+    assert result.commit_id == before == place.store.resolve("main")
+    rejected = result.rejected[bad]
+
+    named = table_rows(bad, rejected.verdict.findings)
+    assert rule in [row["rule"] for row in named]
+    assert all(row["partition"] == bad and row["found"] and row["what helps"] for row in named)
+
+    evidence = TableReader.at(place.store, rejected.branch)
+    expected = parquet.canonical(shop.CONTRACT.in_order(spoiled), shop.spec().order)
+    assert evidence.scan(ORDERS, [bad]).collect().equals(expected)
+
+    window = judge_window(TableReader.at(place.store), place.ledger, ORDERS, keys(30))
+    assert not window.ok
+    assert window.to_materialize == (bad,)
+    assert rule in window.rejected[bad]
+    assert bad in window.explain()
+
+    place.publish({bad: day(bad)}, run="mended")
+    assert judge_window(TableReader.at(place.store), place.ledger, ORDERS, keys(30)).ok
+    assert place.store.resolve("main") == before, "the mended content stood there all the time"
+    assert rejected.branch in place.store.branches(), "evidence outlives the repair"
+
+
+def test_ten_spoiled_days_of_a_year_of_flights(place: Place) -> None:
+    year = {
+        f"{date(2013, 1, 1) + timedelta(n)}": source.read_flights(date(2013, 1, 1) + timedelta(n))
+        for n in range(365)
+    }
+    everything = pl.concat(list(year.values()))
+    spec = _flights(everything)
+    columns = Columns(
+        category="carrier",
+        event_time="scheduled_departure_at",
+        required_number="distance",
+        other_table=source.read_weather(date(2013, 3, 1)),
+    )
+    bad = {f"2013-{month:02d}-11": way for month, way in zip(range(2, 12), TEN_WAYS, strict=True)}
+    given = {
+        key: TEN_WAYS[bad[key]][1](frame, columns) if key in bad else frame for key, frame in year.items()
+    }
+
+    def run(frames: dict[str, pl.DataFrame], run_id: str):
+        incoming = (Incoming(key=key, data=frame) for key, frame in frames.items())
+        return publish(place.store, place.ledger, spec, incoming, RunFacts(run_id=run_id))
+
+    result = run(given, "spoiled")
+    assert sorted(result.rejected) == sorted(bad)
+    assert TableReader.at(place.store).keys(spec.table) == sorted(set(year) - set(bad))
+    for key, way in bad.items():
+        assert TEN_WAYS[way][0] in [
+            row["rule"] for row in table_rows(key, result.rejected[key].verdict.findings)
+        ]
+        kept = TableReader.at(place.store, result.rejected[key].branch).scan(spec.table, [key]).collect()
+        assert kept.height == given[key].height
+
+    refused = judge_window(TableReader.at(place.store), place.ledger, spec.table, list(year))
+    assert refused.to_materialize == tuple(sorted(bad))
+
+    for healed, key in enumerate(sorted(bad), start=1):
+        assert list(run({key: year[key]}, f"mend{healed}").merged) == [key]
+        window = judge_window(TableReader.at(place.store), place.ledger, spec.table, list(year))
+        assert len(window.rejected) == 10 - healed
+    reader = TableReader.at(place.store)
+    assert (
+        reader.scan(spec.table, list(year))
+        .collect()
+        .equals(pl.concat([parquet.canonical(frame, spec.order) for frame in year.values()]))
+    )
+
+
+def _flights(everything: pl.DataFrame) -> TableSpec:
+    carriers = sorted(everything["carrier"].unique())
+    columns = [
+        {
+            "name": name,
+            "dtype": dtype,
+            "nullable": everything[name].null_count() > 0,
+            **({"isin": carriers} if name == "carrier" else {}),
+        }
+        for name, dtype in schema_of(everything)
+    ]
+    contract = Contract.model_validate(
+        {
+            "columns": columns,
+            "key": ["scheduled_departure_at", "carrier", "flight", "origin"],
+            "event_time": "scheduled_departure_at",
+            "event_time_zone": "America/New_York",
+        }
+    )
+    return TableSpec(
+        kind="datasets",
+        name="flights",
+        contract=contract,
+        cadence=Cadence("daily", date(2013, 1, 1)),
+        volume=VolumeRule(),
+    )
+
+
+def test_the_same_bad_content_again_makes_neither_a_branch_nor_an_attempt(place: Place) -> None:
+    bad = keys(1)[0]
+    first = place.publish({bad: day(bad).drop("shop")}, run="one")
+    branches = place.store.branches()
+    second = place.publish({bad: day(bad).drop("shop")}, run="two")
+    assert second.rejected[bad].branch == first.rejected[bad].branch
+    assert place.store.branches() == branches
+    assert len(place.ledger.attempts(ORDERS, bad)) == 1
+
+
+def test_lost_evidence_is_kept_again(place: Place) -> None:
+    bad = keys(1)[0]
+    first = place.publish({bad: day(bad).drop("shop")}, run="one")
+    place.store.delete_branch(first.rejected[bad].branch)
+    second = place.publish({bad: day(bad).drop("shop")}, run="two")
+    assert second.rejected[bad].branch in place.store.branches()
+    assert place.ledger.newest_verdicts(ORDERS)[bad].branch == second.rejected[bad].branch
+
+
+def test_a_count_of_rows_that_was_odd_is_judged_anew_when_more_history_is_known(place: Place) -> None:
+    late = keys(29)[28]
+    history = {key: day(key, rows=90) for key in keys(28)}
+    assert list(place.publish(history | {late: day(late)}).rejected) == [late]
+    place.publish({key: day(key, rows=45) for key in keys(28)}, run="corrected")
+    assert list(place.publish({late: day(late)}, run="retry").merged) == [late]
+
+
+def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: Place) -> None:
+    place.publish(days(29))
+    odd = keys(30)[29]
+    place.publish({odd: day(odd, rows=10)}, run="odd")
+    acceptance = accept_partition(place.store, place.ledger, ORDERS, odd, "ada", "half the shops were closed")
+    assert acceptance.author == "ada"
+    commit = place.store.read_commit(place.store.resolve("main"))
+    assert commit.metadata["accepted_by"] == "ada"
+    assert commit.metadata["reason"] == "half the shops were closed"
+    reader = TableReader.at(place.store)
+    assert reader.scan(ORDERS, [odd]).collect().height == 10
+    assert judge_window(reader, place.ledger, ORDERS, keys(30)).ok
+
+    again = accept_partition(place.store, place.ledger, ORDERS, odd, "bob", "me too")
+    assert again == acceptance
+
+    result = place.publish({odd: day(odd, rows=10)}, run="rerun")
+    assert result.merged[odd].verdict.status == "accepted"
+    assert len(place.ledger.attempts(ORDERS, odd)) == 1
+
+    other = place.publish({odd: day(odd, rows=11)}, run="other")
+    assert list(other.rejected) == [odd], "the word was for the attempt that was accepted"
+
+
+def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: Place) -> None:
+    place.publish(days(29))
+    odd = keys(30)[29]
+    place.publish({odd: day(odd, rows=10)})
+    accept_partition(place.store, place.ledger, ORDERS, odd, "ada", "closed")
+    place.publish({odd: day(odd)}, run="full")
+    assert list(place.publish({odd: day(odd, rows=10)}, run="short").rejected) == [odd]
+
+
+def test_there_has_to_be_something_to_accept_and_a_reason(place: Place) -> None:
+    good, bad, unknown = keys(3)
+    place.publish({good: day(good), bad: day(bad).drop("shop")})
+    for key, reason in ((good, "fine"), (bad, " "), (unknown, "fine")):
+        with pytest.raises(NothingToAccept):
+            accept_partition(place.store, place.ledger, ORDERS, key, "ada", reason)
+    assert TableReader.at(place.store).keys(ORDERS) == [good]
+
+
+def test_evidence_that_is_gone_is_said_so(place: Place) -> None:
+    bad = keys(1)[0]
+    result = place.publish({bad: day(bad).drop("shop")})
+    place.store.delete_branch(result.rejected[bad].branch)
+    with pytest.raises(EvidenceGone, match="materialize it again"):
+        accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "no matter")
