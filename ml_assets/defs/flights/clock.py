@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-_ZONES_NOT_LISTED = {airport: "America/Puerto_Rico" for airport in ("BQN", "PSE", "SJU", "STT")}
+_ZONES_NOT_LISTED = dict.fromkeys(("BQN", "PSE", "SJU", "STT"), "America/Puerto_Rico")
 """Destinations without a row in the airports table."""
 
 _CANCELLATION_KNOWN = pl.duration(hours=4)

@@ -126,7 +126,7 @@ def read_weather(day: date) -> pl.DataFrame:
 
 
 def read_planes() -> pl.DataFrame:
-    """The aircraft register: one row a tail number; about a sixth of the flights have a tail number not in it."""
+    """The aircraft register, one row a tail number; a sixth of the flights have one that is not in it."""
     return _read_csv("planes.csv", _PLANE_TYPES)
 
 
