@@ -4,6 +4,7 @@ The one file that knows pandera; it is imported inside functions because loading
 Naming and explaining what it finds belongs in `check.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -82,33 +83,41 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
 
 
 def _checks(column: Column) -> list["pa.Check"]:
+    value_rules: list[pa.Check] = []
+    if not column.nullable:
+        value_rules.append(_rule("null", lambda value: _present(value, column), nulls_pass=False))
+    if column.ge is not None or column.le is not None:
+        value_rules.append(_rule("out_of_range", lambda value: _in_range(value, column)))
+    if column.isin is not None:
+        legal = list(column.isin)
+        value_rules.append(_rule("unknown_category", lambda value: value.is_in(legal)))
+    if column.pattern is not None:
+        whole = f"^(?:{column.pattern})$"
+        value_rules.append(_rule("pattern", lambda value: value.str.contains(whole)))
+    return value_rules
+
+
+def _present(value: pl.Expr, column: Column) -> pl.Expr:
+    return value.is_not_null() & value.is_not_nan() if column.dtype in FLOATS else value.is_not_null()
+
+
+def _in_range(value: pl.Expr, column: Column) -> pl.Expr:
+    if column.ge is not None and column.le is not None:
+        inside = value.is_between(column.ge, column.le)
+    else:
+        inside = value >= column.ge if column.le is None else value <= column.le
+    # A NaN is a missing value, which `nullable` judges; polars takes it for the largest number.
+    return inside | value.is_nan() if column.dtype in FLOATS and column.le is not None else inside
+
+
+def _rule(name: str, holds: Callable[[pl.Expr], pl.Expr], *, nulls_pass: bool = True) -> "pa.Check":
     import pandera.polars as pa
 
+    def check(data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(holds(pl.col(data.key)))
+
     # One failure case is enough for pandera: which rows fail is read from the check's output.
-    common: dict[str, Any] = {"n_failure_cases": 1}
-    built_in: Any = pa.Check
-    checks: list[pa.Check] = []
-    if not column.nullable:
-        is_float = column.dtype in FLOATS
-
-        def present(data: Any) -> pl.LazyFrame:
-            value = pl.col(data.key)
-            return data.lazyframe.select(
-                value.is_not_null() & value.is_not_nan() if is_float else value.is_not_null()
-            )
-
-        checks.append(pa.Check(present, name="null", ignore_na=False, **common))
-    if column.ge is not None and column.le is not None:
-        checks.append(built_in.in_range(column.ge, column.le, name="out_of_range", **common))
-    elif column.ge is not None:
-        checks.append(built_in.ge(column.ge, name="out_of_range", **common))
-    elif column.le is not None:
-        checks.append(built_in.le(column.le, name="out_of_range", **common))
-    if column.isin is not None:
-        checks.append(built_in.isin(list(column.isin), name="unknown_category", **common))
-    if column.pattern is not None:
-        checks.append(built_in.str_matches(f"(?:{column.pattern})$", name="pattern", **common))
-    return checks
+    return pa.Check(check, name=name, ignore_na=nulls_pass, n_failure_cases=1)
 
 
 def _not_repeated(name: str, columns: list[str]) -> "pa.Check":

@@ -28,7 +28,7 @@ class Column(Section):
     dtype: TypeName
     """`datetime` means microseconds in UTC."""
     nullable: bool = False
-    """Where false, a null breaks the rule; so does a NaN."""
+    """Where false, a null breaks the rule. A NaN counts as a null, here and in `ge` and `le`."""
     ge: int | float | None = None
     """Smallest legal number."""
     le: int | float | None = None
@@ -65,7 +65,9 @@ class Column(Section):
             raise ValueError(
                 f"{who}: `isin` is for strings, whole numbers and booleans, not for {self.dtype}"
             )
-        wrong = [value for value in self.isin or () if type(value) is not legal]
+        if not self.isin:
+            raise ValueError(f"{who}: `isin` without a value forbids every row")
+        wrong = [value for value in self.isin if type(value) is not legal]
         if wrong:
             raise ValueError(
                 f"{who}: `isin` of a {self.dtype} column holds {wrong[0]!r}; quote strings in YAML"

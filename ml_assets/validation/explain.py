@@ -19,6 +19,8 @@ EXAMPLES = 5
 """Failing rows shown of one finding."""
 VALUES = 4
 """Distinct failing values named in one line."""
+LONGEST = 60
+"""Characters of one value."""
 
 
 def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) -> Finding:
@@ -67,7 +69,8 @@ def _text(value: Any) -> str:
         return "null"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return repr(value) if isinstance(value, str) else str(value)
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _extent(values: pl.Series) -> str:

@@ -7,6 +7,7 @@ import polars as pl
 
 from ml_assets.validation.column_types import NUMERIC
 from ml_assets.validation.contract import Contract, SchemaDrift, schema_drift
+from ml_assets.validation.explain import texts
 from ml_assets.validation.findings import Finding
 
 LISTED = 8
@@ -101,4 +102,4 @@ def _wrong_type(frame: pl.DataFrame, name: str, expected: str, found: str) -> Fi
 
 
 def _examples(column: pl.Series) -> tuple[str, ...]:
-    return tuple(repr(value) for value in column.head(3).to_list())
+    return tuple(texts(column.head(3)))

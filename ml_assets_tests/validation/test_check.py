@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.validation.check import check_partitions
+from ml_assets.validation.column_types import POLARS_TYPES
+from ml_assets.validation.contract import Contract
 from ml_assets.validation.findings import Finding
 from ml_assets_tests.validation.tables import bounds, contract, day, days
 
@@ -165,6 +167,58 @@ def test_every_failing_row_counts_and_few_are_shown() -> None:
     frame = day(date(2013, 1, 1), rows=1000).with_columns(delay=pl.lit(-1e6))
     (finding,) = check_partitions({"all": frame}, contract())["all"]
     assert (finding.failing_rows, len(finding.examples)) == (1000, 5)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "failing"),
+    [
+        ({"dtype": "uint8", "ge": -1, "le": 1000}, [0, 255, None], 0),
+        ({"dtype": "int8", "isin": [1, 300]}, [1, 2, None], 1),
+        ({"dtype": "int64", "le": 2**70}, [2**62], 0),
+        ({"dtype": "int64", "ge": 3.5}, [3, 4], 1),
+        ({"dtype": "float32", "ge": 0.1, "le": 0.2}, [0.1, 0.2, 0.3], 1),
+        ({"dtype": "float64", "le": 5}, [float("nan"), float("inf"), 5.0, None], 1),
+        ({"dtype": "float64", "ge": 5}, [float("nan"), float("-inf"), 5.0, None], 1),
+        ({"dtype": "bool", "isin": [True]}, [True, False, None], 1),
+        ({"dtype": "string", "pattern": "[a-z]"}, ["a", "a\n", "", "ab", None], 3),
+        ({"dtype": "string", "pattern": "(?i)a|bc"}, ["A", "BC", "b"], 1),
+        ({"dtype": "string", "unique": True}, ["a", None, None, "b", "a"], 2),
+    ],
+)
+def test_rule_judges_exactly_the_values_it_is_about(
+    column: dict[str, object], values: list[object], failing: int
+) -> None:
+    asked = Contract.model_validate({"columns": [{"name": "x", "nullable": True} | column]})
+    frame = pl.DataFrame({"x": values}, schema={"x": POLARS_TYPES[str(column["dtype"])]})
+    found = check_partitions({"all": frame}, asked)["all"]
+    assert [finding.failing_rows for finding in found] == ([failing] if failing else [])
+
+
+def test_long_values_are_cut_short() -> None:
+    asked = Contract.model_validate({"columns": [{"name": "x", "dtype": "string", "isin": ["a"]}]})
+    (finding,) = check_partitions({"all": pl.DataFrame({"x": ["y" * 10_000]})}, asked)["all"]
+    assert len(said(finding)) < 1000
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pl.Series([[1]]),
+        pl.Series([{"a": 1}]),
+        pl.Series([None]),
+        pl.Series([object()], dtype=pl.Object),
+        pl.Series(["a"], dtype=pl.Categorical),
+        pl.Series([b"a"]),
+        pl.Series(["1.5"]).cast(pl.Decimal(10, 2)),
+        pl.Series([1]).cast(pl.Duration),
+        pl.Series([2**100], dtype=pl.Int128),
+    ],
+    ids=lambda series: str(series.dtype),
+)
+def test_any_type_can_be_refused(values: pl.Series) -> None:
+    asked = Contract.model_validate({"columns": [{"name": "x", "dtype": "float64"}]})
+    (finding,) = check_partitions({"all": pl.DataFrame({"x": values})}, asked)["all"]
+    assert finding.rule == "wrong_type"
 
 
 def test_environment_cannot_switch_the_values_off() -> None:

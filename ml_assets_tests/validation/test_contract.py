@@ -36,6 +36,7 @@ def frame_of(schema: dict[str, str]) -> pl.DataFrame:
         ([{"name": "x", "dtype": "int64", "ge": 2, "le": 1}], {}, "no number is legal"),
         ([{"name": "x", "dtype": "string", "isin": [1, 2]}], {}, "quote strings"),
         ([{"name": "x", "dtype": "int64", "isin": [True]}], {}, "holds True"),
+        ([{"name": "x", "dtype": "int64", "isin": []}], {}, "forbids every row"),
         ([{"name": "x", "dtype": "float64", "isin": [1]}], {}, "not for float64"),
         ([{"name": "x", "dtype": "string", "pattern": "("}], {}, "no regular expression"),
         ([{"name": "x", "dtype": "int64", "pattern": "1"}], {}, "is for strings"),
