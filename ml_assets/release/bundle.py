@@ -28,9 +28,9 @@ from ml_assets.release.runtime import (
     GOLDEN,
     GOLDEN_OUTPUT,
     GRAPH,
+    GoldenMismatch,
     InputColumn,
     ServingModel,
-    largest_difference,
 )
 from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
 
@@ -88,13 +88,13 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
         _write_mlflow_files(folder, inputs)
-        worst = largest_difference(ServingModel.load(folder).predict(golden), expected)
-        if not worst <= TOLERANCE:
+        try:
+            ServingModel.load(folder, tolerance=TOLERANCE)
+        except GoldenMismatch as mismatch:
             raise ParityBroken(
-                f"the graph of {contents.lineage.model} differs from its torch module by {worst:.3g} on a "
-                f"golden row, allowed {TOLERANCE:g}: look for an operation of the model function that "
-                "torch.onnx exports differently"
-            )
+                f"the graph of {contents.lineage.model} does not answer as its torch module: look for an "
+                f"operation of the model function that torch.onnx exports differently. {mismatch}"
+            ) from mismatch
         return store.add(folder)
 
 

@@ -41,8 +41,8 @@ class Releases:
         if version.gate_status != "blessed":
             raise NotPromotable(
                 f"{model} {number} ({version.semantic}) is {version.gate_status}, not blessed: its "
-                "evaluation says which rule could not be decided and what would decide it; materialize the model on a "
-                "later date, or change the gates in defs.yaml"
+                "evaluation says which rule could not be decided and what would decide it; materialize the "
+                "model on a later date, or change the gates in defs.yaml"
             )
         self._store.open(version.bundle_digest)
         standing = self._ledger.in_production(model, PRODUCTION)

@@ -26,8 +26,8 @@ GOLDEN_OUTPUT = "__prediction__"
 """Column of `golden.parquet` with what the trained torch module answered."""
 
 GOLDEN_TOLERANCE = 1e-5
-"""Largest accepted difference, absolute for answers up to 1 and relative above: ten times what a bundle is
-built with, because kernels differ between processors in the last bits."""
+"""Largest accepted difference from the trained model: ten times what a bundle is made with, because kernels
+differ between processors in the last bits."""
 _ROWS_AT_ONCE = 65_536
 """Larger frames are cut, so that memory for layers stays small."""
 
@@ -71,10 +71,11 @@ class ServingModel:
         self._session = session
 
     @classmethod
-    def load(cls, folder: Path, *, threads: int = 1) -> Self:
+    def load(cls, folder: Path, *, threads: int = 1, tolerance: float = GOLDEN_TOLERANCE) -> Self:
         """The model in `folder`, after it has answered its golden rows as the trained model did.
 
-        `threads` is the number onnxruntime uses inside one call. Raises `BundleRefused` for a folder of
+        `threads` is the number onnxruntime uses inside one call. `tolerance` is the largest difference of an
+        answer, absolute for answers up to 1 and relative above. Raises `BundleRefused` for a folder of
         another format and `GoldenMismatch` where an answer differs.
         """
         if not (folder / FACTS).is_file():
@@ -91,7 +92,7 @@ class ServingModel:
         options.log_severity_level = 3
         session = ort.InferenceSession(folder / GRAPH, options, providers=["CPUExecutionProvider"])
         model = cls(folder, facts, session)
-        model._replay_golden_rows()
+        model._replay_golden_rows(tolerance)
         return model
 
     def predict(self, frame: pl.DataFrame) -> NDArray[np.float64]:
@@ -154,29 +155,24 @@ class ServingModel:
             if not (dtype.is_numeric() or dtype == pl.Boolean or dtype == pl.Null):
                 raise InputRefused(f"column {name!r} is {dtype}, the model reads a number there: cast it")
 
-    def _replay_golden_rows(self) -> None:
+    def _replay_golden_rows(self, tolerance: float) -> None:
         golden = pl.read_parquet(self.folder / GOLDEN)
         expected = golden[GOLDEN_OUTPUT].to_numpy()
-        answered = self.predict(golden)
-        worst = largest_difference(answered, expected)
-        if not worst <= GOLDEN_TOLERANCE:
+        worst = _largest_difference(self.predict(golden), expected)
+        if not worst <= tolerance:
             raise GoldenMismatch(
                 f"bundle {self.folder} answers its {golden.height} golden rows differently than the trained "
-                f"model did: largest difference {worst:.3g}, allowed {GOLDEN_TOLERANCE:g}. Files were "
+                f"model did: largest difference {worst:.3g}, allowed {tolerance:g}. Files were "
                 "changed, or this onnxruntime computes something else: fetch the bundle again, or register "
                 "the model again with this version"
             )
 
 
-def largest_difference(answered: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """Largest `|a - b| / max(1, |b|)`; infinite where one of the two is not finite or shapes differ."""
-    if answered.shape != expected.shape:
-        return float("inf")
+def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+    """Largest `|a - b| / max(1, |b|)`; infinite where one of the two is not finite."""
     if not (np.isfinite(answered).all() and np.isfinite(expected).all()):
         return float("inf")
-    wanted = expected.astype(np.float64)
-    difference = np.abs(answered.astype(np.float64) - wanted) / np.maximum(1.0, np.abs(wanted))
-    return float(difference.max(initial=0.0))
+    return float((np.abs(answered - expected) / np.maximum(1.0, np.abs(expected))).max())
 
 
 def _text(value: float | int | bool | str) -> str:

@@ -1,0 +1,21 @@
+"""The release parts of a platform: which folder holds bundles, which registry lists versions."""
+
+from ml_assets.release.promotion import Releases
+from ml_assets.release.registry import Registry
+from ml_assets.release.store import BundleStore
+from resources.platform import Platform
+
+
+def bundles_of(platform: Platform) -> BundleStore:
+    """All bundles, each once by digest."""
+    return BundleStore(platform.settings.artifacts_folder / "bundles")
+
+
+def registry_of(platform: Platform) -> Registry:
+    """Registered versions."""
+    return Registry(platform.settings.resolved_tracking_uri)
+
+
+def releases_of(platform: Platform) -> Releases:
+    """Promotions."""
+    return Releases(platform.ledger, registry_of(platform), bundles_of(platform))

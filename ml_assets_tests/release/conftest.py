@@ -1,0 +1,118 @@
+"""One small trained-like model with real numbers, text, nulls and unknown words, and its bundle."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ml_assets.features.encoding import FittedState, fit
+from ml_assets.release.bundle import BundleContents, build_bundle
+from ml_assets.release.facts import Lineage
+from ml_assets.release.store import Bundle, BundleStore
+
+NUMERIC = ["hour", "distance", "is_late", "delay"]
+CATEGORY = ["carrier", "gate"]
+
+
+class Net(nn.Module):
+    """Fills, scales, embeds: the shape of what the platform trains."""
+
+    def __init__(self, fitted: FittedState) -> None:
+        super().__init__()
+        for name in ("fill", "mean", "scale"):
+            values = [getattr(state, name) for state in fitted.numeric]
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
+        self.embed = nn.ModuleList(nn.Embedding(state.cardinality, 4) for state in fitted.categorical)
+        width = len(fitted.numeric) + 4 * len(fitted.categorical)
+        self.net = nn.Sequential(
+            nn.Linear(width, 16), nn.LayerNorm(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1)
+        )
+
+    def forward(self, numeric: Tensor, category: Tensor) -> Tensor:
+        filled = (torch.where(torch.isnan(numeric), self.fill, numeric) - self.mean) / self.scale
+        embedded = [embed(category[:, i]) for i, embed in enumerate(self.embed)]
+        return self.net(torch.cat([filled, *embedded], dim=1)).squeeze(1)
+
+
+@pytest.fixture(scope="session")
+def rows() -> pl.DataFrame:
+    """600 raw rows: integers, floats and booleans with nulls, text with nulls, integers as categories."""
+    random = np.random.default_rng(7)
+    frame = pl.DataFrame(
+        {
+            "hour": random.integers(0, 24, 600),
+            "distance": random.normal(900, 400, 600).astype(np.float32),
+            "is_late": random.integers(0, 2, 600).astype(bool),
+            "delay": random.normal(0, 30, 600),
+            "carrier": random.choice(["AA", "B6", "Ünited", "true"], 600),
+            "gate": random.integers(1, 40, 600),
+            "label": random.integers(0, 2, 600),
+        }
+    )
+    holes = [
+        pl.when(pl.int_range(pl.len()) % n == 0).then(None).otherwise(pl.col(name)).alias(name)
+        for n, name in ((5, "hour"), (7, "delay"), (11, "is_late"), (13, "carrier"), (17, "gate"))
+    ]
+    return frame.with_columns(holes)
+
+
+@pytest.fixture(scope="session")
+def contents(rows: pl.DataFrame) -> BundleContents:
+    """A binary model over numbers and categories; some words stay out of the vocabulary."""
+    return _contents(rows, NUMERIC, CATEGORY, "binary")
+
+
+@pytest.fixture(scope="session")
+def make_contents(rows: pl.DataFrame) -> Callable[..., BundleContents]:
+    """`(numeric, category, objective, **changes of the lineage) -> BundleContents`."""
+    return lambda *arguments, **changes: _contents(rows, *arguments, **changes)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> BundleStore:
+    return BundleStore(tmp_path_factory.mktemp("artifacts") / "bundles")
+
+
+@pytest.fixture(scope="session")
+def bundle(contents: BundleContents, store: BundleStore) -> Bundle:
+    return build_bundle(contents, store)
+
+
+@pytest.fixture
+def copied(bundle: Bundle, tmp_path: Path) -> Path:
+    """A copy of the bundle's files that a test may break."""
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    for path in bundle.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def _contents(
+    rows: pl.DataFrame, numeric: list[str], category: list[str], objective: str, **changes: object
+) -> BundleContents:
+    fitted = fit(rows, numeric, category, min_count=12)
+    torch.manual_seed(11)
+    lineage = {
+        "model": "small",
+        "fingerprint": "f" * 64,
+        "snapshot_digest": "5" * 64,
+        "windows": {"train": ("2013-01-29", "2013-09-30"), "holdout": ("2013-11-01", "2013-12-31")},
+        "schema_hash": "a" * 64,
+        "code_version": "c" * 64,
+        "weights_sha256": "e" * 64,
+        "feature_versions": {"features/small": "d" * 64},
+        "configuration": {"hidden": 16, "seed": 1},
+    }
+    return BundleContents(
+        module=Net(fitted),
+        fitted=fitted,
+        objective=objective,
+        rows=rows,
+        lineage=Lineage(**{**lineage, **changes}),
+        metrics={"validation_loss": 0.5},
+    )

@@ -1,0 +1,196 @@
+"""Bundles: the graph answers as torch does, from raw columns, and the same weights give the same digest."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from ml_assets.release.bundle import TOLERANCE, BundleContents, ParityBroken, build_bundle, torch_predictions
+from ml_assets.release.facts import BundleFacts
+from ml_assets.release.golden import MOST_ROWS, golden_rows
+from ml_assets.release.runtime import ServingModel
+from ml_assets.release.store import FILES, Bundle, BundleDamaged, BundleMissing, BundleStore, digest_of
+
+NUMBERS = st.one_of(st.none(), st.floats(-1e4, 1e4, width=32), st.just(float("nan")))
+WORDS = st.one_of(
+    st.none(), st.sampled_from(["AA", "B6", "Ünited", "", "∅", "nobody", "a\nb", "🛫"]), st.text()
+)
+
+
+@pytest.fixture(scope="module")
+def served(bundle: Bundle) -> ServingModel:
+    return ServingModel.load(bundle.folder)
+
+
+@given(
+    columns=st.integers(1, 40).flatmap(
+        lambda n: st.fixed_dictionaries(
+            {
+                "hour": st.lists(st.one_of(st.none(), st.integers(-(2**40), 2**40)), min_size=n, max_size=n),
+                "distance": st.lists(NUMBERS, min_size=n, max_size=n),
+                "is_late": st.lists(st.one_of(st.none(), st.booleans()), min_size=n, max_size=n),
+                "delay": st.lists(NUMBERS, min_size=n, max_size=n),
+                "carrier": st.lists(WORDS, min_size=n, max_size=n),
+                "gate": st.lists(st.one_of(st.none(), st.integers(-3, 60)), min_size=n, max_size=n),
+            }
+        )
+    )
+)
+def test_graph_answers_as_torch_on_any_raw_rows(
+    served: ServingModel, contents: BundleContents, columns: dict[str, list[object]]
+) -> None:
+    types = {"hour": pl.Int64, "is_late": pl.Boolean, "carrier": pl.String, "gate": pl.Int64}
+    frame = pl.DataFrame(columns, schema_overrides={**types, "distance": pl.Float64, "delay": pl.Float64})
+    expected = torch_predictions(contents.module, contents.fitted, contents.objective, frame)
+    predicted = served.predict(frame)
+    assert predicted.shape == (frame.height,)
+    assert predicted.dtype == np.float64
+    np.testing.assert_allclose(predicted, expected, rtol=0, atol=TOLERANCE)
+    alone = [served.predict_row(row) for row in frame.iter_rows(named=True)]
+    np.testing.assert_allclose(alone, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("numeric", "category", "objective"),
+    [(["hour", "delay"], [], "regression"), ([], ["carrier"], "binary")],
+    ids=["numbers only, values", "categories only, probabilities"],
+)
+def test_models_of_one_kind_of_column(
+    make_contents: Callable[..., BundleContents],
+    tmp_path: Path,
+    rows: pl.DataFrame,
+    numeric: list[str],
+    category: list[str],
+    objective: str,
+) -> None:
+    contents = make_contents(numeric, category, objective)
+    served = ServingModel.load(build_bundle(contents, BundleStore(tmp_path)).folder)
+    expected = torch_predictions(contents.module, contents.fitted, objective, rows)
+    np.testing.assert_allclose(served.predict(rows), expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(served.predict(rows[3]), expected[3:4], rtol=0, atol=TOLERANCE)
+    assert served.predict(rows.clear()).shape == (0,)
+
+
+def test_an_empty_text_that_is_a_category_is_not_null(
+    make_contents: Callable[..., BundleContents], tmp_path: Path, rows: pl.DataFrame
+) -> None:
+    words = rows.with_columns(pl.col("carrier").replace("AA", ""))
+    contents = make_contents([], ["carrier"], "binary")
+    contents = BundleContents(**{**vars(contents), "rows": words})
+    vocabulary = ("", "B6", "Ünited", "true")
+    state = type(contents.fitted.categorical[0])(name="carrier", vocabulary=vocabulary)
+    fitted = type(contents.fitted)(numeric=(), categorical=(state,))
+    contents = BundleContents(**{**vars(contents), "fitted": fitted})
+    served = ServingModel.load(build_bundle(contents, BundleStore(tmp_path)).folder)
+    empty, null = served.predict(pl.DataFrame({"carrier": ["", None]}))
+    assert empty != null
+    expected = torch_predictions(contents.module, fitted, "binary", words)
+    np.testing.assert_allclose(served.predict(words), expected, rtol=0, atol=TOLERANCE)
+
+
+def test_same_contents_give_the_same_digest_and_are_stored_once(
+    bundle: Bundle, contents: BundleContents, store: BundleStore
+) -> None:
+    again = build_bundle(contents, store)
+    assert again.digest == bundle.digest
+    assert [path.name for path in store.root.iterdir()] == [bundle.digest]
+
+
+def test_other_weights_give_another_digest(contents: BundleContents, tmp_path: Path, bundle: Bundle) -> None:
+    torch.manual_seed(12)
+    other = type(contents.module)(contents.fitted)
+    changed = build_bundle(BundleContents(**{**vars(contents), "module": other}), BundleStore(tmp_path))
+    assert changed.digest != bundle.digest
+
+
+def test_bundle_says_nothing_of_the_machine_it_was_made_on(bundle: Bundle) -> None:
+    for name in FILES:
+        content = (bundle.folder / name).read_bytes()
+        assert str(Path.home()).encode() not in content
+        assert str(Path(torch.__file__).parent).encode() not in content
+    graph = onnx.load(bundle.folder / "model.onnx")
+    assert not any(node.metadata_props or node.doc_string for node in graph.graph.node)
+    assert [entry.name for entry in graph.graph.input] == [
+        "hour", "distance", "is_late", "delay", "carrier", "gate",
+    ]  # fmt: skip
+
+
+def test_facts_survive_the_file(bundle: Bundle, contents: BundleContents) -> None:
+    facts = BundleFacts.read(bundle.folder)
+    assert facts == bundle.facts
+    assert facts.lineage == contents.lineage
+    assert facts.fitted.digest == contents.fitted.digest
+    assert {column.name: (column.kind, column.dtype) for column in facts.inputs} == {
+        "hour": ("numeric", "int64"),
+        "distance": ("numeric", "float32"),
+        "is_late": ("numeric", "boolean"),
+        "delay": ("numeric", "float64"),
+        "carrier": ("category", "string"),
+        "gate": ("category", "int64"),
+    }
+
+
+def test_weights_file_holds_the_module(bundle: Bundle, contents: BundleContents) -> None:
+    stored = load_file(bundle.folder / "model.safetensors")
+    state = contents.module.state_dict()
+    assert stored.keys() == state.keys()
+    assert all(np.array_equal(stored[name], state[name].numpy()) for name in stored)
+
+
+def test_building_leaves_the_module_in_training_mode(bundle: Bundle, contents: BundleContents) -> None:
+    assert contents.module.training
+
+
+def test_golden_rows_hold_nulls_and_words_nobody_has_seen(
+    rows: pl.DataFrame, contents: BundleContents
+) -> None:
+    golden = golden_rows(rows, contents.fitted)
+    assert golden.height <= MOST_ROWS
+    assert "label" not in golden.columns
+    assert all(golden[name].null_count() for name in golden.columns)
+    assert not set(golden["carrier"]) <= {*contents.fitted.categorical[0].vocabulary, None}
+    assert golden.equals(golden_rows(rows, contents.fitted))
+    with pytest.raises(ValueError, match="pass the holdout"):
+        golden_rows(rows.clear(), contents.fitted)
+
+
+def test_graph_that_differs_from_torch_is_not_stored(
+    make_contents: Callable[..., BundleContents], tmp_path: Path
+) -> None:
+    contents = make_contents(["delay"], [], "regression")
+
+    class Fickle(type(contents.module)):
+        """Answers otherwise while it is exported, as an operation with a wrong translation would."""
+
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+            return super().forward(numeric, category) + (0.01 if torch.compiler.is_exporting() else 0.0)
+
+    store = BundleStore(tmp_path / "bundles")
+    with pytest.raises(ParityBroken, match=r"largest difference 0\.01, allowed 1e-06"):
+        build_bundle(BundleContents(**{**vars(contents), "module": Fickle(contents.fitted)}), store)
+    assert list(store.root.iterdir()) == []
+
+
+def test_store_refuses_missing_and_damaged_bundles(bundle: Bundle, copied: Path, tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "store")
+    store.root.mkdir()
+    with pytest.raises(BundleMissing, match="materialize the model again"):
+        store.open("0" * 64)
+    copied.rename(store.root / bundle.digest)
+    assert store.open(bundle.digest).facts == bundle.facts
+    facts = store.root / bundle.digest / "bundle.json"
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "metrics": {"auc": 0.99}}))
+    with pytest.raises(BundleDamaged, match="have digest"):
+        store.open(bundle.digest)
+    facts.unlink()
+    with pytest.raises(BundleDamaged, match=re.escape("lacks bundle.json")):
+        digest_of(store.root / bundle.digest)

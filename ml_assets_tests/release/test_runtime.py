@@ -1,0 +1,90 @@
+"""Serving: what is refused, at load and at prediction, and that a bundle stands alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from safetensors.numpy import load_file
+
+from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused, ServingModel
+from ml_assets.release.store import Bundle
+
+
+def test_changed_weights_are_refused_at_load(copied: Path) -> None:
+    graph = copied / "model.onnx"
+    content = bytearray(graph.read_bytes())
+    weights = load_file(copied / "model.safetensors")["net.4.weight"].tobytes()
+    place = content.index(weights)
+    content[place : place + len(weights)] = bytes(len(weights))
+    graph.write_bytes(bytes(content))
+    with pytest.raises(GoldenMismatch, match=r"answers its \d+ golden rows differently"):
+        ServingModel.load(copied)
+
+
+def test_changed_vocabulary_order_is_refused_at_load(copied: Path) -> None:
+    graph = (copied / "model.onnx").read_bytes()
+    assert graph.count(b"AA") == 1
+    (copied / "model.onnx").write_bytes(graph.replace(b"AA", b"ZZ"))
+    with pytest.raises(GoldenMismatch):
+        ServingModel.load(copied)
+
+
+def test_changed_golden_answer_is_refused_at_load(copied: Path) -> None:
+    path = copied / "golden.parquet"
+    golden = pl.read_parquet(path)
+    golden.with_columns(pl.col("__prediction__") + 1e-4).write_parquet(path)
+    with pytest.raises(GoldenMismatch, match=r"largest difference 0\.0001"):
+        ServingModel.load(copied)
+
+
+def test_folder_of_another_kind_is_refused(copied: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleRefused, match="not a bundle"):
+        ServingModel.load(tmp_path)
+    facts = json.loads((copied / "bundle.json").read_text())
+    (copied / "bundle.json").write_text(json.dumps({**facts, "format": 99}))
+    with pytest.raises(BundleRefused, match="format 99"):
+        ServingModel.load(copied)
+
+
+def test_missing_column_is_named(bundle: Bundle, rows: pl.DataFrame) -> None:
+    served = ServingModel.load(bundle.folder)
+    with pytest.raises(InputRefused, match=r"columns \['delay'\] are missing"):
+        served.predict(rows.drop("delay"))
+    with pytest.raises(InputRefused, match="column 'delay' is missing"):
+        served.predict_row(rows.drop("delay").row(0, named=True))
+
+
+def test_text_for_a_number_is_named(bundle: Bundle, rows: pl.DataFrame) -> None:
+    served = ServingModel.load(bundle.folder)
+    with pytest.raises(InputRefused, match="column 'delay' is String"):
+        served.predict(rows.with_columns(pl.lit("12").alias("delay")))
+    with pytest.raises(InputRefused, match="something else"):
+        served.predict_row({**rows.row(0, named=True), "delay": "soon"})
+
+
+def test_large_frames_are_cut_without_a_seam(
+    bundle: Bundle, rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = ServingModel.load(bundle.folder)
+    whole = served.predict(rows)
+    monkeypatch.setattr("ml_assets.release.runtime._ROWS_AT_ONCE", 71)
+    np.testing.assert_allclose(served.predict(rows), whole, rtol=0, atol=1e-7)
+
+
+def test_bundle_serves_where_the_project_is_not_installed(bundle: Bundle, rows: pl.DataFrame) -> None:
+    expected = ServingModel.load(bundle.folder).predict(rows[:1])[0]
+    program = (
+        "import sys; sys.modules['ml_assets'] = sys.modules['resources'] = sys.modules['torch'] = None\n"
+        "from pathlib import Path; import polars as pl; from runtime import ServingModel\n"
+        "model = ServingModel.load(Path.cwd())\n"
+        "golden = pl.read_parquet('golden.parquet')\n"
+        "print(float(model.predict(golden)[0]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program], cwd=bundle.folder, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) == pytest.approx(expected, abs=1e-7)
