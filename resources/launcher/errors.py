@@ -1,28 +1,46 @@
-"""How a training fails, as types whose message says what happened and what to do."""
+"""How a training fails, as types whose message says what happened and what to do.
+
+A worker raises the final ones itself and ends with their exit code; the launcher raises them again from it.
+"""
+
+from typing import ClassVar
+
+from resources.launcher.job import ExitCode
 
 
 class TrainingFailed(Exception):
     """Base. `final` tells whether another attempt of the same job can help."""
 
-    final = False
+    final: ClassVar[bool] = False
+    exit_code: ClassVar[ExitCode | None] = None
+    """How a worker that raised this ends; None for what only a launcher raises."""
 
 
 class BadConfiguration(TrainingFailed):
     """Settings the worker refuses (exit 64)."""
 
     final = True
+    exit_code = ExitCode.BAD_CONFIGURATION
 
 
 class Diverged(TrainingFailed):
     """The loss or a gradient was not finite (exit 65); the last valid checkpoint is kept."""
 
     final = True
+    exit_code = ExitCode.DIVERGED
 
 
 class InputChanged(TrainingFailed):
     """A shard is missing or its digest differs from the manifest (exit 66)."""
 
     final = True
+    exit_code = ExitCode.INPUT_CHANGED
+
+
+class Preempted(TrainingFailed):
+    """SIGTERM came and a checkpoint was saved (exit 75); going on costs nothing of the budget."""
+
+    exit_code = ExitCode.PREEMPTED
 
 
 class AttemptsExhausted(TrainingFailed):

@@ -108,7 +108,13 @@ class TrainingJob:
         for place in ("partition", "snapshot"):
             del facts[place]
         # How often a checkpoint is written or a job retried does not change what is learned.
-        for name in ("checkpoint_steps", "checkpoint_minutes", "keep_checkpoints", "metric_steps", "max_attempts"):
+        for name in (
+            "checkpoint_steps",
+            "checkpoint_minutes",
+            "keep_checkpoints",
+            "metric_steps",
+            "max_attempts",
+        ):
             del facts["settings"][name]
         canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -120,8 +126,9 @@ class TrainingJob:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`."""
-        facts = json.loads(text)
-        return cls(**{**facts, "settings": TrainingSettings(**facts["settings"])})
+        facts: dict[str, Any] = json.loads(text)
+        settings = TrainingSettings(**facts.pop("settings"))
+        return cls(**facts, settings=settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,5 +158,6 @@ class TrainingResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read `result.json`."""
-        facts = json.loads(path.read_text())
-        return cls(**{**facts, "resumed_from_steps": tuple(facts["resumed_from_steps"])})
+        facts: dict[str, Any] = json.loads(path.read_text())
+        resumed_from_steps: tuple[int, ...] = tuple(facts.pop("resumed_from_steps"))
+        return cls(**facts, resumed_from_steps=resumed_from_steps)

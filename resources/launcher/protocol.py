@@ -1,24 +1,43 @@
 """The launcher protocol: run one job somewhere, report as it goes, own its attempts."""
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from resources.launcher.job import TrainingJob, TrainingResult
+
+_PREFIX = "@event "
+"""Tells an event from what a model or a library prints: one line, one `write`, so that ranks do not mix."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingEvent:
-    """One JSON line of rank 0."""
+    """One JSON line of a worker, nearly always of rank 0."""
 
     kind: str
-    """`started`, `metrics`, `checkpoint`, `epoch`, `resumed` or `finished`."""
+    """`started`, `resumed`, `metrics`, `epoch`, `checkpoint`, `finished` or `failed` (from any rank)."""
     step: int
     time: float
     """Seconds since the epoch, UTC."""
     values: dict[str, Any]
-    """For `metrics` and `epoch`: metric name → number."""
+    """For `metrics` and `epoch`: metric name → number. For `started`: `world_size`, `pids`, `steps`. For
+    `failed`: `error` and `message`."""
+
+    def to_line(self) -> str:
+        """The line a worker writes, without a newline."""
+        return _PREFIX + json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_line(cls, line: str) -> Self | None:
+        """The event in a line of output, or None where the line is a log line."""
+        if not line.startswith(_PREFIX):
+            return None
+        try:
+            return cls(**json.loads(line.removeprefix(_PREFIX)))
+        except (ValueError, TypeError):  # cut off by the death of the worker: a log line then
+            return None
 
 
 class TrainingLauncher(Protocol):

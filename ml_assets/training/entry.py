@@ -1,0 +1,70 @@
+"""What a rank does from its first line to its exit code.
+
+Here: the frame around the loop. Not here: starting ranks (torchrun), the loop itself.
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from ml_assets.training.attempts import record_attempt
+from ml_assets.training.events import emit
+from ml_assets.training.group import Group, PeerFailed, join_group
+from ml_assets.training.loop import fit
+from ml_assets.training.result import write_result
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.run import prepare
+from ml_assets.training.stop import StopRequest, end_with_parent
+from resources.launcher.errors import TrainingFailed
+from resources.launcher.job import TrainingJob
+
+
+def main(job_file: str, folder: str) -> None:
+    """Train the job in `job_file` as one of torchrun's ranks; ends the process with an `ExitCode`.
+
+    Errors that are no `TrainingFailed` go through to torchrun, which ends the other ranks; such an attempt
+    is made again.
+    """
+    end_with_parent()
+    stop = StopRequest()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        job = TrainingJob.from_json(Path(job_file).read_text())
+        with join_group(job.settings.workers) as group:
+            _train(job, Path(folder), group, stop)
+    except TrainingFailed as error:
+        emit("failed", 0, error=type(error).__name__, message=str(error))
+        sys.exit(error.exit_code or 1)
+    except PeerFailed as error:
+        sys.exit(error.code)
+
+
+def _train(job: TrainingJob, folder: Path, group: Group, stop: StopRequest) -> None:
+    run = group.all_succeed(lambda: prepare(job, folder, group))
+    run.resume()
+    first_step = run.progress.step
+    attempt = record_attempt(folder, first_step, group.world_size).number if group.is_first else 0
+    attempt = group.from_first(attempt)
+    pids = group.gather(os.getpid())
+    if group.is_first:
+        emit(
+            "started",
+            first_step,
+            world_size=group.world_size,
+            pids=pids,
+            steps=run.total_steps,
+            attempt=attempt,
+        )
+        if first_step:
+            emit("resumed", first_step, attempt=attempt)
+    fit(run, RowLog(folder, attempt, group.rank), stop)
+    if group.is_first:
+        result = write_result(run)
+        emit(
+            "finished",
+            result.steps,
+            best_step=result.best_step,
+            best_validation_loss=result.best_validation_loss,
+            seconds=result.seconds,
+        )

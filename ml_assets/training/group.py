@@ -1,0 +1,120 @@
+"""The ranks of a job: joining them, and the few things they must agree on.
+
+Here: the process group, the device of a rank, determinism, agreement. Not here: starting the processes
+(torchrun), averaging gradients (DistributedDataParallel in the loop).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch and safetensors are partial)
+
+import hashlib
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import distributed
+
+from resources.launcher.errors import BadConfiguration, TrainingFailed
+from resources.launcher.job import ExitCode
+
+_TIMEOUT = timedelta(seconds=120)
+"""Of every collective: a rank that waits longer ends, and the job resumes from its checkpoint."""
+
+T = TypeVar("T")
+
+
+class PeerFailed(Exception):
+    """Another rank found a final failure and has reported it; this one ends with the same code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"another rank ended with exit code {code}")
+        self.code = code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """This process among the workers of a job."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 writes files and events for all."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Element-wise sums over the ranks, the same numbers on each of them."""
+        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(totals)
+        return totals.tolist()  # waits for the device: what comes back decides what the host does next
+
+    def copy_from_first(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Overwrite `tensors` by those of rank 0."""
+        for tensor in tensors:
+            distributed.broadcast(tensor, 0)
+
+    def gather(self, value: int) -> list[int]:
+        """`value` of every rank, by rank."""
+        mine = torch.tensor([value], dtype=torch.int64, device=self.device)
+        everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
+        distributed.all_gather(everyone, mine)
+        return [int(tensor.item()) for tensor in everyone]
+
+    def from_first(self, value: int) -> int:
+        """`value` of rank 0, on every rank."""
+        return self.gather(value)[0]
+
+    def all_succeed(self, action: Callable[[], T]) -> T:
+        """Do `action` on every rank; where it is a final failure on one of them, none goes on.
+
+        The failing rank raises its own error, the others `PeerFailed` with its exit code: else they would
+        wait for it until the timeout, and end with a code that is retried.
+        """
+        try:
+            result = action()
+        except TrainingFailed as error:
+            self.gather(error.exit_code or 1)
+            raise
+        code = max(self.gather(ExitCode.DONE))
+        if code:
+            raise PeerFailed(code)
+        return result
+
+
+@contextmanager
+def join_group(workers: int) -> Generator[Group]:
+    """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
+
+    A rank uses its own GPU where each rank of this machine has one, else one CPU thread. Raises
+    `BadConfiguration` where torchrun started another number of ranks than `workers`.
+    """
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    torch.set_num_threads(1)  # another number of threads adds up in another order: other bits
+    torch.use_deterministic_algorithms(True)
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
+    try:
+        group = Group(rank=distributed.get_rank(), world_size=distributed.get_world_size(), device=device)
+        if group.world_size != workers:
+            raise BadConfiguration(
+                f"{group.world_size} ranks were started for {workers} workers: start a job by its launcher"
+            )
+        yield group
+        distributed.barrier()  # nobody leaves, and takes connections along, while another still needs them
+    finally:
+        distributed.destroy_process_group()
+
+
+def derived_seed(*facts: int) -> int:
+    """A 63-bit seed from integers, the same on every machine (Python's `hash` is not)."""
+    digest = hashlib.blake2b(",".join(map(str, facts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,95 @@
+"""The torch module of a job: built from its configuration, filled with trained weights, asked for
+predictions.
+
+For workers, evaluation and export alike, so that nobody rebuilds a model in another way. Not here: training
+it.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch and safetensors are partial)
+
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ml_assets.snapshots.reader import InputSpec, Rows
+from ml_assets.training.objectives import objective_of
+from ml_assets.training.preprocess import FullModel
+from resources.launcher.errors import BadConfiguration
+from resources.launcher.job import TrainingJob
+
+
+def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
+    """The untrained model; its first weights depend on the job's seed alone.
+
+    Raises `BadConfiguration` where the model function cannot be imported, refuses its hyperparameters, or
+    returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`.
+    """
+    module_name, _, function_name = job.model_function.rpartition(".")
+    try:
+        function = getattr(import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadConfiguration(
+            f"model function {job.model_function!r} cannot be imported: {error}. "
+            "Write package.module.function, importable where the job was launched"
+        ) from error
+    torch.manual_seed(job.seed)
+    try:
+        core = function(inputs, **job.hyperparameters)
+    except (TypeError, ValueError) as error:
+        raise BadConfiguration(
+            f"{job.model_function} refuses hyperparameters {job.hyperparameters}: {error}"
+        ) from error
+    if not isinstance(core, nn.Module):
+        raise BadConfiguration(f"{job.model_function} returned {type(core).__name__}, not a torch.nn.Module")
+    model = FullModel(inputs, core)
+    _check_output(job, model, inputs)
+    return model
+
+
+def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
+    """The trained model on the CPU, in evaluation mode, from a `model.safetensors` of this job."""
+    from safetensors.torch import load_file
+
+    model = build_model(job, inputs)
+    model.load_state_dict(load_file(weights))
+    return model.eval()
+
+
+def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) -> NDArray[np.float64]:
+    """Probability (`binary`) or value (`regression`) of each row, `[rows]` float64, on the CPU."""
+    prediction = objective_of(objective).prediction
+    out = np.empty(len(rows), dtype=np.float64)
+    with torch.inference_mode():
+        for at in range(0, len(rows), batch):
+            # Copies: torch warns about, and must not get, views of a read-only mapping.
+            numeric = torch.from_numpy(rows.numeric[at : at + batch].copy())
+            category = torch.from_numpy(rows.category[at : at + batch].astype(np.int64))
+            out[at : at + batch] = prediction(model(numeric, category).double()).numpy()
+    return out
+
+
+def _check_output(job: TrainingJob, model: FullModel, inputs: InputSpec) -> None:
+    rows = 2  # not 1, which a batch norm refuses and a squeeze hides
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(
+                torch.zeros(rows, len(inputs.numeric)),
+                torch.zeros(rows, len(inputs.categorical), dtype=torch.int64),
+            )
+    except (RuntimeError, IndexError, TypeError) as error:
+        raise BadConfiguration(
+            f"{job.model_function} does not take the columns of the snapshot: {error}"
+        ) from error
+    finally:
+        model.train()
+    if output.shape != (rows,):
+        raise BadConfiguration(
+            f"{job.model_function} gave an output of shape {tuple(output.shape)} for {rows} rows: it must be "
+            f"({rows},), one number a row; squeeze the last dimension"
+        )

@@ -1,0 +1,54 @@
+"""What a finished job leaves: `model.safetensors` with the best weights, then `result.json`.
+
+Not here: reading them (load, resources.launcher.job).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch and safetensors are partial)
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ml_assets.snapshots.reader import file_sha256
+from ml_assets.training.attempts import read_attempts
+from ml_assets.training.run import Run
+from resources.launcher.job import TrainingResult
+
+WEIGHTS = "model.safetensors"
+RESULT = "result.json"
+
+
+def write_result(run: Run) -> TrainingResult:
+    """Write both files, the result last: where it exists, everything it names does."""
+    from safetensors.torch import save_file
+
+    progress = run.progress
+    weights = run.folder / WEIGHTS
+    best = run.checkpoints.load(progress.best_step)["model"]
+    _replace(weights, lambda path: save_file({name: t.contiguous() for name, t in best.items()}, path))
+    attempts = read_attempts(run.folder)
+    result = TrainingResult(
+        fingerprint=run.job.fingerprint,
+        weights=str(weights),
+        weights_sha256=file_sha256(weights),
+        best_step=progress.best_step,
+        best_validation_loss=progress.best_loss,
+        steps=progress.step,
+        epochs=progress.step // run.order.steps_per_epoch,
+        world_size=run.group.world_size,
+        rows_per_second=progress.step * run.order.rows / run.order.steps_per_epoch / progress.seconds,
+        seconds=progress.seconds,
+        attempts=len(attempts),
+        resumed_from_steps=tuple(attempt.from_step for attempt in attempts[1:]),
+    )
+    _replace(run.folder / RESULT, lambda path: path.write_text(result.to_json()))
+    return result
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    writing = path.with_name(f".{path.name}")
+    write(writing)
+    with writing.open("rb") as file:
+        os.fsync(file.fileno())
+    writing.replace(path)

@@ -1,0 +1,31 @@
+"""Ending early: on SIGTERM after a checkpoint, and at once when the process that started us is gone.
+
+Not here: agreeing with the other ranks and saving (loop), starting processes (torchrun).
+"""
+
+import ctypes
+import signal
+import sys
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class StopRequest:
+    """Whether this process got SIGTERM; the loop looks once a step."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, _signal: int, _frame: FrameType | None) -> None:
+        self.requested = True
+
+
+def end_with_parent() -> None:
+    """On Linux, have the kernel end this process when its parent ends: no rank outlives its agent.
+
+    Elsewhere a rank ends when its next collective fails or times out.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

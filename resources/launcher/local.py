@@ -1,0 +1,180 @@
+"""Training on this machine: the ranks are processes, started by torchrun's agent in a process of its own.
+
+Here: one runner per job, its attempts, its log. Not here: ending processes (process), the lock (lock), what
+the processes do (the worker's command is a string to this module).
+"""
+
+import hashlib
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from resources.launcher.errors import (
+    AttemptsExhausted,
+    BadConfiguration,
+    Diverged,
+    InputChanged,
+    TrainingFailed,
+)
+from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
+from resources.launcher.lock import folder_lock
+from resources.launcher.process import run_process
+from resources.launcher.protocol import TrainingEvent
+
+WORKER = (sys.executable, "-m", "ml_assets.training.torchrun")
+_FINAL: dict[int, type[TrainingFailed]] = {
+    int(error.exit_code): error
+    for error in (BadConfiguration, Diverged, InputChanged)
+    if error.exit_code is not None
+}
+_RESULT, _EVENTS, _LOG = "result.json", "events.jsonl", "log.txt"
+_POLL_SECONDS = 0.2
+_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalLauncher:
+    """`TrainingLauncher` on this machine. A finished job of the same fingerprint is returned at once."""
+
+    command: Sequence[str] = WORKER
+    """Gets the job's file and folder as two more arguments."""
+    grace_seconds: float = 40.0
+    """From SIGTERM to SIGKILL; the agent itself gives the ranks 30 of them to save."""
+
+    def run(
+        self,
+        job: TrainingJob,
+        folder: Path,
+        on_event: Callable[[TrainingEvent], None],
+        on_log: Callable[[str], None],
+    ) -> TrainingResult:
+        """See `TrainingLauncher.run`. Where another process runs this very job, its events are followed
+        until it ends; if it did not finish, this one takes over from its checkpoint.
+
+        Both callbacks are called in the caller's thread; whatever they raise ends the workers.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        follower = _Follower(folder / _EVENTS)
+        while True:
+            if (result := _finished(job, folder)) is not None:
+                return result
+            with folder_lock(folder) as lock:
+                if lock is not None:
+                    # Looked at again: the job may have ended between the two lines above.
+                    return _finished(job, folder) or self._run_attempts(job, folder, lock, on_event, on_log)
+            for event in follower.new_events():
+                on_event(event)
+            time.sleep(_POLL_SECONDS)
+
+    def _run_attempts(
+        self,
+        job: TrainingJob,
+        folder: Path,
+        lock: int,
+        on_event: Callable[[TrainingEvent], None],
+        on_log: Callable[[str], None],
+    ) -> TrainingResult:
+        job_file = folder / "job.json"
+        job_file.write_text(job.to_json())
+        command = (*self.command, str(job_file), str(folder))
+        failures = 0
+        while True:
+            with _Output(folder, on_event, on_log) as output:
+                code = run_process(command, lock, self.grace_seconds, output.take)
+                if code == ExitCode.DONE:
+                    return TrainingResult.read(folder / _RESULT)
+                if code in _FINAL:
+                    raise _FINAL[code](output.reason)
+                failures += code != ExitCode.PREEMPTED
+                if failures >= job.settings.max_attempts:
+                    raise AttemptsExhausted(
+                        f"{failures} attempts failed, the last one with {_named(code)}. Its last lines, of "
+                        f"{folder / _LOG}:\n{output.tail}"
+                    )
+                output.take(
+                    f"attempt ended with {_named(code)}, {failures} of {job.settings.max_attempts} failures: "
+                    "going on from the last checkpoint"
+                )
+
+
+class _Output:
+    """Where the lines of one attempt go: callbacks, the log and event files, and what an error will quote."""
+
+    def __init__(
+        self, folder: Path, on_event: Callable[[TrainingEvent], None], on_log: Callable[[str], None]
+    ) -> None:
+        self._log = (folder / _LOG).open("a", buffering=1)
+        self._events = (folder / _EVENTS).open("a", buffering=1)
+        self._on_event, self._on_log = on_event, on_log
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._reason: str | None = None
+
+    @property
+    def tail(self) -> str:
+        """The last log lines."""
+        return "\n".join(self._tail)
+
+    @property
+    def reason(self) -> str:
+        """What the worker said before it ended for good."""
+        return self._reason or self.tail
+
+    def take(self, line: str) -> None:
+        """One line of output."""
+        event = TrainingEvent.from_line(line)
+        if event is None:
+            self._log.write(line + "\n")
+            self._tail.append(line)
+            self._on_log(line)
+            return
+        self._events.write(line + "\n")
+        if event.kind == "failed":
+            self._reason = str(event.values["message"])
+        self._on_event(event)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+        self._events.close()
+
+
+class _Follower:
+    """Reads the event file of a job that another process runs, from its beginning."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def new_events(self) -> list[TrainingEvent]:
+        """Events written since the last call."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._position += len(whole) + len(newline)
+        events = (TrainingEvent.from_line(line) for line in whole.decode().splitlines())
+        return [event for event in events if event is not None]
+
+
+def _finished(job: TrainingJob, folder: Path) -> TrainingResult | None:
+    """The result in `folder`, if it is this job's and its weights are whole."""
+    if not (folder / _RESULT).exists():
+        return None
+    result = TrainingResult.read(folder / _RESULT)
+    weights = Path(result.weights)
+    if result.fingerprint != job.fingerprint or not weights.exists():
+        return None
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return result if digest == result.weights_sha256 else None
+
+
+def _named(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
