@@ -38,9 +38,9 @@ class Violation:
 
 
 def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
-    """Validate one frame that has the contract's columns, plus `PARTITION` where the contract has a key.
+    """Validate one frame: the contract's columns and, where anything has to be unique, `PARTITION`.
 
-    In the contract's order of columns, keys last.
+    In the contract's order of columns, what has to be unique last. `CheckFailed` if a rule cannot be asked.
     """
     from pandera.config import ValidationDepth, config_context
     from pandera.errors import SchemaErrors
@@ -55,11 +55,13 @@ def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
 
 
 def _violation(error: Any) -> Violation:
-    rule = str(getattr(error.check, "name", error.check))
+    rule, _, column = str(getattr(error.check, "name", error.check)).partition(":")
     if not isinstance(error.check_output, pl.DataFrame):
-        raise CheckFailed(f"rule {rule} of column {error.column_name} could not be evaluated: {error}")
+        raise CheckFailed(
+            f"rule {rule} of column {column or error.column_name} could not be evaluated: {error}"
+        )
     passed = error.check_output.to_series().to_numpy()
-    return Violation(rule=rule, column=error.column_name, rows=np.flatnonzero(~passed))
+    return Violation(rule=rule, column=column or error.column_name, rows=np.flatnonzero(~passed))
 
 
 @lru_cache(maxsize=32)
@@ -72,6 +74,7 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
         for name, column in contract.by_name.items()
         if column.unique
     ]
+    # A rule over rows belongs to no column for pandera, so its name says which one it is about.
     return pa.DataFrameSchema(
         {
             # Nullable for pandera, because its own null check keeps every failing row in memory.

@@ -25,16 +25,15 @@ LONGEST = 60
 
 def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) -> Finding:
     """The finding for rows of one partition that break one rule of columns or key."""
-    rule, _, unique = violation.rule.partition(":")
-    if rule in ("duplicate_key", "duplicate_value"):
-        return _repeated(frame, violation, rule, list(contract.key) if rule == "duplicate_key" else [unique])
     if violation.column is None:
-        raise ValueError(f"rule {violation.rule!r} needs a column")
+        return _repeated(frame, violation, list(contract.key))
+    if violation.rule == "duplicate_value":
+        return _repeated(frame, violation, [violation.column])
     column = contract.by_name[violation.column]
     failing = frame.get_column(violation.column).gather(violation.rows)
-    measured, limit, explanation = _WORDS[rule](violation.column, column, failing)
+    measured, limit, explanation = _WORDS[violation.rule](violation.column, column, failing)
     return Finding(
-        rule=rule,
+        rule=violation.rule,
         column=violation.column,
         measured=measured,
         limit=limit,
@@ -84,7 +83,7 @@ def _named(rows: pl.DataFrame, columns: list[str]) -> list[str]:
     return [", ".join(row) for row in zip(*cells, strict=True)] if cells else [""] * rows.height
 
 
-def _repeated(frame: pl.DataFrame, violation: Violation, rule: str, columns: list[str]) -> Finding:
+def _repeated(frame: pl.DataFrame, violation: Violation, columns: list[str]) -> Finding:
     rows = frame.select(columns).with_row_index("row")[violation.rows]
     groups = rows.group_by(columns, maintain_order=True).agg(pl.col("row"))
     first = groups.head(EXAMPLES)
@@ -95,7 +94,7 @@ def _repeated(frame: pl.DataFrame, violation: Violation, rule: str, columns: lis
     what = ", ".join(columns)
     extra = rows.height - groups.height
     return Finding(
-        rule=rule,
+        rule=violation.rule,
         column=what,
         measured=f"{groups.height} values that occur more than once, in {rows.height} rows",
         limit=f"each ({what}) once" if len(columns) > 1 else f"each {what} once",

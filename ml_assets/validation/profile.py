@@ -13,6 +13,8 @@ import polars as pl
 
 BINS = 10
 """Quantile bins of a numeric column."""
+TAILS = (0.01, 0.05, 0.95, 0.99)
+"""Further quantiles: `drift.py` takes rows as evenly spread in a bin, in the outermost far from true."""
 FEW = 24
 """A column with at most so many different values is counted value by value; of others the most frequent."""
 
@@ -24,7 +26,7 @@ def profile(frame: pl.DataFrame, bins: int = BINS) -> dict[str, Any]:
 
     * `nulls`: rows without a value, NaN included; `infinite`, where there are any
     * numbers: `min`, `max`, `mean` (all of finite values), then `values` or, where more than `FEW` differ,
-      `edges` (at most `bins` - 1 inner quantiles, ascending) and `counts` (one more: rows up to and including
+      `edges` (inner quantiles and `TAILS`, ascending) and `counts` (one more: rows up to and including
       each edge, then the rest)
     * strings and booleans: `distinct`, `values` (the most frequent), `others` (rows with another value)
     * dates and times: `min`, `max` (ISO 8601; of times in UTC)
@@ -85,7 +87,8 @@ def _distribution(values: Floats, bins: int) -> dict[str, Any]:
         bounds = [0, *begins.tolist(), size]
         counted = [[float(values[low]), high - low] for low, high in pairwise(bounds)]
         return {"values": sorted(counted, key=lambda one: (-one[1], one[0]))}
-    quantiles = values[(np.arange(1, bins) * (size - 1)) // bins].tolist()
+    shares = np.array(sorted({*TAILS, *(step / bins for step in range(1, bins))}))
+    quantiles = values[(shares * (size - 1)).astype(np.intp)].tolist()
     edges = sorted({_short(edge) for edge in quantiles})
     below = [0, *np.searchsorted(values, edges, side="right").tolist(), size]
     return {"edges": edges, "counts": [high - low for low, high in pairwise(below)]}

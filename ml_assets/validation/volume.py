@@ -6,6 +6,7 @@ Where the history comes from belongs to the ledger (`volumes`): rows of partitio
 import statistics
 from collections.abc import Mapping
 from datetime import date
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -87,8 +88,6 @@ def volume_findings(
             found[key] = finding
         if finding is None or not finding.blocks:
             known[key] = rows[key]
-        else:
-            known.pop(key, None)
     return found
 
 
@@ -114,16 +113,15 @@ def _usual(key: str, history: Mapping[str, int], rule: VolumeRule) -> tuple[floa
     if rule.kind == "previous":
         before = max((day for day in past if day < today), default=None)
         return (past[before], f"the partition before it, {before}") if before else (0, "")
-    same = sorted(day for day in past if day < today and day.weekday() == today.weekday())[
-        -rule.min_history :
-    ]
-    if len(same) < rule.min_history:
+    same = sorted(day for day in past if day < today and day.weekday() == today.weekday())
+    last = same[-rule.min_history :]
+    if len(last) < rule.min_history:
         return 0, ""
-    return statistics.median(
-        past[day] for day in same
-    ), f"the median of the last {rule.min_history} {today:%A}s"
+    median = statistics.median(past[day] for day in last)
+    return median, f"the median of the last {rule.min_history} {today:%A}s"
 
 
+@lru_cache(maxsize=10_000)
 def _as_date(key: str) -> date | None:
     try:
         return date.fromisoformat(key)

@@ -45,9 +45,9 @@ def test_every_row_of_a_string_column_is_counted_once(values: list[str | None]) 
     assert column["distinct"] == len({value for value in values if value is not None})
 
 
-def test_quantiles_split_evenly() -> None:
+def test_quantiles_split_evenly_and_finer_in_the_tails() -> None:
     column = profile(pl.DataFrame({"x": range(1000)}))["columns"]["x"]
-    assert column["counts"] == [100] * 10
+    assert column["counts"] == [10, 40, 50, *[100] * 8, 50, 40, 10]
     assert column["mean"] == 499.5
 
 

@@ -107,6 +107,12 @@ def test_empty_partition_blocks_unless_it_is_legal() -> None:
     assert volume_finding("2013-02-05", 100, weeks, legal) is None
 
 
+def test_rejected_correction_leaves_the_version_that_stands_in_the_history() -> None:
+    history = {"2013-01-01": 100, "2013-01-08": 150}
+    found = volume_findings({"2013-01-08": 500, "2013-01-15": 150}, history, VolumeRule(min_history=1))
+    assert sorted(found) == ["2013-01-08"]
+
+
 def test_weekly_partitions_are_judged_by_the_last_weeks() -> None:
     weeks = {str(date(2013, 1, 7) + timedelta(weeks=week)): 100 for week in range(4)}
     assert volume_finding("2013-02-04", 110, weeks, RULE) is None
