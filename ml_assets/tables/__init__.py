@@ -12,6 +12,7 @@ Used from outside:
     reader.py        TableReader.at(store, "main"): keys, digests, manifest(s), scan, input_digests
     publish.py       publish(store, ledger, spec, incoming, run) -> PublishResult(merged, rejected, failed,
                      commit_id)
+    derive.py        partitions computed from other tables
     accept.py        accept_partition(store, ledger, table, key, author, reason)
     guard.py         judge_window(reader, ledger, table, keys) -> WindowVerdict(missing, rejected, stale)
     code_version.py  code_version(function): changes with the code, not with comments or layout

@@ -20,9 +20,11 @@ class WindowVerdict:
     keys: int
     """How many partitions were looked at."""
     missing: tuple[str, ...]
-    """Not on main, and no attempt was rejected."""
+    """Not on main, and the newest attempt, if any, was not rejected."""
     rejected: Mapping[str, str]
-    """Key → why its newest attempt was rejected, also where an older version stands on main."""
+    """Key → why it may not be used: its newest attempt was rejected (also where an older version stands on
+    main), or its columns are not those of the last of these partitions, so that they cannot be read together.
+    """
     stale: Mapping[str, str]
     """Key → which inputs are not what it was made from any more."""
 
@@ -59,7 +61,8 @@ def judge_window(reader: TableReader, ledger: Ledger, table: str, keys: Sequence
     """The verdict on `keys` of `table` at the reader's commit."""
     present = reader.digests(table)
     newest = ledger.newest_verdicts(table, keys)
-    rejected = {key: _why(newest[key]) for key in keys if key in newest and newest[key].blocks}
+    rejected = _other_columns(reader, table, [key for key in keys if key in present])
+    rejected |= {key: _why(newest[key]) for key in keys if key in newest and newest[key].blocks}
     return WindowVerdict(
         table=table,
         keys=len(keys),
@@ -90,6 +93,21 @@ def stale_partitions(reader: TableReader, table: str, keys: Sequence[str]) -> di
         ]
         if reasons:
             found[key] = name_some(reasons, 3)
+    return found
+
+
+def _other_columns(reader: TableReader, table: str, keys: Sequence[str]) -> dict[str, str]:
+    """Key → how its columns differ from those of the last of `keys` (all must exist)."""
+    if not keys:
+        return {}
+    manifests = reader.manifests(table, keys)
+    newest = manifests[keys[-1]]
+    found: dict[str, str] = {}
+    for key, manifest in manifests.items():
+        if manifest.schema_hash != newest.schema_hash:
+            differing = sorted(name for name, _ in set(manifest.schema.items()) ^ set(newest.schema.items()))
+            what = f"differs in {name_some(dict.fromkeys(differing))}" if differing else "has another order"
+            found[key] = f"its schema is not that of {newest.key}: {what}; it was made by another contract"
     return found
 
 

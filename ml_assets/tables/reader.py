@@ -3,7 +3,8 @@
 A content digest follows from paths and SHA-256s alone, so "what changed over a year" is one listing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 import polars as pl
 
@@ -115,7 +116,7 @@ class TableReader:
         return self._files[table]
 
 
-def name_some(keys: Sequence[str], limit: int = 5) -> str:
+def name_some(keys: Collection[str], limit: int = 5) -> str:
     """`keys` for a sentence: all of a few, the first of many and how many more."""
-    named = ", ".join(keys[:limit])
+    named = ", ".join(islice(keys, limit))
     return named if len(keys) <= limit else f"{named} and {len(keys) - limit} more"

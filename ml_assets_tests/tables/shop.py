@@ -86,11 +86,3 @@ class Place:
             frames = [Incoming(key=key, data=frame) for key, frame in frames.items()]
         facts = RunFacts(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
         return publish(self.store, self.ledger, spec(**changes), frames, facts)
-
-
-def publish_days(folder: Path, start: int, count: int, run: str, factor: float = 1.0) -> None:
-    """What a process of a test does: publish days one by one, then all of them once more together."""
-    place = Place(folder)
-    for key in keys(count, start):
-        place.publish({key: day(key, factor=factor)}, run)
-    place.publish({key: day(key, factor=factor) for key in keys(count, start)}, run)

@@ -8,6 +8,7 @@ from ml_assets.tables.guard import WindowVerdict, judge_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts
+from ml_assets.validation.contract import Contract
 from ml_assets_tests.tables import shop
 from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
 
@@ -65,6 +66,17 @@ def test_a_table_nobody_made_is_missing_whole(place: Place) -> None:
     assert _judge(place, FEATURES, keys(2)).missing == tuple(keys(2))
 
 
+def test_partitions_of_an_older_contract_are_named_because_they_cannot_be_read_together(place: Place) -> None:
+    place.publish(days(3))
+    columns = [*shop.RULES["columns"], {"name": "coupon", "dtype": "bool"}]
+    wider = Contract.model_validate(shop.RULES | {"columns": columns})
+    last = keys(4)[3]
+    place.publish({last: day(last).with_columns(coupon=pl.lit(value=True))}, contract=wider)
+    window = _judge(place, ORDERS, keys(4))
+    assert window.to_materialize == tuple(keys(3))
+    assert f"not that of {last}: differs in coupon" in window.rejected[keys(1)[0]]
+
+
 def test_a_changed_input_makes_exactly_its_readers_stale(place: Place) -> None:
     place.publish(days(6))
     _derive(place, "habits", ORDERS, keys(6))
@@ -105,20 +117,16 @@ def test_staleness_reaches_through_tables_made_from_tables(place: Place) -> None
     assert window.stale[keys(4)[2]] == f"{FEATURES} {keys(4)[2]} is stale itself"
 
 
-def test_a_year_is_looked_up_not_read(place: Place) -> None:
-    """The bar is 0.3 s for 337 days; here a second, so that a busy machine does not make it fail."""
+def test_a_year_is_looked_up_and_scanned_in_place(place: Place) -> None:
+    """The bar is 0.3 s for a guard over 337 days; here a second, so that a busy machine does not fail it."""
     place.publish(days(365))
     _derive(place, "habits", ORDERS, keys(337, start=28), lookback=28)
     fresh = Place(place.folder)
     started = time.perf_counter()
-    window = judge_window(TableReader.at(fresh.store), fresh.ledger, FEATURES, keys(337, start=28))
+    reader = TableReader.at(fresh.store)
+    window = judge_window(reader, fresh.ledger, FEATURES, keys(337, start=28))
     assert time.perf_counter() - started < 1.0
     assert window.ok
     assert not window.stale
-
-
-def test_a_year_is_scanned_in_place(place: Place) -> None:
-    place.publish(days(365))
-    reader = TableReader.at(Place(place.folder).store)
     total = reader.scan(ORDERS, keys(365)).select(pl.len(), pl.col("amount").sum()).collect()
     assert total.row(0) == (365 * 40, pl.concat(list(days(365).values()))["amount"].sum())

@@ -20,7 +20,7 @@ from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables import shop
 from ml_assets_tests.tables.corruptions import TEN_WAYS, Columns
 from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
-from resources.ledger import NothingToAccept
+from resources.ledger import Ledger, NothingToAccept
 
 OTHER_TABLE = pl.DataFrame(
     {"station": ["JFK"], "temperature": [3.5], "at": [datetime(2013, 1, 1, tzinfo=UTC)]}
@@ -185,6 +185,27 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: P
 
     other = place.publish({odd: day(odd, rows=11)}, run="other")
     assert list(other.rejected) == [odd], "the word was for the attempt that was accepted"
+
+
+def test_a_death_between_merging_and_recording_an_acceptance_is_finished_by_a_rerun(place: Place) -> None:
+    bad = keys(1)[0]
+    place.publish({bad: day(bad, factor=-1)})
+
+    class DyingLedger(Ledger):
+        def accept(self, *_: object, **__: object):
+            raise KeyboardInterrupt
+
+    ledger = DyingLedger(f"sqlite:///{place.folder / 'ledger.db'}")
+    with pytest.raises(KeyboardInterrupt):
+        accept_partition(place.store, ledger, ORDERS, bad, "ada", "refunds")
+    reader = TableReader.at(place.store)
+    assert reader.keys(ORDERS) == [bad]
+    assert not judge_window(reader, place.ledger, ORDERS, [bad]).ok, (
+        "not accepted until somebody's name stands there"
+    )
+    accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
+    assert place.store.resolve("main") == reader.commit_id
+    assert judge_window(reader, place.ledger, ORDERS, [bad]).ok
 
 
 def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: Place) -> None:

@@ -1,0 +1,55 @@
+"""Processes that publish, for tests of crashes and of concurrency: importable, so that children find it."""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import polars as pl
+
+from ml_assets_tests.tables.shop import Place, day, keys
+
+RESOURCES = f"{os.sep}resources{os.sep}"
+
+
+def context() -> ForkServerContext:
+    """Children of a server that has imported everything and run nothing: quick, and free of threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pandera.polars", "ml_assets.validation.check", __name__])
+    return context
+
+
+def publish_days(folder: Path, start: int, count: int, run: str, factor: float) -> None:
+    """Publish days one by one, then all of them once more together."""
+    place = Place(folder)
+    frames = {key: day(key, factor=factor) for key in keys(count, start)}
+    for key, frame in frames.items():
+        place.publish({key: frame}, run)
+    place.publish(frames, run)
+
+
+def publish_until(folder: Path, frames: Mapping[str, pl.DataFrame], run: str, moment: int | None) -> None:
+    """Publish `frames` and die by SIGKILL at a `moment`: the so many-th call made in the lake or the ledger.
+
+    With None it lives, and writes the number of calls to the file `calls`.
+    """
+    place = Place(folder)
+    calls = itertools.count(1)
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "c_call") and RESOURCES in frame.f_code.co_filename and next(calls) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+    place.publish(frames, run)
+    sys.setprofile(None)
+    if moment is None:
+        (folder / "calls").write_text(str(next(calls) - 1))

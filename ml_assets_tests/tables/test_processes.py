@@ -1,0 +1,119 @@
+"""Several processes publish to one table, or die while they do: nothing is lost, halved or doubled."""
+
+import random
+import signal
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from ml_assets.tables import parquet
+from ml_assets.tables.guard import judge_window
+from ml_assets.tables.reader import TableReader
+from ml_assets_tests.tables import children, shop
+from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
+
+GOOD, BAD = keys(12), keys(2, start=12)
+OLD = {key: day(key, factor=9) for key in [*GOOD[:6], BAD[0]]}
+"""What stands on main before: older versions of some good days and of one that will be bad."""
+NEW = days(12) | {key: day(key).drop("shop") for key in BAD}
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many moments there are to die at."""
+    folder = tmp_path_factory.mktemp("clean")
+    Place(folder).publish(OLD, "before")
+    assert _end(folder, "clean", None) == 0
+    return int((folder / "calls").read_text())
+
+
+def _end(folder: Path, run: str, moment: int | None) -> int | None:
+    child = children.context().Process(target=children.publish_until, args=(folder, NEW, run, moment))
+    child.start()
+    child.join(60)
+    return child.exitcode
+
+
+@pytest.mark.chaos
+def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
+    place: Place, moments: int, chaos_seed: int
+) -> None:
+    rng = random.Random(chaos_seed)
+    place.publish(OLD, "before")
+    before = TableReader.at(place.store).digests(ORDERS)
+    for death in range(3):
+        ended = _end(place.folder, f"death{death}", rng.randint(1, moments * 9 // 10))
+        # The later ones find less to do, and may be done before their moment comes.
+        assert ended == -signal.SIGKILL or (death and ended == 0)
+        _assert_whole(place, before)
+
+    result = place.publish(NEW, "rerun")
+    _assert_whole(place, before)
+    assert list(result.merged) == GOOD
+    assert list(result.rejected) == BAD
+    reader = TableReader.at(place.store)
+    assert reader.keys(ORDERS) == [*GOOD, BAD[0]]
+    expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in GOOD])
+    assert reader.scan(ORDERS, GOOD).collect().equals(expected)
+    assert reader.digests(ORDERS)[BAD[0]] == before[BAD[0]]
+    assert judge_window(reader, place.ledger, ORDERS, [*GOOD, *BAD]).to_materialize == tuple(BAD)
+    for key in NEW:
+        judged = [(row.content_digest, row.status) for row in place.ledger.attempts(ORDERS, key)]
+        assert len(judged) == len(set(judged)) == (2 if key in OLD else 1), "recorded once, whoever died"
+
+    assert place.publish(NEW, "once more").commit_id == result.commit_id
+
+
+def _assert_whole(place: Place, before: dict[str, str]) -> None:
+    """Every partition on main is wholly its old or wholly its new version, with the manifest of that one."""
+    reader = TableReader.at(place.store)
+    for key, digest in reader.digests(ORDERS).items():
+        manifest = reader.manifest(ORDERS, key)
+        assert manifest.content_digest == digest
+        rows = reader.scan(ORDERS, [key]).collect()
+        assert rows.height == manifest.rows == 40
+        version = OLD[key] if digest == before.get(key) else NEW[key]
+        assert rows.equals(parquet.canonical(version, shop.spec().order))
+
+
+def test_two_processes_publishing_other_days_of_one_table_lose_none(place: Place) -> None:
+    _together(place, [(0, 15, "left", 1.0), (15, 15, "right", 1.0)])
+    reader = TableReader.at(place.store)
+    assert reader.keys(ORDERS) == keys(30)
+    expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in keys(30)])
+    assert reader.scan(ORDERS, keys(30)).collect().equals(expected)
+    assert judge_window(reader, place.ledger, ORDERS, keys(30)).ok
+
+
+def test_two_processes_publishing_the_same_days_differently_both_land(place: Place) -> None:
+    _together(place, [(0, 10, "left", 1.0), (0, 10, "right", 2.0)])
+    merged = [c.metadata["run_id"] for c in place.store.log("main", 200) if c.metadata.get("table") == ORDERS]
+    assert {"left", "right"} == set(merged)
+    versions = {factor: {key: day(key, factor=factor) for key in keys(10)} for factor in (1.0, 2.0)}
+    reader = TableReader.at(place.store)
+    for key in keys(10):
+        rows = reader.scan(ORDERS, [key]).collect()
+        assert any(rows.equals(parquet.canonical(v[key], shop.spec().order)) for v in versions.values())
+    assert judge_window(reader, place.ledger, ORDERS, keys(10)).ok
+    assert place.store.branches("audit-") == {}
+
+
+def test_two_processes_publishing_the_same_content_make_one_version(place: Place) -> None:
+    _together(place, [(0, 10, "left", 1.0), (0, 10, "right", 1.0)])
+    assert TableReader.at(place.store).keys(ORDERS) == keys(10)
+    merged = [
+        key for c in place.store.log("main", 200) for key in c.metadata.get("keys", "").split(",") if key
+    ]
+    assert sorted(merged) == keys(10), "each day was merged once"
+
+
+def _together(place: Place, jobs: list[tuple[int, int, str, float]]) -> None:
+    started = [
+        children.context().Process(target=children.publish_days, args=(place.folder, *job)) for job in jobs
+    ]
+    for child in started:
+        child.start()
+    for child in started:
+        child.join(60)
+    assert [child.exitcode for child in started] == [0] * len(jobs)
