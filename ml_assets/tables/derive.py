@@ -117,7 +117,7 @@ def derive(
 ) -> Iterator[Incoming]:
     """Call `function` once per range and hand out its partitions in order.
 
-    `partition_date` is the answer's date column that decides a row's partition. Raises
+    `partition_date` is the answer's date column with the first day of each row's partition. Raises
     `FeatureFunctionError`; what the function itself raises passes through.
     """
     for keys in ranges:
@@ -125,7 +125,7 @@ def derive(
         frames = {table: reader.scan(table, wanted).collect() for table, wanted in needed.items()}
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
-        by_key = _split(function(frames, first, last), keys, cadence, partition_date)
+        by_key = _split(function(frames, first, last), keys, partition_date)
         digests = {table: reader.digests(table) for table in needed}
         for key in keys:
             yield Incoming(
@@ -141,21 +141,20 @@ def _are_neighbours(cadence: Cadence, earlier: str, later: str) -> bool:
     return (first - last).days == 1
 
 
-def _split(rows: pl.DataFrame, keys: Sequence[str], cadence: Cadence, column: str) -> dict[str, pl.DataFrame]:
+def _split(rows: pl.DataFrame, keys: Sequence[str], column: str) -> dict[str, pl.DataFrame]:
     if column not in rows.columns or rows.schema[column] != pl.Date:
         raise FeatureFunctionError(
-            f"the feature function must return a Date column {column!r} that says each row's day; "
+            f"the feature function must return a Date column {column!r}, the first day of each row's partition; "
             f"it returned {', '.join(rows.columns)}"
         )
-    days: list[date] = rows.get_column(column).unique().to_list()
-    stray = sorted({cadence.key_of(day) for day in days} - set(keys))
+    named = rows.with_columns(pl.col(column).cast(pl.String).alias("_key"))
+    stray = sorted(set(named.get_column("_key").unique().to_list()) - set(keys))
     if stray:
         raise FeatureFunctionError(
-            f"asked for {keys[0]} to {keys[-1]}, the feature function returned rows of {name_some(stray)}: "
-            f"filter its answer by the days it is given"
+            f"asked for partitions {keys[0]} to {keys[-1]}, the feature function returned rows whose {column!r} "
+            f"is {name_some(stray)}: filter its answer by the days it is given, and name each row's partition "
+            "by its first day"
         )
-    in_key = {day: cadence.key_of(day) for day in days}
-    named = rows.with_columns(pl.col(column).replace_strict(in_key, return_dtype=pl.String).alias("_key"))
     found = {
         str(name[0]): part.drop("_key") for name, part in named.partition_by("_key", as_dict=True).items()
     }

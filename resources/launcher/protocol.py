@@ -40,6 +40,10 @@ class TrainingEvent:
             return None
 
 
+EVENTS = "events.jsonl"
+"""In a job's folder: every event of every attempt, as lines."""
+
+
 class TrainingLauncher(Protocol):
     """Runs jobs. A finished job of the same fingerprint is returned without running anything."""
 

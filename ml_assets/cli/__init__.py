@@ -1,0 +1,51 @@
+"""`ml-assets …`: the platform from a terminal.
+
+What belongs here: reading arguments, calling the parts, saying what happened and the next command. What does
+not: any work of a stage. Commands are imported when called, so `--help` answers at once.
+"""
+
+import sys
+from importlib import import_module
+
+import click
+
+from ml_assets.cli.problems import explained
+
+COMMANDS = {
+    "demo": "From raw days to a registered model on this machine.",
+    "plan": "What materializing a model would run, and why.",
+    "launch": "Materialize a model or a table in this process.",
+    "leaktest": "Cut the future, rebuild features, require identical rows.",
+    "accept": "Accept a rejected partition as it is, with a reason.",
+    "promote": "Put a registered version into production, with a reason.",
+    "doctor": "Check settings, storage and versions; say the remedy.",
+    "ui": "Dagster's pages and daemon together, on loopback.",
+}
+
+
+class _LazyGroup(click.Group):
+    """Commands by name, each in the module of that name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return import_module(f"ml_assets.cli.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """Dated raw data to registered PyTorch models, as Dagster assets on versioned inputs."""
+
+
+def main() -> None:
+    """Entry point: known problems end with one sentence and exit status 1, not with a traceback."""
+    with explained():
+        group(prog_name="ml-assets")
+    sys.exit(0)

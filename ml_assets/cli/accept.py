@@ -1,0 +1,20 @@
+"""`ml-assets accept`: a person's word for a rejected partition."""
+
+import click
+
+from ml_assets.cli.project import Project, say
+
+
+@click.command("accept", short_help="Accept a rejected partition as it is, with a reason.")
+@click.argument("table")
+@click.argument("partition")
+@click.option("--reason", required=True, help="Why these rows may be used; recorded with your name.")
+def command(table: str, partition: str, reason: str) -> None:
+    """Merge the kept evidence of TABLE PARTITION (`datasets/flights 2013-07-04`) to main."""
+    from ml_assets.tables.accept import accept_partition
+
+    project = Project.here()
+    platform = project.platform
+    accept_partition(platform.lake, platform.ledger, table, partition, project.settings.author, reason)
+    say(f"{table} {partition} is accepted by {project.settings.author}: {reason}")
+    say(f"Tables built on it can be materialized now: ml-assets launch …, or in the pages of `ml-assets ui`.")

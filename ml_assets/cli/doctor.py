@@ -1,0 +1,104 @@
+"""`ml-assets doctor`: is everything in place, and if not, what helps?"""
+
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+
+import click
+
+from ml_assets.cli.project import Project, say
+
+ENOUGH_DISK_GB = 2
+PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
+
+
+@click.command("doctor", short_help="Check settings, storage and versions; say the remedy.")
+def command() -> None:
+    """Check each part and say what helps where one is not well. Exit status 1 if any is not."""
+    project = Project.here()
+    checks: list[tuple[str, Callable[[Project], str]]] = [
+        ("python", _python),
+        ("packages", _packages),
+        ("home", _home),
+        ("definitions", _definitions),
+        ("lake", _lake),
+        ("ledger", _ledger),
+        ("tracker", _tracker),
+        ("dagster storage", _dagster),
+        ("processes", _processes),
+    ]
+    ill = 0
+    for name, check in checks:
+        try:
+            say(f"ok    {name:16} {check(project)}")
+        except Exception as error:  # a doctor reports every illness, whatever its kind
+            ill += 1
+            say(f"ILL   {name:16} {type(error).__name__}: {error}")
+    if ill:
+        say(f"{ill} of {len(checks)} parts need help; each line says what is wrong.")
+        raise SystemExit(1)
+    say("All parts are well.")
+
+
+class NotWell(Exception):
+    """A part works, but not well enough; the message says what helps."""
+
+
+def _python(project: Project) -> str:
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        raise NotWell(f"Python {sys.version.split()[0]} is not supported: use 3.11, 3.12 or 3.13 (make setup finds one)")
+    return sys.version.split()[0]
+
+
+def _packages(project: Project) -> str:
+    return ", ".join(f"{name} {version(name)}" for name in PARTS)
+
+
+def _home(project: Project) -> str:
+    home = project.settings.home
+    free = shutil.disk_usage(home).free / 1e9
+    if free < ENOUGH_DISK_GB:
+        raise NotWell(f"{home} has {free:.1f} GB left, {ENOUGH_DISK_GB} GB are needed: free some, or set ML_ASSETS_HOME")
+    probe = home / ".doctor"
+    probe.write_text("")
+    probe.unlink()
+    return f"{home}, {free:.0f} GB free (ML_ASSETS_HOME moves it)"
+
+
+def _definitions(project: Project) -> str:
+    graph = project.defs.resolve_asset_graph()
+    return f"{len(graph.get_all_asset_keys())} assets, {len(list(graph.asset_check_keys))} checks"
+
+
+def _lake(project: Project) -> str:
+    lake = project.platform.lake
+    commit = lake.resolve("main")
+    return f"main at {commit[:12]}, {len(lake.branches())} branches"
+
+
+def _ledger(project: Project) -> str:
+    project.platform.ledger.newest_verdicts("datasets/none", [])
+    return project.settings.resolved_ledger_url
+
+
+def _tracker(project: Project) -> str:
+    from ml_assets.release.parts import registry_of
+
+    registry_of(project.platform).versions("none")
+    return project.settings.resolved_tracking_uri
+
+
+def _dagster(project: Project) -> str:
+    runs = project.instance.get_runs_count()
+    return f"{project.settings.dagster_home}, {runs} runs, SQLite {sqlite3.sqlite_version}"
+
+
+def _processes(project: Project) -> str:
+    import torch
+
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        raise NotWell("this torch has no gloo, so training cannot use several processes: install PyPI's torch")
+    devices = torch.cuda.device_count()
+    return f"gloo available, {torch.get_num_threads()} threads, {devices} CUDA devices"

@@ -1,0 +1,53 @@
+"""`ml-assets leaktest`: does a feature table use anything it could not have known?"""
+
+from datetime import date
+
+import click
+
+from ml_assets.cli.problems import Problem
+from ml_assets.cli.project import Project, say
+
+
+@click.command("leaktest", short_help="Cut the future, rebuild features, require identical rows.")
+@click.argument("table")
+@click.option("--first", metavar="DAY", help="First day to build; by default 28 partitions before the last.")
+@click.option("--last", metavar="DAY", help="Last day to build; by default the newest in the lake.")
+@click.option("--cuts", default=3, show_default=True, help="At how many moments the future is hidden.")
+def command(table: str, first: str | None, last: str | None, cuts: int) -> None:
+    """Hide what was not yet known at some moments, rebuild TABLE (`features/…`), and compare earlier rows.
+
+    Exit status 1 where a column changed: it used the future.
+    """
+    from ml_assets.components.feature_table import FeatureTable
+    from ml_assets.components.specs import resolve_function
+    from ml_assets.features.leaktest import leak_test
+    from ml_assets.tables.reader import TableReader
+
+    project = Project.here()
+    spec = project.component(FeatureTable, table.removeprefix("features/")).spec
+    reader = TableReader.at(project.platform.lake, "main")
+    span = [key for key in reader.keys(table) if (not first or key >= first) and (not last or key <= last)]
+    if not span:
+        raise Problem(f"the lake has no partition of {table} between {first or 'the start'} and {last or 'the end'}")
+    keys = span if first else span[-28:]
+    frames = {}
+    for section in spec.inputs:
+        have = reader.keys(section.table)
+        if section.lookback != "whole":
+            before = [key for key in have if key < keys[0]][-section.lookback :] if section.lookback else []
+            have = [*before, *(key for key in have if keys[0] <= key <= keys[-1])]
+        frames[section.table] = reader.scan(section.table, have).collect()
+    report = leak_test(
+        resolve_function(spec.function),
+        frames,
+        {section.table: section.known for section in spec.inputs if section.known is not None},
+        date.fromisoformat(keys[0]),
+        spec.cadence.bounds(keys[-1])[1],
+        key=spec.contract.key,
+        labels=spec.labels,
+        predicted_at=spec.predicted_at,
+        cuts=cuts,
+    )
+    say(report.explain())
+    if not report.ok:
+        raise SystemExit(1)

@@ -1,0 +1,92 @@
+"""The project as the commands see it: settings, outside parts, definitions, declared components."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from ml_assets.cli.problems import Problem
+from resources.platform import Platform
+from resources.settings import Settings
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from ml_assets.components.base import SpecComponent
+
+ROOT = Path(__file__).parent.parent.parent
+"""The checkout: `pyproject.toml`, `workspace.yaml` and `deployment/` lie there."""
+
+Component = TypeVar("Component", bound="SpecComponent")
+
+
+@dataclass(frozen=True)
+class Project:
+    """One command's view of the project."""
+
+    settings: Settings
+
+    @classmethod
+    def here(cls) -> "Project":
+        """From the environment; makes the home ready and tells Dagster where it is."""
+        settings = Settings()
+        prepare_home(settings)
+        return cls(settings)
+
+    @cached_property
+    def platform(self) -> Platform:
+        """The outside parts."""
+        return Platform(self.settings)
+
+    @cached_property
+    def defs(self) -> "dg.Definitions":
+        """All definitions."""
+        from dagster._utils.warnings import BetaWarning, PreviewWarning
+
+        from ml_assets.definitions import build_defs
+
+        # Which of Dagster's parameters are beta is for developers, not for the reader of a command's output.
+        warnings.simplefilter("ignore", BetaWarning)
+        warnings.simplefilter("ignore", PreviewWarning)
+        return build_defs(self.settings)
+
+    @cached_property
+    def instance(self) -> "dg.DagsterInstance":
+        """Dagster's storage under the home."""
+        import dagster as dg
+
+        return dg.DagsterInstance.from_config(str(self.settings.dagster_home))
+
+    def components(self, of_type: type[Component]) -> Sequence[Component]:
+        """The declared components of one type."""
+        import dagster as dg
+
+        return dg.ComponentTree.for_project(ROOT).get_all_components(of_type)
+
+    def component(self, of_type: type[Component], name: str) -> Component:
+        """The component of this name; `Problem` lists the names there are."""
+        found = self.components(of_type)
+        for component in found:
+            if component.spec.name == name:
+                return component
+        names = ", ".join(sorted(component.spec.name for component in found))
+        raise Problem(f"no {of_type.__name__} is named '{name}'; there are: {names}")
+
+
+def prepare_home(settings: Settings) -> None:
+    """Make the folders, give Dagster its settings file where it has none, and point it there."""
+    settings.dagster_home.mkdir(parents=True, exist_ok=True)
+    config = settings.dagster_home / "dagster.yaml"
+    if not config.exists():
+        config.write_text((ROOT / "deployment" / "dagster.yaml").read_text())
+    os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
+
+
+def say(text: str = "") -> None:
+    """A line on standard output."""
+    click.echo(text)

@@ -1,0 +1,137 @@
+"""Materializing from a terminal: a Dagster run in this process, with its progress shown as it goes."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.cli.problems import Problem
+from ml_assets.cli.project import Project
+from ml_assets.components.sensors import RANGE_END, RANGE_START
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+POLL_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run left behind."""
+
+    run_id: str
+    seconds: float
+    step_seconds: Mapping[str, float]
+    """Step → seconds, in the order they ended."""
+    materialized: int
+    """Partitions and assets materialized."""
+    metadata: Mapping[dg.AssetKey, Mapping[str, Any]]
+    """Newest metadata of each materialized asset, as plain values."""
+    observed: Mapping[dg.AssetKey, str]
+    """Asset → what an observation without materialization said, such as why a model was not registered."""
+
+
+def materialize(
+    project: Project,
+    keys: Sequence[dg.AssetKey],
+    *,
+    partition: str | None = None,
+    last: str | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Finished:
+    """Run `keys` for one partition, for `partition`..`last`, or without partitions. `Problem` where it failed."""
+    tags = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
+    job = project.defs.resolve_implicit_global_asset_job_def()
+    run_id = dg.make_new_run_id() if hasattr(dg, "make_new_run_id") else _new_run_id()
+    began = time.monotonic()
+    with _progress(project.instance, run_id, on_progress):
+        result = job.execute_in_process(
+            run_config=QUIET,
+            instance=project.instance,
+            asset_selection=list(keys),
+            partition_key=None if tags else partition,
+            tags=tags,
+            run_id=run_id,
+            raise_on_error=False,
+        )
+    if not result.success:
+        raise Problem(_why_it_failed(result))
+    return _finished(result, run_id, time.monotonic() - began)
+
+
+def _new_run_id() -> str:
+    from dagster._core.utils import make_new_run_id
+
+    return make_new_run_id()
+
+
+def _finished(result: dg.ExecuteInProcessResult, run_id: str, seconds: float) -> Finished:
+    materializations = result.get_asset_materialization_events()
+    observed = {
+        event.asset_observation_data.asset_observation.asset_key: event.asset_observation_data.asset_observation.description
+        for event in result.get_asset_observation_events()
+        if event.asset_observation_data.asset_observation.description
+    }
+    return Finished(
+        run_id=run_id,
+        seconds=seconds,
+        step_seconds={
+            event.step_key: event.step_success_data.duration_ms / 1000
+            for event in result.all_events
+            if event.is_step_success and event.step_key
+        },
+        materialized=len(materializations),
+        metadata={
+            event.asset_key: {name: value.value for name, value in event.materialization.metadata.items()}
+            for event in materializations
+            if event.asset_key
+        },
+        observed=observed,
+    )
+
+
+def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
+    """The sentence of the first step that failed."""
+    for event in result.all_events:
+        if event.is_step_failure and event.step_failure_data.error:
+            failure = event.step_failure_data.user_failure_data
+            message = failure.description if failure and failure.description else event.step_failure_data.error.message
+            return f"{event.step_key}: {message.strip()}"
+    return "the run failed before any step; ML_ASSETS_TRACEBACK=1 shows why"
+
+
+@contextmanager
+def _progress(instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell what happens from the run's own events, by looking at them from a second thread."""
+    over = threading.Event()
+    follower = threading.Thread(target=_follow, args=(instance, run_id, tell, over), daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        over.set()
+        follower.join()
+
+
+def _follow(instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None], over: threading.Event) -> None:
+    cursor: str | None = None
+    while not over.wait(POLL_SECONDS):
+        page = instance.get_records_for_run(run_id, cursor=cursor)
+        cursor = page.cursor
+        said = [text for record in page.records if (text := _in_words(record.event_log_entry.dagster_event))]
+        if said:
+            tell(said[-1])
+
+
+def _in_words(event: dg.DagsterEvent | None) -> str | None:
+    if event is None:
+        return None
+    if event.is_step_start and event.step_key:
+        return event.step_key.rpartition(".")[2].replace("__", "/")
+    if event.is_asset_observation:
+        facts = {name: v.value for name, v in event.asset_observation_data.asset_observation.metadata.items()}
+        shown = [f"{name} {facts[name]:.4g}" for name in ("step", "training_loss", "validation_loss") if name in facts]
+        return f"train: {', '.join(shown)}" if shown else None
+    return None

@@ -1,0 +1,45 @@
+"""`ml-assets ui`: webserver and daemon together, on loopback, ended together."""
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from ml_assets.cli.project import ROOT, Project, say
+
+
+@click.command("ui", short_help="Dagster's pages and daemon together, on loopback.")
+@click.option("--port", default=3000, show_default=True)
+def command(port: int) -> None:
+    """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
+    project = Project.here()
+    bin_folder = Path(sys.executable).parent
+    workspace = ["-w", str(ROOT / "workspace.yaml")]
+    commands = {
+        "webserver": [str(bin_folder / "dagster-webserver"), "-h", "127.0.0.1", "-p", str(port), *workspace],
+        "daemon": [str(bin_folder / "dagster-daemon"), "run", *workspace],
+    }
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    say(f"Pages on http://127.0.0.1:{port} (home {project.settings.home}); Ctrl-C ends pages and daemon.")
+    # A session of their own each: the terminal's Ctrl-C reaches only us, and we end them in order.
+    processes = {
+        name: subprocess.Popen(line, cwd=ROOT, start_new_session=True) for name, line in commands.items()
+    }
+    try:
+        while not stop.wait(0.5):
+            ended = [name for name, process in processes.items() if process.poll() is not None]
+            if ended:
+                raise click.ClickException(f"the {ended[0]} ended by itself; its last lines are above")
+    finally:
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,90 @@
+"""What the components share: a strict spec from YAML, and the shape of a published table's asset."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, Self
+
+import dagster as dg
+from pydantic import BaseModel
+
+from ml_assets.components.conditions import condition_named
+from ml_assets.components.pages import column_schema
+from ml_assets.components.partitions import partitions_definition
+from ml_assets.components.publishing import check_specs
+from ml_assets.components.specs import FreshnessSection, TableSpecSection
+from ml_assets.sections import Section
+from ml_assets.tables.code_version import code_version
+from ml_assets.tables.spec import TableSpec
+
+TRANSIENT = dg.RetryPolicy(max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
+"""For steps that speak to a server. Final failures say `allow_retries=False` and are not repeated."""
+
+
+class SpecComponent(dg.Component):
+    """A component whose attributes are one strict spec.
+
+    Not `Resolvable`: that would turn the spec's fields into templates, which lets wrong words pass.
+    """
+
+    spec_type: ClassVar[type[Section]]
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel]:
+        """The YAML's vocabulary."""
+        return cls.spec_type
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """The component for validated attributes."""
+        return cls(attributes)
+
+
+def table_spec(kind: str, spec: TableSpecSection, function: Callable[..., Any]) -> TableSpec:
+    """What publishing needs to know of the table a component declares."""
+    return TableSpec(
+        kind=kind,
+        name=spec.name,
+        contract=spec.contract,
+        cadence=spec.cadence,
+        volume=spec.volume,
+        code_version=code_version(function),
+    )
+
+
+def table_asset(
+    section: TableSpecSection, table: TableSpec, deps: Sequence[dg.AssetDep], kind: str
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Decorator: the asset of a published table. Its function yields check results and logs materializations."""
+    key = dg.AssetKey([table.kind, table.name])
+    return dg.asset(
+        key=key,
+        deps=deps,
+        partitions_def=partitions_definition(section.partitions),
+        # A range is one run: validated as one frame, merged once, one event a day.
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        output_required=False,
+        check_specs=check_specs(key),
+        group_name=table.name,
+        description=section.description or None,
+        owners=list(section.owners) or None,
+        kinds={kind, "parquet"},
+        code_version=table.code_version,
+        metadata={"dagster/column_schema": column_schema(section.contract), "lake/table": table.table},
+        automation_condition=condition_named(section.automation),
+        freshness_policy=freshness_policy(section.freshness),
+        retry_policy=TRANSIENT,
+    )
+
+
+def freshness_policy(section: FreshnessSection | None) -> dg.FreshnessPolicy | None:
+    """Dagster's policy for a section."""
+    if section is None:
+        return None
+    warn = section.warn_after_hours
+    return dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(hours=section.fail_after_hours),
+        warn_window=timedelta(hours=warn) if warn is not None else None,
+    )

@@ -1,0 +1,50 @@
+"""`Dataset`: a table that comes from a source, by write–audit–publish."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from ml_assets.components.base import SpecComponent, table_asset, table_spec
+from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.publishing import publish_and_report
+from ml_assets.components.sensors import new_data_sensor
+from ml_assets.components.specs import DatasetSpec, resolve_function
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.spec import Incoming, SourceFailed
+from resources.platform import Platform
+
+
+class Dataset(SpecComponent):
+    """A dated table ingested from a source function, validated on a branch, merged only if it passed."""
+
+    spec_type = DatasetSpec
+    spec: DatasetSpec
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """One asset with its checks, and a sensor where the source is watched."""
+        spec = self.spec
+        read = resolve_function(spec.source.function)
+        table = table_spec("datasets", spec, read)
+
+        @table_asset(spec, table, deps=[], kind="table")
+        def ingest(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+            with final_unless_transient():
+                keys = context.partition_keys if spec.partitions else [UNPARTITIONED]
+                incoming = (read_partition(read, table.cadence, key) for key in keys)
+                yield from publish_and_report(context, platform, table, incoming)
+
+        sensors = [new_data_sensor(spec, ingest.key)] if spec.source.watch_seconds is not None else []
+        return dg.Definitions(assets=[ingest], sensors=sensors)
+
+
+def read_partition(read: Callable[..., pl.DataFrame], cadence: Cadence, key: str) -> Incoming:
+    """Ask the source for one partition. Whatever it raises becomes a failure of that partition alone."""
+    first_day, _ = cadence.bounds(key)
+    try:
+        return Incoming(key=key, data=read() if cadence.kind == "none" else read(first_day))
+    except Exception as error:  # the source is the user's code: any error is one day's failure
+        failure = SourceFailed(f"the source raised {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return Incoming(key=key, data=failure)

@@ -1,0 +1,56 @@
+"""Refusals a person and a sensor can both read: the sentence for the one, the metadata for the other."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.components.pages import name_some, table_of
+from resources.lake import LakeBusy
+from resources.ledger import LedgerBusy
+from resources.mlflow_client import TrackerUnavailable
+
+TRANSIENT = (LakeBusy, LedgerBusy, TrackerUnavailable, ConnectionError, TimeoutError)
+"""What may be gone at the next attempt: Dagster's retry policy covers these alone."""
+
+MISSING = "ml_assets/missing"
+"""Metadata of a refusal: JSON, table id → partition keys that are not there yet."""
+
+
+def inputs_refused(who: str, refused: Mapping[str, str], missing: Mapping[str, Sequence[str]]) -> dg.Failure:
+    """`who` cannot be built because of unusable inputs.
+
+    `refused`: what cannot be used → why, for people. `missing`: those that could simply be built, which the
+    failed-upstream sensor then asks for.
+    """
+    named = "; ".join(f"{what} ({why})" for what, why in list(refused.items())[:5])
+    more = f"; and {len(refused) - 5} more" if len(refused) > 5 else ""
+    wanted = "; ".join(f"{table}: {name_some(keys)}" for table, keys in missing.items())
+    help_missing = f" Missing partitions are requested by the sensor build_missing_upstream: {wanted}." if wanted else ""
+    return dg.Failure(
+        f"{who} refuses to build on unusable inputs: {named}{more}.{help_missing} A rejected partition needs its "
+        "source mended, or a person's word: ml-assets accept TABLE PARTITION --reason '…'.",
+        metadata={
+            MISSING: dg.MetadataValue.json({table: list(keys) for table, keys in missing.items()}),
+            "refused": table_of([{"what": what, "why": why} for what, why in refused.items()]),
+        },
+        allow_retries=False,
+    )
+
+
+def missing_in(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The missing partitions a failure names; empty for any other failure."""
+    value = metadata.get(MISSING)
+    return value.data if isinstance(value, dg.JsonMetadataValue) and isinstance(value.data, dict) else {}
+
+
+@contextmanager
+def final_unless_transient() -> Iterator[None]:
+    """Around a step's body: only `TRANSIENT` errors are left to the retry policy; any other is final at once."""
+    try:
+        yield
+    except (dg.Failure, *TRANSIENT):
+        raise
+    except Exception as error:  # a step's outermost edge: whatever it was, say it and do not repeat it
+        raise dg.Failure(f"{type(error).__name__}: {error}", allow_retries=False) from error

@@ -1,0 +1,63 @@
+"""`FeatureTable`: a table computed from other tables by a plain polars function."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.components.base import SpecComponent, table_asset, table_spec
+from ml_assets.components.failures import final_unless_transient, inputs_refused
+from ml_assets.components.partitions import lookback_mapping
+from ml_assets.components.publishing import publish_and_report
+from ml_assets.components.specs import FeatureTableSpec, InputSection, resolve_function
+from ml_assets.tables.cadence import UNPARTITIONED
+from ml_assets.tables.derive import InputTable, derive, plan
+from ml_assets.tables.reader import TableReader
+from resources.platform import Platform
+
+
+class FeatureTable(SpecComponent):
+    """Features as known at prediction time, built from validated partitions only."""
+
+    spec_type = FeatureTableSpec
+    spec: FeatureTableSpec
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """One asset with its checks."""
+        spec = self.spec
+        function = resolve_function(spec.function)
+        table = table_spec("features", spec, function)
+
+        @table_asset(spec, table, deps=[_dependency(section) for section in spec.inputs], kind="polars")
+        def build(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+            with final_unless_transient():
+                reader = TableReader.at(platform.lake, "main")
+                inputs = [_input_table(context, section) for section in spec.inputs]
+                possible = plan(reader, platform.ledger, inputs, context.partition_keys, table.cadence)
+                partitions = derive(reader, inputs, possible.ranges, table.cadence, function, spec.partition_date)
+                if possible.ranges:
+                    yield from publish_and_report(context, platform, table, partitions)
+                if possible.refused:
+                    refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
+                    raise inputs_refused(table.table, refused, possible.missing)
+
+        return dg.Definitions(assets=[build])
+
+
+def _key(section: InputSection) -> dg.AssetKey:
+    return dg.AssetKey(section.table.split("/"))
+
+
+def _dependency(section: InputSection) -> dg.AssetDep:
+    if section.lookback == "whole":
+        return dg.AssetDep(_key(section))
+    return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
+
+
+def _input_table(context: dg.AssetExecutionContext, section: InputSection) -> InputTable:
+    """The keys Dagster maps this run's partitions to: they end where the upstream table's partitions begin."""
+    if section.lookback == "whole":
+        return InputTable(table=section.table, keys=(UNPARTITIONED,))
+    # Dagster names the input of a dependency by its key's parts.
+    keys: Sequence[str] = context.asset_partition_keys_for_input("_".join(_key(section).path))
+    return InputTable(table=section.table, keys=tuple(sorted(keys)), lookback=section.lookback)

@@ -1,0 +1,56 @@
+"""What a person reads on an asset or run page: tables, links, short sentences, as Dagster metadata."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.validation.contract import Contract
+
+MAX_ROWS = 100
+"""Rows of a table on a page: each is stored in an event."""
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
+    """Rows with the same columns as a table; a sentence where there are none."""
+    if not rows:
+        return dg.MetadataValue.text("none")
+    records = [
+        dg.TableRecord({name: value if isinstance(value, int | float | bool) else str(value) for name, value in row.items()})
+        for row in rows[:MAX_ROWS]
+    ]
+    return dg.MetadataValue.table(records)
+
+
+def column_schema(contract: Contract) -> dg.TableSchema:
+    """A contract as the table schema Dagster shows on the asset page."""
+    columns: list[dg.TableColumn] = []
+    for name, column in contract.by_name.items():
+        rules = [
+            f">= {column.ge}" if column.ge is not None else None,
+            f"<= {column.le}" if column.le is not None else None,
+            f"one of {len(column.isin)} values" if column.isin is not None else None,
+            f"matches {column.pattern}" if column.pattern is not None else None,
+        ]
+        columns.append(
+            dg.TableColumn(
+                name,
+                column.dtype,
+                description=column.description or None,
+                constraints=dg.TableColumnConstraints(
+                    nullable=column.nullable, unique=column.unique, other=[rule for rule in rules if rule]
+                ),
+            )
+        )
+    return dg.TableSchema(columns, constraints=dg.TableConstraints(other=[f"key: {', '.join(contract.key)}"] if contract.key else []))
+
+
+def run_url(ui_url: str, run_id: str) -> str:
+    """Page of a Dagster run."""
+    return f"{ui_url}/runs/{run_id}"
+
+
+def name_some(names: Sequence[str], most: int = 12) -> str:
+    """The first names and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

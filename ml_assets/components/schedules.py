@@ -1,0 +1,35 @@
+"""When models train by themselves: a tick that asks the source for its newest day."""
+
+import dagster as dg
+
+from ml_assets.components.specs import TrainingPipelineSpec, resolve_function
+
+
+def nightly_training(
+    spec: TrainingPipelineSpec, job_name: str, evaluation: dg.AssetKey
+) -> dg.ScheduleDefinition:
+    """Trains the newest complete partition the source can fill; skips, with the reason, one that is trained."""
+    schedule = spec.schedule
+    if schedule is None:
+        raise ValueError(f"{spec.name} declares no schedule")
+    newest = resolve_function(schedule.newest)
+    cadence = spec.partitions.as_cadence
+
+    @dg.schedule(
+        name=f"{spec.name}_nightly",
+        cron_schedule=schedule.cron,
+        execution_timezone=schedule.time_zone,
+        job_name=job_name,
+        default_status=dg.DefaultScheduleStatus.RUNNING if schedule.enabled else dg.DefaultScheduleStatus.STOPPED,
+        description=f"Trains {spec.name} on the newest day of its source.",
+    )
+    def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        day = newest()
+        complete = [key for key in cadence.keys(spec.partitions.start, day) if cadence.bounds(key)[1] <= day]
+        if not complete:
+            return dg.SkipReason(f"the newest day of the source, {day}, is before the first partition of {spec.name}")
+        if complete[-1] in context.instance.get_materialized_partitions(evaluation):
+            return dg.SkipReason(f"nothing new: {spec.name} {complete[-1]} is trained, the source's newest day is {day}")
+        return dg.RunRequest(run_key=complete[-1], partition_key=complete[-1])
+
+    return tick

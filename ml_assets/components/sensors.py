@@ -1,0 +1,125 @@
+"""What reacts by itself: new data at a source, and inputs a refused run was missing."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.definitions.events import AssetKeyPartitionKey
+from dagster._core.execution.backfill import PartitionBackfill
+
+from ml_assets.components.failures import missing_in
+from ml_assets.components.pages import name_some
+from ml_assets.components.specs import DatasetSpec, resolve_function
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.reader import TableReader
+from resources.platform import Platform
+
+ASKED_BY = "ml_assets/asked_by"
+"""Tag on runs the failed-upstream sensor asked for: the run that was refused. They never ask again themselves."""
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+
+
+def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
+    """Asks the source for its newest day and ingests the partitions that came since, in one run."""
+    newest = resolve_function(spec.source.newest or "")
+    table = "/".join(key.path)
+
+    @dg.sensor(
+        name=f"{spec.name}_new_data",
+        asset_selection=[key],
+        minimum_interval_seconds=spec.source.watch_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Asks the source of {table} for its newest day and ingests what is new.",
+    )
+    def new_data(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]):
+        have = TableReader.at(platform.lake, "main").keys(table)
+        day = newest()
+        new = _complete_keys_after(spec.cadence, have[-1] if have else None, day)
+        if not new:
+            return dg.SkipReason(f"{table} has everything: the newest day of the source is {day}")
+        tags = {RANGE_START: new[0], RANGE_END: new[-1]}
+        return dg.RunRequest(run_key=f"{table} {new[0]} {new[-1]}", tags=tags)
+
+    return new_data
+
+
+def _complete_keys_after(cadence: Cadence, after: str | None, day) -> list[str]:
+    """Keys of partitions that are over by the end of `day` and come after `after`."""
+    assert cadence.start is not None
+    keys = cadence.keys(cadence.start, day)
+    return [key for key in keys if cadence.bounds(key)[1] <= day and (after is None or key > after)]
+
+
+@dg.run_failure_sensor(
+    name="build_missing_upstream",
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=5,
+    description="When a run was refused because inputs are missing, asks for one backfill of exactly those and of the run.",
+)
+def build_missing_upstream(context: dg.RunFailureSensorContext, platform: dg.ResourceParam[Platform]):
+    """One backfill request per refused run: what is missing, in order, then the assets that were asked for."""
+    run = context.dagster_run
+    if ASKED_BY in run.tags:
+        return dg.SkipReason("the run was itself asked for by this sensor")
+    missing = [named for event in context.get_step_failure_events() for named in [_missing_named_by(event)] if named]
+    if not missing or context.repository_def is None:
+        return dg.SkipReason("the run did not fail for missing inputs")
+    graph = context.repository_def.asset_graph
+    reader = TableReader.at(platform.lake, "main")
+    named = {
+        AssetKeyPartitionKey(dg.AssetKey(table.split("/")), None if key == UNPARTITIONED else key)
+        for tables in missing
+        for table, keys in tables.items()
+        for key in keys
+    }
+    wanted = with_missing_ancestors(graph, reader, named) | _asked_for(run)
+    # The run's id names the request, so a sensor that is evaluated again finds it and adds nothing.
+    backfill_id = f"for-{run.run_id}"
+    if context.instance.get_backfill(backfill_id) is not None:
+        return dg.SkipReason(f"already requested as backfill {backfill_id}")
+    context.instance.add_backfill(
+        PartitionBackfill.from_asset_graph_subset(
+            backfill_id=backfill_id,
+            backfill_timestamp=datetime.now(UTC).timestamp(),
+            tags={ASKED_BY: run.run_id},
+            dynamic_partitions_store=context.instance,
+            asset_graph_subset=AssetGraphSubset.from_asset_partition_set(wanted, graph),
+            title=f"Missing inputs of run {run.run_id[:8]}",
+            description=f"{len(wanted)} partitions",
+            run_config=None,
+        )
+    )
+    tables = sorted({each.asset_key.to_user_string() for each in wanted})
+    return dg.SkipReason(f"requested backfill {backfill_id}: {len(wanted)} partitions of {name_some(tables)}")
+
+
+def with_missing_ancestors(
+    graph: BaseAssetGraph, reader: TableReader, wanted: Iterable[AssetKeyPartitionKey]
+) -> set[AssetKeyPartitionKey]:
+    """`wanted` and everything upstream of it that the lake does not hold."""
+    found = set(wanted)
+    todo = list(found)
+    while todo:
+        child = todo.pop()
+        for parent in graph.get_parents_partitions(child.asset_key, child.partition_key).parent_partitions:
+            if parent not in found and not _exists(reader, parent):
+                found.add(parent)
+                todo.append(parent)
+    return found
+
+
+def _exists(reader: TableReader, partition: AssetKeyPartitionKey) -> bool:
+    return (partition.partition_key or UNPARTITIONED) in reader.digests("/".join(partition.asset_key.path))
+
+
+def _missing_named_by(event: dg.DagsterEvent) -> dict[str, list[str]]:
+    failure = event.step_failure_data.user_failure_data
+    return missing_in(failure.metadata) if failure else {}
+
+
+def _asked_for(run: dg.DagsterRun) -> set[AssetKeyPartitionKey]:
+    """The assets of the refused run, for the partition it was for; none for a range, which is asked for again by hand."""
+    partition = run.tags.get("dagster/partition")
+    return {AssetKeyPartitionKey(key, partition) for key in run.asset_selection or ()} if partition else set()

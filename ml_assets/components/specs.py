@@ -1,0 +1,204 @@
+"""What a `defs.yaml` may say: the vocabulary of the platform, as strict pydantic sections.
+
+Each component takes one of the specs at the bottom. Values only: nothing here makes Dagster objects or runs
+anything, so the CLI and the tests read the same vocabulary.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from datetime import date
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.features.leaktest import KnowledgeRule
+from ml_assets.sections import Section, refuse_unknown_keys
+from ml_assets.tables.cadence import Cadence
+from ml_assets.validation.contract import Contract
+from ml_assets.validation.volume import VolumeRule
+from resources.launcher.job import TrainingSettings
+
+
+class FunctionNotFound(ValueError):
+    """An import path in a `defs.yaml` names nothing."""
+
+
+def resolve_function(path: str) -> Callable[..., Any]:
+    """The function at `package.module.function`. `FunctionNotFound` says which part is missing."""
+    try:
+        found = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FunctionNotFound(f"cannot import '{path}': {error}; write package.module.function") from error
+    if not callable(found):
+        raise FunctionNotFound(f"'{path}' is a {type(found).__name__}, not a function")
+    return found
+
+
+class PartitionsSection(Section):
+    """How a table or model is cut by date."""
+
+    cadence: Literal["daily", "weekly"]
+    """`daily`: a partition is a day. `weekly`: it is named by its Monday."""
+    start: date
+    end: date | None = None
+    """Last day; open if not given."""
+
+    @property
+    def as_cadence(self) -> Cadence:
+        """The arithmetic of these partitions."""
+        return Cadence(self.cadence, self.start, self.end)
+
+
+class SourceSection(Section):
+    """Where a dataset comes from."""
+
+    function: str
+    """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; without
+    partitions `() -> polars.DataFrame`."""
+    newest: str | None = None
+    """`package.module.function`: `() -> date`, the newest day the source has; a sensor asks it."""
+    watch_seconds: int | None = Field(default=None, ge=5)
+    """Ask the source this often and ingest what is new; not asked by itself if not given."""
+
+
+class FreshnessSection(Section):
+    """How old the newest materialization may be."""
+
+    fail_after_hours: float = Field(gt=0)
+    warn_after_hours: float | None = Field(default=None, gt=0)
+
+
+class TableSpecSection(Section):
+    """What datasets and feature tables have in common."""
+
+    name: str = Field(pattern=r"^\w+$")
+    description: str = ""
+    owners: tuple[str, ...] = ()
+    contract: Contract
+    volume: VolumeRule = VolumeRule()
+    freshness: FreshnessSection | None = None
+    automation: Literal["none", "on_valid_inputs"] = "none"
+    """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
+    partitions: PartitionsSection | None = None
+    """Not given: one partition, the whole table."""
+
+    @property
+    def cadence(self) -> Cadence:
+        """The arithmetic of the partitions, also for a table without."""
+        return self.partitions.as_cadence if self.partitions else Cadence("none")
+
+
+class DatasetSpec(TableSpecSection):
+    """A table that comes from a source."""
+
+    source: SourceSection
+
+    @model_validator(mode="after")
+    def _watch_needs_newest(self) -> Self:
+        if self.source.watch_seconds is not None and self.source.newest is None:
+            raise ValueError("source.watch_seconds needs source.newest: the function that names the newest day")
+        return self
+
+
+class InputSection(Section):
+    """A table a feature function reads."""
+
+    table: str = Field(pattern=r"^(datasets|features)/\w+$")
+    """`datasets/<name>` or `features/<name>`, of the same cadence or without partitions."""
+    lookback: int | Literal["whole"] = 0
+    """Partitions before the one being built; `whole` for a table without partitions."""
+    known: tuple[KnowledgeRule, ...] | None = None
+    """When its facts became known: the leakage test cuts by it. `[]`: they always were."""
+
+
+class FeatureTableSpec(TableSpecSection):
+    """A table computed from other tables."""
+
+    function: str
+    """`package.module.function`: `(inputs: Mapping[str, DataFrame], first: date, last: date) -> DataFrame`."""
+    inputs: tuple[InputSection, ...] = Field(min_length=1)
+    predicted_at: str = "predicted_at"
+    """Column with the moment (UTC) whose knowledge a row may use."""
+    partition_date: str = "partition_date"
+    """Column with the first day of a row's partition."""
+    labels: tuple[str, ...] = ()
+    """Columns that become known later than `predicted_at`: left out of the leakage test."""
+
+
+class WindowSection(Section):
+    """How many partitions each split takes, counted back from the model's partition, the last one included."""
+
+    train: int = Field(ge=1)
+    validation: int = Field(ge=1)
+    holdout: int = Field(ge=1)
+
+    @property
+    def total(self) -> int:
+        """Partitions a snapshot reads."""
+        return self.train + self.validation + self.holdout
+
+
+class ModelInputsSection(Section):
+    """What the model sees of the feature table."""
+
+    table: str = Field(pattern=r"^features/\w+$")
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    min_count: int = Field(default=1, ge=1)
+    """A category seen less often in the training rows counts as unknown."""
+    partition_date: str = "partition_date"
+    """Column with the first day of a row's partition."""
+    label: str
+    label_known_at: str
+    """Column with the moment (UTC) the label became known; later than the partition's end: left out."""
+    time_zone: str = "UTC"
+    """In whose midnight a partition ends."""
+    row_key: tuple[str, ...]
+    """Columns that name a row."""
+
+
+class ModelSection(Section):
+    """What is trained."""
+
+    function: str
+    """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`."""
+    hyperparameters: dict[str, Any] = {}
+
+
+class ScheduleSection(Section):
+    """When to train by itself."""
+
+    cron: str
+    time_zone: str = "UTC"
+    newest: str
+    """`package.module.function`: `() -> date`; the tick trains that day's partition and skips if it is trained."""
+    enabled: bool = False
+    """Whether the schedule runs without being switched on in the UI."""
+
+
+class TrainingPipelineSpec(Section):
+    """A model, from features to the registry."""
+
+    name: str = Field(pattern=r"^\w+$")
+    description: str = ""
+    owners: tuple[str, ...] = ()
+    partitions: PartitionsSection
+    features: ModelInputsSection
+    window: WindowSection
+    model: ModelSection
+    training: TrainingSettings = TrainingSettings()
+    seed: int = 0
+    evaluation: EvaluationSpec
+    stale: Literal["warn", "refuse"] = "warn"
+    """Inputs whose own inputs changed since: `warn` trains on them as main holds them, `refuse` does not."""
+    freshness: FreshnessSection | None = None
+    schedule: ScheduleSection | None = None
+    automation: Literal["none", "on_valid_inputs"] = "none"
+
+    @field_validator("training", mode="before")
+    @classmethod
+    def _settings(cls, value: Any) -> Any:
+        refuse_unknown_keys("training", value, TrainingSettings.__dataclass_fields__)
+        # Built here so that the dataclass's own refusals (a batch that does not divide) name their reason.
+        return TrainingSettings(**value) if isinstance(value, dict) else value

@@ -1,0 +1,235 @@
+"""Step 4: bundle the weights, score the holdout as it would be served, and judge.
+
+Challenger and champion are scored through their bundles on the same rows; no stored metric of the champion is
+read. The holdout is read once.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.pages import run_url
+from ml_assets.components.specs import TrainingPipelineSpec, resolve_function
+from ml_assets.components.steps.snapshot import row_choice
+from ml_assets.tables.code_version import code_version
+from ml_assets.tables.reader import TableReader
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import EVENTS, TrainingEvent
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.evaluation.gates import Champion
+    from ml_assets.evaluation.result import LossCurve, Report
+    from ml_assets.release.store import Bundle
+    from ml_assets.snapshots.reader import Snapshot
+    from ml_assets.snapshots.rows import ChosenRows
+
+
+def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:
+    """A verdict either way: a rejection is a normal outcome of a green run."""
+
+    @dg.op(
+        name=f"{spec.name}__evaluate",
+        out={"evaluation": dg.Out(), "gate": dg.Out(is_required=False)},
+        description="Score challenger, champion and naive baseline on the same holdout; judge the gates.",
+    )
+    def evaluate(
+        context: dg.OpExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        snapshot: dict[str, Any],
+        checkpoint: dict[str, Any],
+    ) -> Iterator[Any]:
+        with final_unless_transient():
+            bundle, report = evaluate_job(spec, platform, context.partition_key, snapshot, checkpoint)
+            folder = report_folder(platform, spec.name, context.partition_key, checkpoint["fingerprint"])
+            yield from _shown(spec, report, bundle, folder, checkpoint, gate, evaluation, platform)
+
+    return evaluate
+
+
+def report_folder(platform: Platform, model: str, partition: str, fingerprint: str) -> Path:
+    """Where report and JSON of one evaluation lie."""
+    return platform.settings.artifacts_folder / "reports" / model / partition / fingerprint[:12]
+
+
+def evaluate_job(
+    spec: TrainingPipelineSpec,
+    platform: Platform,
+    partition: str,
+    snapshot_facts: dict[str, Any],
+    checkpoint: dict[str, Any],
+) -> tuple["Bundle", "Report"]:
+    """The challenger's bundle, and the report on it."""
+    from ml_assets.evaluation.baseline import GroupMeans
+    from ml_assets.evaluation.evaluate import evaluate
+    from ml_assets.evaluation.result import Report
+    from ml_assets.release.bundle import BundleContents, build_bundle
+    from ml_assets.release.parts import bundles_of
+    from ml_assets.release.runtime import ServingModel
+    from ml_assets.features.encoding import FittedState
+    from ml_assets.snapshots.reader import FITTED, open_snapshot
+    from ml_assets.snapshots.rows import choose_rows
+    from ml_assets.training.load import load_model
+
+    job = TrainingJob.from_json(snapshot_facts["job"])
+    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+    result = TrainingResult.read(Path(checkpoint["folder"]) / "result.json")
+    reader = TableReader(platform.lake, snapshot_facts["source_commit"])
+    keys = snapshot_facts["keys"]
+    chosen = choose_rows(reader.scan(spec.features.table, keys), *row_choice(spec, partition, keys))
+    holdout, train = chosen.of("holdout"), chosen.of("train")
+    bundle = build_bundle(
+        BundleContents(
+            module=load_model(job, snapshot.inputs, Path(result.weights)),
+            fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
+            objective=spec.evaluation.objective,
+            rows=holdout,
+            lineage=_lineage(spec, job, snapshot, result),
+            metrics={"best_validation_loss": result.best_validation_loss},
+        ),
+        bundles_of(platform),
+    )
+    label = spec.features.label
+    baseline = GroupMeans.fit(
+        train, label=label, groups=spec.evaluation.baseline.groups, prior_rows=spec.evaluation.baseline.prior_rows
+    )
+    predictions = {
+        "challenger": ServingModel.load(bundle.folder).predict(holdout),
+        "baseline": baseline.predict(holdout),
+    }
+    champion = _champion(spec, platform, bundle, chosen)
+    if champion is not None:
+        predictions["champion"] = ServingModel.load(champion[1].folder).predict(holdout)
+    measured = evaluate(
+        holdout, predictions, spec.evaluation, champion=champion[0] if champion else None, label=label
+    )
+    return bundle, Report(
+        title=spec.name,
+        partition=partition,
+        lineage={
+            "lake commit": snapshot_facts["commit"],
+            "snapshot": job.snapshot_digest,
+            "training fingerprint": job.fingerprint,
+            "MLflow run": checkpoint["mlflow_run"],
+            "Dagster run": run_url(platform.settings.ui_url, snapshot_facts["run_id"]),
+            "bundle": bundle.digest,
+            "weights": result.weights_sha256,
+        },
+        loss=_loss_curve(Path(checkpoint["folder"]), result),
+        evaluation=measured,
+    )
+
+
+def _champion(
+    spec: TrainingPipelineSpec, platform: Platform, challenger: "Bundle", chosen: "ChosenRows"
+) -> tuple["Champion", "Bundle"] | None:
+    """The model in production, and which of this holdout's partitions it has seen. None where it is the challenger."""
+    from ml_assets.evaluation.gates import Champion
+    from ml_assets.release.parts import releases_of
+
+    releases = releases_of(platform)
+    promotion = releases.in_production(spec.name)
+    bundle = releases.champion(spec.name)
+    if promotion is None or bundle is None or bundle.digest == challenger.digest:
+        return None
+    windows = bundle.facts.lineage.windows
+    seen = [
+        key
+        for split in ("train", "validation")
+        for key in chosen.split.holdout
+        if windows[split][0] <= key <= windows[split][1]
+    ]
+    return Champion.compare(f"version {promotion.version}", trained_on=seen, holdout=chosen.split.holdout), bundle
+
+
+def _lineage(spec: TrainingPipelineSpec, job: TrainingJob, snapshot: "Snapshot", result: TrainingResult) -> Any:
+    from dataclasses import asdict
+
+    from ml_assets.release.facts import Lineage
+    from ml_assets.snapshots.reader import SPLITS
+
+    return Lineage(
+        model=spec.name,
+        fingerprint=job.fingerprint,
+        snapshot_digest=job.snapshot_digest,
+        windows={split: (snapshot.keys(split)[0], snapshot.keys(split)[-1]) for split in SPLITS},
+        schema_hash=snapshot.schema_hash,
+        code_version=job.code_version,
+        weights_sha256=result.weights_sha256,
+        configuration={
+            "hyperparameters": job.hyperparameters,
+            "training": asdict(job.settings),
+            "seed": job.seed,
+        },
+    )
+
+
+def _loss_curve(folder: Path, result: TrainingResult) -> "LossCurve":
+    """From the events the job left in its folder, so that a finished job that was found again has one too."""
+    from ml_assets.evaluation.result import LossCurve
+
+    lines = (folder / EVENTS).read_text().splitlines()
+    # By step: after a restart a step may have been told twice.
+    events = {(event.kind, event.step): event for line in lines if (event := TrainingEvent.from_line(line))}
+    return LossCurve(
+        training=_points(events.values(), "metrics", "loss"),
+        validation=_points(events.values(), "epoch", "validation_loss"),
+        best_step=result.best_step,
+    )
+
+
+def _points(events: Iterable[TrainingEvent], kind: str, value: str) -> tuple[tuple[int, float], ...]:
+    return tuple(sorted((event.step, event.values[value]) for event in events if event.kind == kind))
+
+
+def _shown(
+    spec: TrainingPipelineSpec,
+    report: "Report",
+    bundle: "Bundle",
+    folder: Path,
+    checkpoint: dict[str, Any],
+    gate: str,
+    evaluation: dg.AssetKey,
+    platform: Platform,
+) -> Iterator[Any]:
+    """Report files, tracker and the asset page."""
+    from ml_assets.evaluation.report import summary_markdown, write_report
+
+    files = write_report(report, folder)
+    verdict = report.evaluation.verdict
+    values = report.evaluation.values()
+    run = checkpoint["mlflow_run"]
+    platform.tracker.record(run, {f"holdout_{name}": value for name, value in values.items()})
+    platform.tracker.tag(run, {"gate_status": verdict.status, "bundle_digest": bundle.digest})
+    platform.tracker.attach(run, files.html, "report")
+    platform.tracker.attach(run, files.json, "report")
+    yield dg.AssetCheckResult(
+        asset_key=evaluation,
+        check_name=gate,
+        passed=verdict.status == "blessed",
+        severity=dg.AssetCheckSeverity.WARN,
+        description=verdict.summary,
+        metadata={"reasons": dg.MetadataValue.md("\n".join(f"* {reason}" for reason in verdict.reasons))},
+    )
+    yield dg.Output(
+        {
+            "status": verdict.status,
+            "summary": verdict.summary,
+            "bundle": bundle.digest,
+            "metrics": values,
+            "baseline": report.evaluation.values("baseline"),
+            "report": str(files.html),
+        },
+        output_name="evaluation",
+        metadata={
+            "summary": dg.MetadataValue.md(summary_markdown(report)),
+            "verdict": verdict.status,
+            **values,
+            "report": dg.MetadataValue.path(str(files.html)),
+            "bundle": bundle.digest,
+        },
+        data_version=dg.DataVersion(bundle.digest),
+    )

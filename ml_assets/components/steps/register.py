@@ -1,0 +1,91 @@
+"""Step 5: register what the gates did not reject, and keep its input for as long as the version lives."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.pages import run_url
+from ml_assets.components.specs import TrainingPipelineSpec
+from resources.platform import Platform
+
+
+def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg.OpDefinition:
+    """A version when blessed or undecided; an observation that says why not when rejected."""
+
+    @dg.op(
+        name=f"{spec.name}__register",
+        out=dg.Out(is_required=False),
+        description="Register the bundle in MLflow unless a gate rejected it.",
+    )
+    def register(
+        context: dg.OpExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        snapshot: dict[str, Any],
+        checkpoint: dict[str, Any],
+        evaluation: dict[str, Any],
+    ) -> Iterator[Any]:
+        with final_unless_transient():
+            if evaluation["status"] == "rejected":
+                context.log.warning(f"not registered: {evaluation['summary']}")
+                context.log_event(
+                    dg.AssetObservation(
+                        registered_model,
+                        partition=context.partition_key,
+                        description=f"Not registered: {evaluation['summary']}",
+                        metadata={
+                            "verdict": "rejected",
+                            "why": evaluation["summary"],
+                            "report": dg.MetadataValue.path(evaluation["report"]),
+                        },
+                    )
+                )
+                return
+            yield register_version(spec, platform, context.partition_key, snapshot, checkpoint, evaluation)
+
+    return register
+
+
+def register_version(
+    spec: TrainingPipelineSpec,
+    platform: Platform,
+    partition: str,
+    snapshot: dict[str, Any],
+    checkpoint: dict[str, Any],
+    evaluation: dict[str, Any],
+) -> dg.Output[dict[str, Any]]:
+    """The registered version as the asset's output."""
+    from ml_assets.release.parts import bundles_of, registry_of
+
+    bundle = bundles_of(platform).open(evaluation["bundle"])
+    version = registry_of(platform).register(
+        bundle,
+        run_id=checkpoint["mlflow_run"],
+        gate_status=evaluation["status"],
+        links={
+            "partition": partition,
+            "lake_commit": snapshot["commit"],
+            "dagster_run": snapshot["run_id"],
+            "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
+            "report": evaluation["report"],
+        },
+    )
+    # The version's own branch first: at no moment is its input without a root.
+    platform.lake.keep(f"keep-{spec.name}-v{version.number}", snapshot["commit"])
+    platform.lake.release(snapshot["branch"])
+    facts = {"version": version.number, "semantic_version": str(version.semantic), "gate": version.gate_status}
+    promote = f"ml-assets promote {spec.name} {version.number} --reason '…'"
+    return dg.Output(
+        facts,
+        metadata={
+            **facts,
+            "next": promote if version.gate_status == "blessed" else "undecided: cannot be promoted",
+            "bundle": bundle.digest,
+            "mlflow/run": checkpoint["mlflow_run"],
+            "lake/commit": snapshot["commit"],
+            "lake/branch": f"keep-{spec.name}-v{version.number}",
+            "report": dg.MetadataValue.path(evaluation["report"]),
+        },
+        data_version=dg.DataVersion(bundle.digest),
+    )

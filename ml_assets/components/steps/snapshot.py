@@ -1,0 +1,148 @@
+"""Step 2: freeze what will be trained on, keep it from garbage collection, and describe the job."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+
+from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.pages import run_url, table_of
+from ml_assets.components.specs import TrainingPipelineSpec, resolve_function
+from ml_assets.tables.code_version import code_version
+from ml_assets.tables.reader import TableReader
+from resources.launcher.job import TrainingJob
+from resources.platform import Platform
+
+
+def snapshot_op(spec: TrainingPipelineSpec, current_check: str, training_set: dg.AssetKey) -> dg.OpDefinition:
+    """Rows of the window at one commit, split, encoded and sharded."""
+
+    @dg.op(
+        name=f"{spec.name}__snapshot",
+        out={"snapshot": dg.Out(), "inputs_current": dg.Out(is_required=False)},
+        description="Freeze the window at one commit: splits, fitted encodings, shards; keep it in the lake.",
+    )
+    def snapshot(
+        context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], judged: dict[str, Any]
+    ) -> Iterator[Any]:
+        with final_unless_transient():
+            yield _inputs_current(current_check, training_set, judged)
+            facts, metadata = take_snapshot(spec, platform, context.partition_key, judged, context.run_id)
+            yield dg.Output(
+                facts,
+                output_name="snapshot",
+                metadata=metadata,
+                data_version=dg.DataVersion(facts["snapshot_digest"]),
+            )
+
+    return snapshot
+
+
+def take_snapshot(
+    spec: TrainingPipelineSpec, platform: Platform, partition: str, judged: dict[str, Any], run_id: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the later steps need (JSON values), and what a person sees on the training set's page."""
+    from ml_assets.features.encoding import fit
+    from ml_assets.snapshots.builder import build_snapshot
+    from ml_assets.snapshots.keep import keep_branch, keep_snapshot
+    from ml_assets.snapshots.reader import SPLITS, SourceFile
+    from ml_assets.snapshots.rows import choose_rows
+
+    columns = spec.features
+    reader = TableReader(platform.lake, judged["commit"])
+    chosen = choose_rows(reader.scan(columns.table, judged["keys"]), *row_choice(spec, partition, judged["keys"]))
+    fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
+    snapshot = build_snapshot(
+        chosen,
+        fitted,
+        source_commit=reader.commit_id,
+        files=[SourceFile(path=f.path, sha256=f.sha256) for f in reader.files(columns.table, judged["keys"])],
+        into=platform.settings.cache_folder / "snapshots",
+    )
+    job = training_job(spec, partition, snapshot.folder, snapshot.digest)
+    branch = keep_branch(job.fingerprint)
+    page = run_url(platform.settings.ui_url, run_id)
+    link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
+    commit = keep_snapshot(platform.lake, snapshot, spec.name, partition, branch, link)
+    facts = {
+        "job": job.to_json(),
+        "snapshot_digest": snapshot.digest,
+        "commit": commit,
+        "source_commit": snapshot.source_commit,
+        "branch": branch,
+        "keys": judged["keys"],
+        "run_id": run_id,
+    }
+    rows = [
+        {"split": name, "partitions": len(snapshot.keys(name)), "first": snapshot.keys(name)[0],
+         "last": snapshot.keys(name)[-1], "rows": snapshot.rows(name)}
+        for name in SPLITS
+    ]  # fmt: skip
+    metadata = {
+        "splits": table_of(rows),
+        "left out": dg.MetadataValue.json(snapshot.excluded),
+        "dagster/row_count": sum(snapshot.rows(name) for name in SPLITS),
+        "snapshot": snapshot.digest,
+        "lake/commit": commit,
+        "lake/branch": branch,
+        "fingerprint": job.fingerprint,
+        "split_config_hash": snapshot.split_config_hash,
+        "fitted_digest": snapshot.fitted_digest,
+        "schema_hash": snapshot.schema_hash,
+        "shards": len(snapshot.shards),
+    }
+    return facts, metadata
+
+
+def row_choice(spec: TrainingPipelineSpec, partition: str, keys: list[str]) -> tuple[Any, Any]:
+    """The splits of the window, and which of its rows may be taken."""
+    from ml_assets.snapshots.spec import RowSpec, split_by_time
+
+    window = spec.window
+    split = split_by_time(keys, train=window.train, validation=window.validation, holdout=window.holdout)
+    rows = RowSpec(
+        partition=spec.features.partition_date,
+        label=spec.features.label,
+        label_known_at=spec.features.label_known_at,
+        cutoff=end_of(spec, partition),
+    )
+    return split, rows
+
+
+def end_of(spec: TrainingPipelineSpec, partition: str) -> datetime:
+    """The midnight, in UTC, that ends the partition in the pipeline's time zone."""
+    _, last_day = spec.partitions.as_cadence.bounds(partition)
+    midnight = datetime.combine(last_day + timedelta(days=1), time(), ZoneInfo(spec.features.time_zone))
+    return midnight.astimezone(UTC)
+
+
+def training_job(spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str) -> TrainingJob:
+    """The whole of what the workers get."""
+    return TrainingJob(
+        model=spec.name,
+        partition=partition,
+        model_function=spec.model.function,
+        objective=spec.evaluation.objective,
+        hyperparameters=spec.model.hyperparameters,
+        snapshot=str(folder),
+        snapshot_digest=snapshot_digest,
+        code_version=code_version(resolve_function(spec.model.function)),
+        seed=spec.seed,
+        settings=spec.training,
+    )
+
+
+def _inputs_current(name: str, asset: dg.AssetKey, judged: dict[str, Any]) -> dg.AssetCheckResult:
+    stale: dict[str, str] = judged["stale"]
+    said = f"{len(stale)} of {len(judged['keys'])} partitions were made from older inputs; trained on as main holds them"
+    return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=name,
+        passed=not stale,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=said if stale else f"all {len(judged['keys'])} partitions are current",
+        metadata={"stale": table_of([{"partition": key, "why": why} for key, why in stale.items()])},
+    )

@@ -1,0 +1,133 @@
+"""Step 3: launch the job, show its metrics while it runs, and wait for its result."""
+
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.pages import run_url
+from ml_assets.components.specs import TrainingPipelineSpec
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import TrainingEvent
+from resources.platform import Platform
+from resources.tracker import RunFacts, TrackedRun
+
+OBSERVE_EVERY_SECONDS = 1.0
+"""Each observation is a row in Dagster's event log; the tracker gets every point."""
+
+
+def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
+    """Runs the workers; the loss appears on the run page and in the tracker while they run."""
+
+    @dg.op(
+        name=f"{spec.name}__train",
+        out=dg.Out(),
+        description="Train by torchrun; live metrics on this page and in MLflow.",
+    )
+    def train(
+        context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], snapshot: dict[str, Any]
+    ) -> dg.Output[dict[str, Any]]:
+        with final_unless_transient():
+            job = TrainingJob.from_json(snapshot["job"])
+            folder = platform.settings.artifacts_folder / "training" / job.model / job.fingerprint[:16]
+            with platform.tracker.start(tracking_facts(spec, platform, job, snapshot)) as tracked:
+                report = LiveReport(context, checkpoint, tracked)
+                result = platform.launcher.run(job, folder, report.event, context.log.info)
+            facts = {"fingerprint": job.fingerprint, "folder": str(folder), "mlflow_run": tracked.run_id}
+            return dg.Output(
+                facts,
+                metadata={**_shown(result), "mlflow/run": tracked.run_id, "folder": dg.MetadataValue.path(str(folder))},
+                data_version=dg.DataVersion(result.weights_sha256),
+            )
+
+    return train
+
+
+class LiveReport:
+    """What one training shows while it runs: an observation a second at most, every point to the tracker."""
+
+    def __init__(self, context: dg.OpExecutionContext, checkpoint: dg.AssetKey, tracked: TrackedRun) -> None:
+        self._context = context
+        self._checkpoint = checkpoint
+        self._tracked = tracked
+        self._observed_at = 0.0
+
+    def event(self, event: TrainingEvent) -> None:
+        """Called by the launcher for each event of the workers."""
+        numbers = {name: float(v) for name, v in event.values.items() if isinstance(v, int | float)}
+        if event.kind in ("metrics", "epoch"):
+            self._tracked.log(numbers, event.step)
+        if event.kind in ("resumed", "checkpoint", "started"):
+            self._context.log.info(f"{event.kind} at step {event.step}")
+        is_due = event.kind == "metrics" and time.monotonic() - self._observed_at >= OBSERVE_EVERY_SECONDS
+        if is_due or event.kind == "epoch":
+            self._observed_at = time.monotonic()
+            self._context.log_event(
+                dg.AssetObservation(
+                    self._checkpoint,
+                    partition=self._context.partition_key,
+                    metadata={"step": event.step, **numbers},
+                )
+            )
+
+
+def tracking_facts(
+    spec: TrainingPipelineSpec, platform: Platform, job: TrainingJob, snapshot: Mapping[str, Any]
+) -> RunFacts:
+    """What the tracker is told before training starts."""
+    settings = job.settings
+    params = {f"training.{name}": getattr(settings, name) for name in settings.__dataclass_fields__}
+    params |= {f"model.{name}": value for name, value in job.hyperparameters.items()}
+    params |= {"seed": job.seed, "model_function": job.model_function}
+    return RunFacts(
+        experiment=job.model,
+        fingerprint=job.fingerprint,
+        name=job.partition,
+        author=platform.settings.author,
+        params=params,
+        tags={
+            "partition": job.partition,
+            "lake_commit": snapshot["commit"],
+            "snapshot_digest": job.snapshot_digest,
+            "code_version": job.code_version,
+            "dagster_run": snapshot["run_id"],
+            "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
+            "world_size": str(settings.workers),
+            "git_commit": git_commit(),
+        },
+        dataset_name=spec.features.table,
+        dataset_digest=job.snapshot_digest,
+    )
+
+
+@lru_cache
+def git_commit() -> str:
+    """The project's git commit, `-dirty` with uncommitted changes; `unknown` outside a checkout."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or "unknown"
+
+
+def _shown(result: TrainingResult) -> dict[str, Any]:
+    return {
+        "best validation loss": result.best_validation_loss,
+        "best step": result.best_step,
+        "steps": result.steps,
+        "epochs": result.epochs,
+        "world size": result.world_size,
+        "training_throughput_samples_per_sec": result.rows_per_second,
+        "seconds": result.seconds,
+        "attempts": result.attempts,
+        "resumed from steps": dg.MetadataValue.json(list(result.resumed_from_steps)),
+        "weights": result.weights_sha256,
+    }

@@ -1,0 +1,116 @@
+"""`TrainingPipeline`: from validated features to a registered model, as one execution set.
+
+The four assets always run together: materializing any of them runs the five steps, so nothing is ever
+registered that was not validated, trained and evaluated in that very run.
+"""
+
+import dagster as dg
+
+from ml_assets.components.base import SpecComponent, freshness_policy
+from ml_assets.components.conditions import condition_named
+from ml_assets.components.partitions import lookback_mapping, partitions_definition
+from ml_assets.components.schedules import nightly_training
+from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.evaluate import evaluate_op
+from ml_assets.components.steps.register import register_op
+from ml_assets.components.steps.snapshot import snapshot_op
+from ml_assets.components.steps.train import train_op
+from ml_assets.components.steps.validate_inputs import validate_inputs_op
+
+TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
+    "training_set",
+    "checkpoint",
+    "evaluation",
+    "registered_model",
+)
+STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
+
+_DESCRIPTIONS = {
+    TRAINING_SET: "An immutable snapshot of the window: splits, fitted encodings and shards.",
+    CHECKPOINT: "Weights with the best validation loss, trained by torchrun.",
+    EVALUATION: "Holdout metrics beside the champion and the naive baseline, and the gate's verdict.",
+    REGISTERED_MODEL: "A registered version with its bundle; not materialized when a gate rejects.",
+}
+_KINDS = {
+    TRAINING_SET: ("arrow",),
+    CHECKPOINT: ("pytorch",),
+    EVALUATION: ("python",),
+    REGISTERED_MODEL: ("mlflow", "onnx"),
+}
+
+
+class TrainingPipeline(SpecComponent):
+    """Train, evaluate and register a model on dated features."""
+
+    spec_type = TrainingPipelineSpec
+    spec: TrainingPipelineSpec
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The execution set, its job and, where declared, its schedule."""
+        spec = self.spec
+        pipeline = training_assets(spec)
+        job = dg.define_asset_job(
+            f"train_{spec.name}",
+            selection=dg.AssetSelection.assets(*pipeline.keys).upstream(),
+            description="Everything the model needs for one partition, from the sources on.",
+        )
+        schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
+        return dg.Definitions(assets=[pipeline], jobs=[job], schedules=schedules)
+
+
+def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
+    """`<model>/<stage>`."""
+    return dg.AssetKey([spec.name, stage])
+
+
+def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
+    """The four assets over the five steps."""
+    keys = {stage: stage_key(spec, stage) for stage in STAGES}
+    features_key = dg.AssetKey(spec.features.table.split("/"))
+    inputs_current = dg.AssetCheckSpec(
+        "inputs_current", asset=keys[TRAINING_SET], description="Features made from what main holds now."
+    )
+    gate = dg.AssetCheckSpec("gate", asset=keys[EVALUATION], description="The verdict of the declared gates.")
+    validate_inputs = validate_inputs_op(spec)
+    snapshot = snapshot_op(spec, inputs_current.name, keys[TRAINING_SET])
+    train = train_op(spec, keys[CHECKPOINT])
+    evaluate = evaluate_op(spec, gate.name, keys[EVALUATION])
+    register = register_op(spec, keys[REGISTERED_MODEL])
+    checks = {spec.get_python_identifier(): spec for spec in (inputs_current, gate)}
+
+    @dg.graph(name=spec.name, out={name: dg.GraphOut() for name in (*STAGES, *checks)})
+    def pipeline(features):  # noqa: ANN001, ANN202 - Dagster reads names, not types
+        judged = validate_inputs.alias("validate_inputs")(features)
+        frozen = snapshot.alias("snapshot")(judged)
+        trained = train.alias("train")(frozen[0])
+        evaluated = evaluate.alias("evaluate")(frozen[0], trained)
+        registered = register.alias("register")(frozen[0], trained, evaluated[0])
+        outputs = (frozen[0], trained, evaluated[0], registered, frozen[1], evaluated[1])
+        return dict(zip((*STAGES, *checks), outputs, strict=True))
+
+    return dg.AssetsDefinition.from_graph(
+        pipeline,
+        keys_by_input_name={"features": features_key},
+        keys_by_output_name=keys,
+        internal_asset_deps={
+            TRAINING_SET: {features_key},
+            CHECKPOINT: {keys[TRAINING_SET]},
+            EVALUATION: {keys[TRAINING_SET], keys[CHECKPOINT]},
+            REGISTERED_MODEL: {keys[CHECKPOINT], keys[EVALUATION]},
+        },
+        partitions_def=partitions_definition(spec.partitions),
+        partition_mappings={"features": lookback_mapping(spec.window.total - 1)},
+        check_specs=list(checks.values()),
+        group_name=spec.name,
+        descriptions_by_output_name=_DESCRIPTIONS,
+        tags_by_output_name={stage: {f"dagster/kind/{kind}": "" for kind in _KINDS[stage]} for stage in STAGES},
+        owners_by_output_name={stage: list(spec.owners) for stage in STAGES},
+        automation_conditions_by_output_name={stage: condition_named(spec.automation) for stage in STAGES},
+        can_subset=False,
+    ).map_asset_specs(
+        lambda asset: (
+            asset.replace_attributes(freshness_policy=freshness_policy(spec.freshness))
+            if asset.key == keys[REGISTERED_MODEL] and spec.freshness
+            else asset
+        )
+    )

@@ -1,0 +1,37 @@
+"""The code location: the pipelines of the defs folder, the outside parts, and the policy common to all.
+
+Nothing else belongs here. Tests and the CLI call `build_defs` with other settings.
+"""
+
+from pathlib import Path
+
+import dagster as dg
+
+from ml_assets.components.sensors import build_missing_upstream
+from resources.platform import Platform
+from resources.settings import Settings
+
+
+def build_defs(settings: Settings | None = None) -> dg.Definitions:
+    """All definitions, with the outside parts that `settings` (by default the environment) select."""
+    return dg.Definitions.merge(
+        dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
+        dg.Definitions(
+            resources={"platform": Platform(settings or Settings())},
+            # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would
+            # cost seconds each.
+            executor=dg.in_process_executor,
+            sensors=[
+                build_missing_upstream,
+                dg.AutomationConditionSensorDefinition(
+                    "automation", target=dg.AssetSelection.all(), default_status=dg.DefaultSensorStatus.RUNNING
+                ),
+            ],
+        ),
+    )
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """What `workspace.yaml` loads."""
+    return build_defs()
