@@ -1,6 +1,7 @@
 """Validation costs what hand-written polars costs: a large frame, and a year of small ones.
 
 * 5,000,000 rows × 8 rules in one partition, against the same rules as one polars query written by hand
+  (fastest round of each: other work on the machine only ever adds)
 * 365 days × 85 columns judged in one call, against the same call day by day (20 days, extrapolated)
 """
 
@@ -14,6 +15,7 @@ from _report import Result, emit, interleave, parse_args
 from ml_assets.validation.check import check_partitions
 from ml_assets.validation.contract import Contract
 
+ROWS = 5_000_000
 LARGE = Contract.model_validate(
     {
         "columns": [
@@ -111,8 +113,8 @@ def clean(check: Callable[[], dict[str, list[object]]]) -> Callable[[], None]:
 def main() -> int:
     """Measure both claims."""
     arguments = parse_args(__doc__)
-    rows, days, rounds = (1_000_000, 60, 5) if arguments.quick else (5_000_000, 365, 9)
-    frame = large_frame(rows)
+    days, rounds = (60, 5) if arguments.quick else (365, 9)
+    frame = large_frame(ROWS)
     large = interleave(
         {
             "ours": clean(lambda: check_partitions({"all": frame}, LARGE)),
@@ -120,7 +122,7 @@ def main() -> int:
         },
         rounds,
     )
-    ours, hand = large["ours"].median, large["hand-written polars"].median
+    ours, hand = large["ours"].best, large["hand-written polars"].best
     frames, bounds, contract = year(days)
     few = 20
     yearly = interleave(
@@ -136,7 +138,7 @@ def main() -> int:
     return emit(
         [
             Result(
-                name=f"validate {rows:,} rows × 8 rules",
+                name=f"validate {ROWS:,} rows × 8 rules",
                 value=ours,
                 unit="s",
                 peers={"hand-written polars": hand},
