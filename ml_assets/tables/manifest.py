@@ -39,7 +39,7 @@ class PartitionManifest:
     table: str
     key: str
     files: tuple[FileEntry, ...]
-    """Sorted by path."""
+    """In the order of their rows."""
     schema: Mapping[str, str]
     """Column → type, in our own type names, in file order."""
     schema_hash: str

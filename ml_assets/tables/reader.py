@@ -112,6 +112,9 @@ class TableReader:
             found: dict[str, list[ObjectStat]] = {}
             for stat in self.store.list(self.commit_id, layout.data_prefix(table)):
                 found.setdefault(layout.key_of_part(stat.path), []).append(stat)
+            for files in found.values():
+                # Listed by name, part-10 comes before part-2.
+                files.sort(key=lambda stat: (len(stat.path), stat.path))
             self._files[table] = found
         return self._files[table]
 
