@@ -24,7 +24,9 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
             sensors=[
                 build_missing_upstream,
                 dg.AutomationConditionSensorDefinition(
-                    "automation", target=dg.AssetSelection.all(), default_status=dg.DefaultSensorStatus.RUNNING
+                    "automation",
+                    target=dg.AssetSelection.all(),
+                    default_status=dg.DefaultSensorStatus.RUNNING,
                 ),
             ],
         ),

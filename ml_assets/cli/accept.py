@@ -17,4 +17,4 @@ def command(table: str, partition: str, reason: str) -> None:
     platform = project.platform
     accept_partition(platform.lake, platform.ledger, table, partition, project.settings.author, reason)
     say(f"{table} {partition} is accepted by {project.settings.author}: {reason}")
-    say(f"Tables built on it can be materialized now: ml-assets launch …, or in the pages of `ml-assets ui`.")
+    say("Tables built on it can be materialized now: ml-assets launch …, or in the pages of `ml-assets ui`.")

@@ -48,7 +48,9 @@ class NotWell(Exception):
 
 def _python(project: Project) -> str:
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        raise NotWell(f"Python {sys.version.split()[0]} is not supported: use 3.11, 3.12 or 3.13 (make setup finds one)")
+        raise NotWell(
+            f"Python {sys.version.split()[0]} is not supported: use 3.11, 3.12 or 3.13 (make setup finds one)"
+        )
     return sys.version.split()[0]
 
 
@@ -60,7 +62,9 @@ def _home(project: Project) -> str:
     home = project.settings.home
     free = shutil.disk_usage(home).free / 1e9
     if free < ENOUGH_DISK_GB:
-        raise NotWell(f"{home} has {free:.1f} GB left, {ENOUGH_DISK_GB} GB are needed: free some, or set ML_ASSETS_HOME")
+        raise NotWell(
+            f"{home} has {free:.1f} GB left, {ENOUGH_DISK_GB} GB are needed: free some, or set ML_ASSETS_HOME"
+        )
     probe = home / ".doctor"
     probe.write_text("")
     probe.unlink()
@@ -99,6 +103,8 @@ def _processes(project: Project) -> str:
     import torch
 
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        raise NotWell("this torch has no gloo, so training cannot use several processes: install PyPI's torch")
+        raise NotWell(
+            "this torch has no gloo, so training cannot use several processes: install PyPI's torch"
+        )
     devices = torch.cuda.device_count()
     return f"gloo available, {torch.get_num_threads()} threads, {devices} CUDA devices"

@@ -41,7 +41,11 @@ def command(target: str, partitions: str | None) -> None:
         )
     say(f"{target} {partitions or ''}: {finished.materialized} materializations in {finished.seconds:.1f} s")
     for key, facts in finished.metadata.items():
-        shown = {name: facts[name] for name in ("verdict", "auc", "logloss", "rmse", "version", "gate", "next") if name in facts}
+        shown = {
+            name: facts[name]
+            for name in ("verdict", "auc", "logloss", "rmse", "version", "gate", "next")
+            if name in facts
+        }
         if shown:
             say(f"  {key.to_user_string()}: " + ", ".join(f"{name} {value}" for name, value in shown.items()))
     for key, text in finished.observed.items():

@@ -28,7 +28,9 @@ def command(table: str, first: str | None, last: str | None, cuts: int) -> None:
     reader = TableReader.at(project.platform.lake, "main")
     span = [key for key in reader.keys(table) if (not first or key >= first) and (not last or key <= last)]
     if not span:
-        raise Problem(f"the lake has no partition of {table} between {first or 'the start'} and {last or 'the end'}")
+        raise Problem(
+            f"the lake has no partition of {table} between {first or 'the start'} and {last or 'the end'}"
+        )
     keys = span if first else span[-28:]
     frames = {}
     for section in spec.inputs:

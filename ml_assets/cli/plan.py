@@ -11,7 +11,7 @@ from ml_assets.cli.project import Project, say
 @click.argument("model")
 @click.argument("partition")
 def command(model: str, partition: str) -> None:
-    """Say what the window of MODEL at PARTITION lacks, what would be built first, and what would run. Changes nothing."""
+    """Say what the window of MODEL at PARTITION lacks, what would be built, and what would run; change nothing."""
     import dagster as dg
     from dagster._core.definitions.events import AssetKeyPartitionKey
 
@@ -36,7 +36,10 @@ def command(model: str, partition: str) -> None:
     if not window:
         say(f"{model} {partition}: no partition of {table} lies in its window")
         raise SystemExit(1)
-    say(f"{model} {partition} reads {len(window)} partitions of {table}, {window[0]} to {window[-1]}, at main {reader.commit_id[:12]}")
+    say(
+        f"{model} {partition} reads {len(window)} partitions of {table}, {window[0]} to {window[-1]}, "
+        f"at main {reader.commit_id[:12]}"
+    )
     if len(window) < spec.window.total:
         say(f"  too early: the window needs {spec.window.total} partitions; it would refuse")
     for key, why in verdict.rejected.items():
@@ -46,17 +49,28 @@ def command(model: str, partition: str) -> None:
     missing = {AssetKeyPartitionKey(features, key) for key in verdict.missing}
     to_build = with_missing_ancestors(graph, reader, missing)
     for name in sorted({each.asset_key.to_user_string() for each in to_build}):
-        keys = sorted(each.partition_key or "all" for each in to_build if each.asset_key.to_user_string() == name)
+        keys = sorted(
+            each.partition_key or "all" for each in to_build if each.asset_key.to_user_string() == name
+        )
         say(f"  missing   {name}: {_spans(keys, graph.get(dg.AssetKey(name.split('/'))))}")
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
     say()
     if verdict.rejected:
-        say("It would refuse: mend the sources of what is rejected, or `ml-assets accept TABLE PARTITION --reason '…'`.")
+        say(
+            "It would refuse: mend the sources of what is rejected, or `ml-assets accept TABLE PARTITION --reason '…'`."
+        )
     elif to_build:
-        say("It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is missing,")
-        say(f"in order, and the model after it. By hand: ml-assets launch TABLE FIRST..LAST, then launch {model} {partition}.")
+        say(
+            "It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is"
+        )
+        say("missing, in order, and the model after it. By hand, in this order:")
+        say(
+            f"  ml-assets launch TABLE FIRST..LAST   for each table above, then   ml-assets launch {model} {partition}"
+        )
     elif partition in done:
-        say("It has been trained and evaluated before; an unchanged window finds the finished training and repeats only")
+        say(
+            "It has been trained and evaluated before; an unchanged window finds the finished training and repeats only"
+        )
         say(f"snapshot and evaluation. Run it: ml-assets launch {model} {partition}")
     else:
         how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"

@@ -22,9 +22,13 @@ def command(model: str, version: int | None, reason: str | None, show_log: bool)
             say(f"{row.at:%Y-%m-%d %H:%M:%S} UTC  version {row.version}  by {row.author}: {row.reason}")
         return
     if version is None:
-        blessed = [one for one in registry_of(project.platform).versions(model) if one.gate_status == "blessed"]
+        blessed = [
+            one for one in registry_of(project.platform).versions(model) if one.gate_status == "blessed"
+        ]
         if not blessed:
-            raise Problem(f"{model} has no blessed version; materialize the model first: ml-assets launch {model} DATE")
+            raise Problem(
+                f"{model} has no blessed version; materialize the model first: ml-assets launch {model} DATE"
+            )
         version = blessed[-1].number
     promotion = releases.promote(model, version, author=project.settings.author, reason=reason or "")
     say(f"{model} version {promotion.version} is in production since {promotion.at:%Y-%m-%d %H:%M} UTC,")

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def materialize(
     """Run `keys` for one partition, for `partition`..`last`, or without partitions. `Problem` where it failed."""
     tags = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
     job = project.defs.resolve_implicit_global_asset_job_def()
-    run_id = dg.make_new_run_id() if hasattr(dg, "make_new_run_id") else _new_run_id()
+    run_id = str(uuid.uuid4())
     began = time.monotonic()
     with _progress(project.instance, run_id, on_progress):
         result = job.execute_in_process(
@@ -61,19 +62,11 @@ def materialize(
     return _finished(result, run_id, time.monotonic() - began)
 
 
-def _new_run_id() -> str:
-    from dagster._core.utils import make_new_run_id
-
-    return make_new_run_id()
-
-
 def _finished(result: dg.ExecuteInProcessResult, run_id: str, seconds: float) -> Finished:
     materializations = result.get_asset_materialization_events()
-    observed = {
-        event.asset_observation_data.asset_observation.asset_key: event.asset_observation_data.asset_observation.description
-        for event in result.get_asset_observation_events()
-        if event.asset_observation_data.asset_observation.description
-    }
+    observations = [
+        event.asset_observation_data.asset_observation for event in result.get_asset_observation_events()
+    ]
     return Finished(
         run_id=run_id,
         seconds=seconds,
@@ -88,7 +81,7 @@ def _finished(result: dg.ExecuteInProcessResult, run_id: str, seconds: float) ->
             for event in materializations
             if event.asset_key
         },
-        observed=observed,
+        observed={one.asset_key: one.description for one in observations if one.description},
     )
 
 
@@ -97,7 +90,11 @@ def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
     for event in result.all_events:
         if event.is_step_failure and event.step_failure_data.error:
             failure = event.step_failure_data.user_failure_data
-            message = failure.description if failure and failure.description else event.step_failure_data.error.message
+            message = (
+                failure.description
+                if failure and failure.description
+                else event.step_failure_data.error.message
+            )
             return f"{event.step_key}: {message.strip()}"
     return "the run failed before any step; ML_ASSETS_TRACEBACK=1 shows why"
 
@@ -115,7 +112,9 @@ def _progress(instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], N
         follower.join()
 
 
-def _follow(instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None], over: threading.Event) -> None:
+def _follow(
+    instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None], over: threading.Event
+) -> None:
     cursor: str | None = None
     while not over.wait(POLL_SECONDS):
         page = instance.get_records_for_run(run_id, cursor=cursor)
@@ -132,6 +131,6 @@ def _in_words(event: dg.DagsterEvent | None) -> str | None:
         return event.step_key.rpartition(".")[2].replace("__", "/")
     if event.is_asset_observation:
         facts = {name: v.value for name, v in event.asset_observation_data.asset_observation.metadata.items()}
-        shown = [f"{name} {facts[name]:.4g}" for name in ("step", "training_loss", "validation_loss") if name in facts]
+        shown = [f"{name} {facts[name]:.4g}" for name in ("step", "loss", "validation_loss") if name in facts]
         return f"train: {', '.join(shown)}" if shown else None
     return None

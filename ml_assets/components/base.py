@@ -16,7 +16,9 @@ from ml_assets.sections import Section
 from ml_assets.tables.code_version import code_version
 from ml_assets.tables.spec import TableSpec
 
-TRANSIENT = dg.RetryPolicy(max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
+TRANSIENT = dg.RetryPolicy(
+    max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
 """For steps that speak to a server. Final failures say `allow_retries=False` and are not repeated."""
 
 

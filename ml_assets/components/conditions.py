@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-ON_VALID_INPUTS = (dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()).with_label(
-    "on_valid_inputs"
-)
+ON_VALID_INPUTS = (
+    dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()
+).with_label("on_valid_inputs")
 """Upstream changed and its blocking checks passed. `eager()` alone would not ask for the second."""
 
 

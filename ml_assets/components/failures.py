@@ -27,7 +27,9 @@ def inputs_refused(who: str, refused: Mapping[str, str], missing: Mapping[str, S
     named = "; ".join(f"{what} ({why})" for what, why in list(refused.items())[:5])
     more = f"; and {len(refused) - 5} more" if len(refused) > 5 else ""
     wanted = "; ".join(f"{table}: {name_some(keys)}" for table, keys in missing.items())
-    help_missing = f" Missing partitions are requested by the sensor build_missing_upstream: {wanted}." if wanted else ""
+    help_missing = (
+        f" Missing partitions are requested by the sensor build_missing_upstream: {wanted}." if wanted else ""
+    )
     return dg.Failure(
         f"{who} refuses to build on unusable inputs: {named}{more}.{help_missing} A rejected partition needs its "
         "source mended, or a person's word: ml-assets accept TABLE PARTITION --reason '…'.",

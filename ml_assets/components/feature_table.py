@@ -34,7 +34,9 @@ class FeatureTable(SpecComponent):
                 reader = TableReader.at(platform.lake, "main")
                 inputs = [_input_table(context, section) for section in spec.inputs]
                 possible = plan(reader, platform.ledger, inputs, context.partition_keys, table.cadence)
-                partitions = derive(reader, inputs, possible.ranges, table.cadence, function, spec.partition_date)
+                partitions = derive(
+                    reader, inputs, possible.ranges, table.cadence, function, spec.partition_date
+                )
                 if possible.ranges:
                     yield from publish_and_report(context, platform, table, partitions)
                 if possible.refused:

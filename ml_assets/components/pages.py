@@ -16,7 +16,12 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.Te
     if not rows:
         return dg.MetadataValue.text("none")
     records = [
-        dg.TableRecord({name: value if isinstance(value, int | float | bool) else str(value) for name, value in row.items()})
+        dg.TableRecord(
+            {
+                name: value if isinstance(value, int | float | bool) else str(value)
+                for name, value in row.items()
+            }
+        )
         for row in rows[:MAX_ROWS]
     ]
     return dg.MetadataValue.table(records)
@@ -42,7 +47,10 @@ def column_schema(contract: Contract) -> dg.TableSchema:
                 ),
             )
         )
-    return dg.TableSchema(columns, constraints=dg.TableConstraints(other=[f"key: {', '.join(contract.key)}"] if contract.key else []))
+    return dg.TableSchema(
+        columns,
+        constraints=dg.TableConstraints(other=[f"key: {', '.join(contract.key)}"] if contract.key else []),
+    )
 
 
 def run_url(ui_url: str, run_id: str) -> str:

@@ -25,7 +25,10 @@ def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     """The checks every table has; both keep a partition from main."""
     return [
         dg.AssetCheckSpec(
-            CONTRACT, asset=key, blocking=True, description="Columns, types, keys, ranges, categories, event times."
+            CONTRACT,
+            asset=key,
+            blocking=True,
+            description="Columns, types, keys, ranges, categories, event times.",
         ),
         dg.AssetCheckSpec(VOLUME, asset=key, blocking=True, description="Rows against earlier partitions."),
     ]
@@ -43,7 +46,10 @@ def publish_and_report(
     result = publish(platform.lake, platform.ledger, spec, incoming, run)
     for key, partition in result.merged.items():
         context.log_event(_materialization(context.asset_key, spec, key, partition, result.commit_id))
-    verdicts = {**{key: good.verdict for key, good in result.merged.items()}, **{key: bad.verdict for key, bad in result.rejected.items()}}
+    verdicts = {
+        **{key: good.verdict for key, good in result.merged.items()},
+        **{key: bad.verdict for key, bad in result.rejected.items()},
+    }
     yield _check(CONTRACT, verdicts, of_volume=False)
     yield _check(VOLUME, verdicts, of_volume=True)
     _fail_if_any_was_refused(spec, result)
@@ -94,13 +100,17 @@ def _fail_if_any_was_refused(spec: TableSpec, result: PublishResult) -> None:
         raise dg.Failure(
             f"{spec.table}: {len(result.rejected)} of {len(result.rejected) + len(result.merged)} partitions are "
             f"rejected and stay off main: {name_some(list(result.rejected))}. Their rows are kept on branch "
-            f"{bad.branch}. {bad.verdict.explain()}\nMend the source and materialize them again, or accept one as it is: "
+            f"{bad.branch}. {bad.verdict.explain()}\n"
+            f"Mend the source and materialize them again, or accept one as it is: "
             f"ml-assets accept {spec.table} {first} --reason '…'",
             metadata={"rejected": table_of(reasons)},
             allow_retries=False,
         )
     if result.failed:
+        named = name_some(list(result.failed))
         raise dg.Failure(
-            f"{spec.table}: the source failed for {name_some(list(result.failed))}: {next(iter(result.failed.values()))}",
-            metadata={"failed": table_of([{"partition": key, "why": why} for key, why in result.failed.items()])},
+            f"{spec.table}: the source failed for {named}: {next(iter(result.failed.values()))}",
+            metadata={
+                "failed": table_of([{"partition": key, "why": why} for key, why in result.failed.items()])
+            },
         )

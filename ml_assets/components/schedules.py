@@ -20,16 +20,22 @@ def nightly_training(
         cron_schedule=schedule.cron,
         execution_timezone=schedule.time_zone,
         job_name=job_name,
-        default_status=dg.DefaultScheduleStatus.RUNNING if schedule.enabled else dg.DefaultScheduleStatus.STOPPED,
+        default_status=dg.DefaultScheduleStatus.RUNNING
+        if schedule.enabled
+        else dg.DefaultScheduleStatus.STOPPED,
         description=f"Trains {spec.name} on the newest day of its source.",
     )
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         day = newest()
         complete = [key for key in cadence.keys(spec.partitions.start, day) if cadence.bounds(key)[1] <= day]
         if not complete:
-            return dg.SkipReason(f"the newest day of the source, {day}, is before the first partition of {spec.name}")
+            return dg.SkipReason(
+                f"the newest day of the source, {day}, is before the first partition of {spec.name}"
+            )
         if complete[-1] in context.instance.get_materialized_partitions(evaluation):
-            return dg.SkipReason(f"nothing new: {spec.name} {complete[-1]} is trained, the source's newest day is {day}")
+            return dg.SkipReason(
+                f"nothing new: {spec.name} {complete[-1]} is trained, the source's newest day is {day}"
+            )
         return dg.RunRequest(run_key=complete[-1], partition_key=complete[-1])
 
     return tick

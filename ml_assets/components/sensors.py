@@ -56,14 +56,16 @@ def _complete_keys_after(cadence: Cadence, after: str | None, day) -> list[str]:
     name="build_missing_upstream",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=5,
-    description="When a run was refused because inputs are missing, asks for one backfill of exactly those and of the run.",
+    description="When a run was refused for missing inputs, asks for one backfill of exactly those and of the run.",
 )
 def build_missing_upstream(context: dg.RunFailureSensorContext, platform: dg.ResourceParam[Platform]):
     """One backfill request per refused run: what is missing, in order, then the assets that were asked for."""
     run = context.dagster_run
     if ASKED_BY in run.tags:
         return dg.SkipReason("the run was itself asked for by this sensor")
-    missing = [named for event in context.get_step_failure_events() for named in [_missing_named_by(event)] if named]
+    missing = [
+        named for event in context.get_step_failure_events() for named in [_missing_named_by(event)] if named
+    ]
     if not missing or context.repository_def is None:
         return dg.SkipReason("the run did not fail for missing inputs")
     graph = context.repository_def.asset_graph
@@ -120,6 +122,6 @@ def _missing_named_by(event: dg.DagsterEvent) -> dict[str, list[str]]:
 
 
 def _asked_for(run: dg.DagsterRun) -> set[AssetKeyPartitionKey]:
-    """The assets of the refused run, for the partition it was for; none for a range, which is asked for again by hand."""
+    """The assets of the refused run, for its partition; none for a range, which is asked for again by hand."""
     partition = run.tags.get("dagster/partition")
     return {AssetKeyPartitionKey(key, partition) for key in run.asset_selection or ()} if partition else set()

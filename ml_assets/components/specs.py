@@ -97,7 +97,9 @@ class DatasetSpec(TableSpecSection):
     @model_validator(mode="after")
     def _watch_needs_newest(self) -> Self:
         if self.source.watch_seconds is not None and self.source.newest is None:
-            raise ValueError("source.watch_seconds needs source.newest: the function that names the newest day")
+            raise ValueError(
+                "source.watch_seconds needs source.newest: the function that names the newest day"
+            )
         return self
 
 
@@ -163,7 +165,7 @@ class ModelSection(Section):
 
     function: str
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`."""
-    hyperparameters: dict[str, Any] = {}
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
 
 
 class ScheduleSection(Section):

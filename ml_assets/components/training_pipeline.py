@@ -79,7 +79,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
     checks = {spec.get_python_identifier(): spec for spec in (inputs_current, gate)}
 
     @dg.graph(name=spec.name, out={name: dg.GraphOut() for name in (*STAGES, *checks)})
-    def pipeline(features):  # noqa: ANN001, ANN202 - Dagster reads names, not types
+    def pipeline(features):
         judged = validate_inputs.alias("validate_inputs")(features)
         frozen = snapshot.alias("snapshot")(judged)
         trained = train.alias("train")(frozen[0])
@@ -103,7 +103,9 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         check_specs=list(checks.values()),
         group_name=spec.name,
         descriptions_by_output_name=_DESCRIPTIONS,
-        tags_by_output_name={stage: {f"dagster/kind/{kind}": "" for kind in _KINDS[stage]} for stage in STAGES},
+        tags_by_output_name={
+            stage: {f"dagster/kind/{kind}": "" for kind in _KINDS[stage]} for stage in STAGES
+        },
         owners_by_output_name={stage: list(spec.owners) for stage in STAGES},
         automation_conditions_by_output_name={stage: condition_named(spec.automation) for stage in STAGES},
         can_subset=False,

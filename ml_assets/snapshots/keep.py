@@ -16,7 +16,12 @@ def keep_branch(fingerprint: str) -> str:
 
 
 def keep_snapshot(
-    store: VersionedStore, snapshot: Snapshot, model: str, partition: str, branch: str, metadata: Mapping[str, str]
+    store: VersionedStore,
+    snapshot: Snapshot,
+    model: str,
+    partition: str,
+    branch: str,
+    metadata: Mapping[str, str],
 ) -> str:
     """Keep `snapshot` on `branch`; the commit id. The same snapshot again changes nothing.
 

@@ -12,9 +12,8 @@ import dagster as dg
 
 from ml_assets.components.failures import final_unless_transient
 from ml_assets.components.pages import run_url
-from ml_assets.components.specs import TrainingPipelineSpec, resolve_function
+from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.snapshot import row_choice
-from ml_assets.tables.code_version import code_version
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import EVENTS, TrainingEvent
@@ -66,10 +65,10 @@ def evaluate_job(
     from ml_assets.evaluation.baseline import GroupMeans
     from ml_assets.evaluation.evaluate import evaluate
     from ml_assets.evaluation.result import Report
+    from ml_assets.features.encoding import FittedState
     from ml_assets.release.bundle import BundleContents, build_bundle
     from ml_assets.release.parts import bundles_of
     from ml_assets.release.runtime import ServingModel
-    from ml_assets.features.encoding import FittedState
     from ml_assets.snapshots.reader import FITTED, open_snapshot
     from ml_assets.snapshots.rows import choose_rows
     from ml_assets.training.load import load_model
@@ -94,7 +93,10 @@ def evaluate_job(
     )
     label = spec.features.label
     baseline = GroupMeans.fit(
-        train, label=label, groups=spec.evaluation.baseline.groups, prior_rows=spec.evaluation.baseline.prior_rows
+        train,
+        label=label,
+        groups=spec.evaluation.baseline.groups,
+        prior_rows=spec.evaluation.baseline.prior_rows,
     )
     predictions = {
         "challenger": ServingModel.load(bundle.folder).predict(holdout),
@@ -142,10 +144,14 @@ def _champion(
         for key in chosen.split.holdout
         if windows[split][0] <= key <= windows[split][1]
     ]
-    return Champion.compare(f"version {promotion.version}", trained_on=seen, holdout=chosen.split.holdout), bundle
+    return Champion.compare(
+        f"version {promotion.version}", trained_on=seen, holdout=chosen.split.holdout
+    ), bundle
 
 
-def _lineage(spec: TrainingPipelineSpec, job: TrainingJob, snapshot: "Snapshot", result: TrainingResult) -> Any:
+def _lineage(
+    spec: TrainingPipelineSpec, job: TrainingJob, snapshot: "Snapshot", result: TrainingResult
+) -> Any:
     from dataclasses import asdict
 
     from ml_assets.release.facts import Lineage
@@ -227,7 +233,9 @@ def _shown(
         metadata={
             "summary": dg.MetadataValue.md(summary_markdown(report)),
             "verdict": verdict.status,
+            "why": verdict.summary,
             **values,
+            **{f"baseline_{name}": value for name, value in report.evaluation.values("baseline").items()},
             "report": dg.MetadataValue.path(str(files.html)),
             "bundle": bundle.digest,
         },

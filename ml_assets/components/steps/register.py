@@ -74,7 +74,11 @@ def register_version(
     # The version's own branch first: at no moment is its input without a root.
     platform.lake.keep(f"keep-{spec.name}-v{version.number}", snapshot["commit"])
     platform.lake.release(snapshot["branch"])
-    facts = {"version": version.number, "semantic_version": str(version.semantic), "gate": version.gate_status}
+    facts = {
+        "version": version.number,
+        "semantic_version": str(version.semantic),
+        "gate": version.gate_status,
+    }
     promote = f"ml-assets promote {spec.name} {version.number} --reason '…'"
     return dg.Output(
         facts,

@@ -53,7 +53,9 @@ def take_snapshot(
 
     columns = spec.features
     reader = TableReader(platform.lake, judged["commit"])
-    chosen = choose_rows(reader.scan(columns.table, judged["keys"]), *row_choice(spec, partition, judged["keys"]))
+    chosen = choose_rows(
+        reader.scan(columns.table, judged["keys"]), *row_choice(spec, partition, judged["keys"])
+    )
     fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
     snapshot = build_snapshot(
         chosen,
@@ -119,7 +121,9 @@ def end_of(spec: TrainingPipelineSpec, partition: str) -> datetime:
     return midnight.astimezone(UTC)
 
 
-def training_job(spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str) -> TrainingJob:
+def training_job(
+    spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str
+) -> TrainingJob:
     """The whole of what the workers get."""
     return TrainingJob(
         model=spec.name,
@@ -137,12 +141,13 @@ def training_job(spec: TrainingPipelineSpec, partition: str, folder: Path, snaps
 
 def _inputs_current(name: str, asset: dg.AssetKey, judged: dict[str, Any]) -> dg.AssetCheckResult:
     stale: dict[str, str] = judged["stale"]
-    said = f"{len(stale)} of {len(judged['keys'])} partitions were made from older inputs; trained on as main holds them"
+    count = len(judged["keys"])
+    said = f"{len(stale)} of {count} partitions were made from older inputs; trained on as main holds them"
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=name,
         passed=not stale,
         severity=dg.AssetCheckSeverity.WARN,
-        description=said if stale else f"all {len(judged['keys'])} partitions are current",
+        description=said if stale else f"all {count} partitions are current",
         metadata={"stale": table_of([{"partition": key, "why": why} for key, why in stale.items()])},
     )

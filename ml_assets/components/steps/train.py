@@ -41,7 +41,12 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
             facts = {"fingerprint": job.fingerprint, "folder": str(folder), "mlflow_run": tracked.run_id}
             return dg.Output(
                 facts,
-                metadata={**_shown(result), "mlflow/run": tracked.run_id, "folder": dg.MetadataValue.path(str(folder))},
+                metadata={
+                    **_shown(result),
+                    "reused": report.events == 0,
+                    "mlflow/run": tracked.run_id,
+                    "folder": dg.MetadataValue.path(str(folder)),
+                },
                 data_version=dg.DataVersion(result.weights_sha256),
             )
 
@@ -56,9 +61,12 @@ class LiveReport:
         self._checkpoint = checkpoint
         self._tracked = tracked
         self._observed_at = 0.0
+        self.events = 0
+        """How many there were; none where the job was found finished."""
 
     def event(self, event: TrainingEvent) -> None:
         """Called by the launcher for each event of the workers."""
+        self.events += 1
         numbers = {name: float(v) for name, v in event.values.items() if isinstance(v, int | float)}
         if event.kind in ("metrics", "epoch"):
             self._tracked.log(numbers, event.step)

@@ -19,19 +19,27 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
         ins={"features": dg.In(dg.Nothing)},
         description="Judge the partitions the snapshot will read; refuse by name what is missing or rejected.",
     )
-    def validate_inputs(context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform]) -> dict[str, Any]:
+    def validate_inputs(
+        context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform]
+    ) -> dict[str, Any]:
         keys = sorted(context.asset_partition_keys_for_input("features"))
         _require_whole_window(spec, context.partition_key, keys)
         reader = TableReader.at(platform.lake, "main")
         verdict = judge_window(reader, platform.ledger, spec.features.table, keys)
         refused = {f"{spec.features.table} {key}": "is missing" for key in verdict.missing}
-        refused |= {f"{spec.features.table} {key}": f"is rejected: {why}" for key, why in verdict.rejected.items()}
+        refused |= {
+            f"{spec.features.table} {key}": f"is rejected: {why}" for key, why in verdict.rejected.items()
+        }
         if spec.stale == "refuse":
-            refused |= {f"{spec.features.table} {key}": f"is stale: {why}" for key, why in verdict.stale.items()}
+            refused |= {
+                f"{spec.features.table} {key}": f"is stale: {why}" for key, why in verdict.stale.items()
+            }
         if refused:
             missing = {spec.features.table: verdict.missing} if verdict.missing else {}
             raise inputs_refused(f"{spec.name} {context.partition_key}", refused, missing)
-        context.log.info(f"{len(keys)} partitions of {spec.features.table} are valid, {len(verdict.stale)} stale")
+        context.log.info(
+            f"{len(keys)} partitions of {spec.features.table} are valid, {len(verdict.stale)} stale"
+        )
         return {"commit": reader.commit_id, "keys": keys, "stale": dict(verdict.stale)}
 
     return validate_inputs

@@ -1,0 +1,164 @@
+"""`ml-assets demo`: the sentence the project exists for, on this machine, on real flights of 2013."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from ml_assets.cli.project import Project, say
+
+MODEL = "flight_delay"
+PARTITION = "2013-12-31"
+FIRST, LAST = "2013-01-01", "2013-12-31"
+REFERENCE = ("datasets/airlines", "datasets/airports", "datasets/planes")
+DATED = ("datasets/flights", "datasets/weather", "features/flight_departures")
+STEPS = ("validate_inputs", "snapshot", "train", "evaluate", "register")
+
+
+@dataclass
+class Story:
+    """What happened, stage by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    reused: list[str] = field(default_factory=list)
+
+
+@click.command("demo", short_help="From raw days to a registered model on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(as_json: bool) -> None:
+    """Ingest 365 days of flights and weather, build features, train with two processes, evaluate, register."""
+    import dagster as dg
+    from rich.console import Console
+
+    from ml_assets.cli.runs import Finished, materialize
+    from ml_assets.components.training_pipeline import STAGES
+
+    began = time.monotonic()
+    console = Console(stderr=True)
+    project = Project.here()
+    console.print(f"Home {project.settings.home}. Nothing is downloaded: the data came with the packages.")
+    with console.status("loading the definitions"):
+        _ = project.defs
+    story = Story()
+
+    def run(
+        name: str, keys: list[dg.AssetKey], partition: str | None = None, last: str | None = None
+    ) -> Finished:
+        started = time.monotonic()
+        with console.status(name) as status:
+            finished = materialize(
+                project,
+                keys,
+                partition=partition,
+                last=last,
+                on_progress=lambda text: status.update(f"{name}: {text}"),
+            )
+        story.seconds[name] = round(time.monotonic() - started, 2)
+        console.print(
+            f"[green]✓[/] {name}  {finished.materialized} materializations  {story.seconds[name]:.1f} s"
+        )
+        return finished
+
+    fresh = [table for table in REFERENCE if not _is_finished(project, table)]
+    if fresh:
+        run("reference tables", [dg.AssetKey(table.split("/")) for table in fresh])
+    else:
+        _say_reused(console, story, "reference tables")
+    for table in DATED:
+        if _is_finished(project, table):
+            _say_reused(console, story, table)
+        else:
+            run(table, [dg.AssetKey(table.split("/"))], FIRST, LAST)
+    finished = run(MODEL, [dg.AssetKey([MODEL, stage]) for stage in STAGES], PARTITION)
+    for step in STEPS:
+        story.seconds[f"{MODEL}.{step}"] = round(finished.step_seconds.get(f"{MODEL}.{step}", 0.0), 2)
+    facts = _facts(project, finished, story, time.monotonic() - began)
+    if facts["training_reused"]:
+        console.print(f"  the finished training {facts['fingerprint'][:12]} was found and reused")
+    if as_json:
+        say(json.dumps(facts))
+    else:
+        _tell(console, project, facts)
+
+
+def _is_finished(project: Project, table: str) -> bool:
+    """Every partition stands on main, was not rejected since, is current and was made by today's code."""
+    from ml_assets.components.dataset import Dataset
+    from ml_assets.components.feature_table import FeatureTable
+    from ml_assets.components.specs import resolve_function
+    from ml_assets.tables.code_version import code_version
+    from ml_assets.tables.guard import judge_window
+    from ml_assets.tables.reader import TableReader
+
+    kind, name = table.split("/")
+    spec: Any = project.component(Dataset if kind == "datasets" else FeatureTable, name).spec
+    cadence = spec.cadence
+    keys = ["all"] if cadence.kind == "none" else cadence.keys(cadence.start, cadence.end)
+    reader = TableReader.at(project.platform.lake, "main")
+    verdict = judge_window(reader, project.platform.ledger, table, keys)
+    if not verdict.ok or verdict.stale:
+        return False
+    function = resolve_function(spec.source.function if kind == "datasets" else spec.function)
+    made_by = {manifest.code_version for manifest in reader.manifests(table, keys).values()}
+    return made_by == {code_version(function)}
+
+
+def _say_reused(console: Any, story: Story, name: str) -> None:
+    story.reused.append(name)
+    story.seconds[name] = 0.0
+    console.print(f"[green]✓[/] {name}  finished earlier, reused")
+
+
+def _facts(project: Project, finished: Any, story: Story, seconds: float) -> dict[str, Any]:
+    import dagster as dg
+
+    of = {
+        stage: finished.metadata.get(dg.AssetKey([MODEL, stage]), {})
+        for stage in ("training_set", "checkpoint", "evaluation", "registered_model")
+    }
+    evaluation = of["evaluation"]
+    return {
+        "auc": evaluation["auc"],
+        "logloss": evaluation["logloss"],
+        "ece": evaluation["ece"],
+        "baseline_auc": evaluation["baseline_auc"],
+        "baseline_logloss": evaluation["baseline_logloss"],
+        "gate": evaluation["verdict"],
+        "why": evaluation["why"],
+        "model_version": of["registered_model"].get("version"),
+        "commit_id": of["training_set"]["lake/commit"],
+        "fingerprint": of["training_set"]["fingerprint"],
+        "mlflow_run": of["checkpoint"]["mlflow/run"],
+        "training_reused": of["checkpoint"]["reused"],
+        "seconds": round(seconds, 1),
+        "stages": story.seconds,
+        "reused": story.reused,
+        "report": str(evaluation["report"]),
+    }
+
+
+def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title="flight_delay 2013-12-31, holdout November and December 2013", title_justify="left")
+    for column in ("", "model", "naive baseline"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("AUC", f"{facts['auc']:.4f}", f"{facts['baseline_auc']:.4f}")
+    table.add_row("log loss", f"{facts['logloss']:.4f}", f"{facts['baseline_logloss']:.4f}")
+    table.add_row("calibration error", f"{facts['ece']:.4f}", "")
+    console.print(table)
+    say(f"gate        {facts['gate']}: {facts['why']}")
+    say(f"report      {facts['report']}")
+    say(f"MLflow run  {facts['mlflow_run']} in {project.settings.resolved_tracking_uri}")
+    say(f"lake        commit {facts['commit_id'][:16]} under {project.settings.lake_folder}")
+    say(f"seconds     {facts['seconds']:.0f}")
+    if facts["model_version"] is not None:
+        say(f"model       {MODEL} version {facts['model_version']}, loadable by mlflow.pyfunc")
+    say()
+    say("Next:")
+    if facts["gate"] == "blessed":
+        say("  put it into production   .venv/bin/ml-assets promote flight_delay --reason 'first model'")
+    say("  pages, lineage, sensors  make ui")
+    say("  your own pipeline        README.md, 'Add a pipeline in ten minutes'")
