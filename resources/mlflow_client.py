@@ -66,20 +66,27 @@ def reaching(uri: str) -> Generator[None]:
     try:
         yield
     except MlflowException as error:
-        if error.error_code in _REFUSALS:
-            raise TrackerRefused(f"MLflow at {_without_password(uri)} refused: {error.message}") from error
-        raise _unavailable(uri, error) from error
+        refuses = error.error_code in _REFUSALS
+        raise _translated(uri, error, refuses=refuses) from _cause(uri, error)
     except (requests.RequestException, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
-        raise _unavailable(uri, error) from error
+        raise _translated(uri, error, refuses=False) from _cause(uri, error)
 
 
-def _unavailable(uri: str, error: Exception) -> TrackerUnavailable:
-    first_line = str(error).partition("\n")[0]
+def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
+    first_line = _without_password(str(error).partition("\n")[0])
+    place = _without_password(uri)
+    if refuses:
+        return TrackerRefused(f"MLflow at {place} refused: {first_line}")
     return TrackerUnavailable(
-        f"MLflow at {_without_password(uri)} did not answer: {first_line}. Check the address "
-        "(ML_ASSETS_TRACKING_URI) and that the server runs; then the same command goes on where it stopped"
+        f"MLflow at {place} did not answer: {first_line}. Check the address (ML_ASSETS_TRACKING_URI) and "
+        "that the server runs; then the same command goes on where it stopped"
     )
 
 
-def _without_password(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", uri)
+def _cause(uri: str, error: Exception) -> Exception | None:
+    """What a traceback shows below ours: nothing where the original would show a password."""
+    return None if _without_password(uri) != uri else error
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", text)

@@ -1,6 +1,7 @@
 """One small trained-like model with real numbers, text, nulls and unknown words, and its bundle."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.facts import Lineage
+from ml_assets.release.runtime import FACTS
 from ml_assets.release.store import Bundle, BundleStore
 
 NUMERIC = ["hour", "distance", "is_late", "delay"]
@@ -90,6 +92,21 @@ def copied(bundle: Bundle, tmp_path: Path) -> Path:
     for path in bundle.folder.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     return folder
+
+
+@pytest.fixture
+def variant(bundle: Bundle, store: BundleStore) -> Callable[..., Bundle]:
+    """`(**changes of the lineage) -> Bundle` with the same weights, without another export."""
+
+    def make(**changes: object) -> Bundle:
+        facts = replace(bundle.facts, lineage=replace(bundle.facts.lineage, **changes))
+        with store.incoming() as folder:
+            for path in bundle.folder.iterdir():
+                (folder / path.name).write_bytes(path.read_bytes())
+            (folder / FACTS).write_text(facts.to_json())
+            return store.add(folder)
+
+    return make
 
 
 def _contents(

@@ -1,0 +1,155 @@
+"""The sink takes metrics without waiting, and each point arrives once and in order whatever happens."""
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resources.mlflow_client import TrackerUnavailable
+from resources.sink import MetricSink, Point, Spool
+
+
+class Receiver:
+    """Keeps what is delivered; `away` says how many of the next deliveries fail."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.points: list[Point] = []
+        self.away = away
+        self.tries = 0
+        self.tried = threading.Condition()
+
+    def __call__(self, points: Sequence[Point]) -> None:
+        with self.tried:
+            self.tries += 1
+            self.tried.notify_all()
+            if self.away:
+                self.away -= 1
+                raise TrackerUnavailable("away")
+            self.points += points
+
+    def wait_for(self, tries: int) -> None:
+        with self.tried:
+            assert self.tried.wait_for(lambda: self.tries >= tries, timeout=20)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool.create(tmp_path / "spool" / "run.jsonl")
+
+
+def _names_and_steps(points: Sequence[Point]) -> list[tuple[str, float, int]]:
+    return [(point.name, point.value, point.step) for point in points]
+
+
+def test_metrics_arrive_in_order_with_their_time(spool: Spool) -> None:
+    receiver = Receiver()
+    sink = MetricSink(receiver, spool, interval=0.01)
+    before = time.time_ns() // 1_000_000
+    for step in range(300):
+        sink.log({"loss": 1 / (step + 1), "rate": 3}, step)
+    assert sink.close()
+    assert _names_and_steps(receiver.points) == [
+        point for step in range(300) for point in (("loss", 1 / (step + 1), step), ("rate", 3.0, step))
+    ]
+    assert all(before <= point.time_ms <= time.time_ns() // 1_000_000 for point in receiver.points)
+
+
+def test_a_hung_tracker_makes_no_call_wait_and_loses_nothing(spool: Spool) -> None:
+    hangs, release = threading.Event(), threading.Event()
+
+    def deliver(points: Sequence[Point]) -> None:
+        hangs.set()
+        release.wait(30)
+
+    sink = MetricSink(deliver, spool, interval=0.001)
+    sink.log({"loss": 0.0}, 0)
+    assert hangs.wait(20)
+    start = time.perf_counter()
+    for step in range(1, 20_001):
+        sink.log({"loss": 0.5}, step)
+    per_call = (time.perf_counter() - start) / 20_000
+    assert per_call < 50e-6  # the benchmark has the real bar; this one only tells waiting from not waiting
+    assert not sink.close(timeout=0.05)
+    release.set()
+    assert [point.step for point in spool.points()] == list(range(20_001))
+
+
+def test_an_outage_is_spooled_and_replayed_once_in_order(spool: Spool) -> None:
+    receiver = Receiver(away=3)
+    sink = MetricSink(receiver, spool, interval=0.01)
+    for step in range(10):
+        sink.log({"loss": float(step)}, step)
+        receiver.wait_for(tries=min(step, 4))
+    assert sink.close()
+    assert [point.step for point in receiver.points] == list(range(10))
+    assert spool.is_empty
+
+
+def test_what_no_try_delivered_waits_in_the_file_for_the_next_process(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    spool = Spool.create(path)
+    sink = MetricSink(Receiver(away=10**6), spool, interval=0.01)
+    sink.log({"loss": 0.1, "strange": float("inf")}, 7)
+    assert not sink.close()
+    spool.end("FAILED")
+    assert Spool.adopt(path) is None  # its owner still holds it
+    spool.close(delete=False)
+    adopted = Spool.adopt(path)
+    assert adopted is not None
+    assert _names_and_steps(adopted.points()) == [("loss", 0.1, 7), ("strange", float("inf"), 7)]
+    assert adopted.ending() == "FAILED"
+    adopted.close(delete=True)
+    assert Spool.adopt(path) is None
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text('["loss", 0.5, 1, 1000]\n["loss", 0.')
+    adopted = Spool.adopt(path)
+    assert adopted is not None
+    assert _names_and_steps(adopted.points()) == [("loss", 0.5, 1)]
+
+
+def test_steps_the_tracker_has_are_not_sent_again(spool: Spool) -> None:
+    receiver = Receiver()
+    sink = MetricSink(receiver, spool, seen={"loss": 20})
+    for step in (10, 20, 30):
+        sink.log({"loss": 1.0, "validation_loss": 2.0}, step)
+    assert sink.close()
+    assert [(point.name, point.step) for point in receiver.points] == [
+        ("validation_loss", 10), ("validation_loss", 20), ("loss", 30), ("validation_loss", 30),
+    ]  # fmt: skip
+
+
+def test_a_value_that_is_no_number_is_refused_where_it_is_logged(spool: Spool) -> None:
+    sink = MetricSink(Receiver(), spool)
+    with pytest.raises(ValueError, match="could not convert"):
+        sink.log({"loss": "low"}, 1)  # type: ignore[dict-item]
+    assert sink.close()
+
+
+@given(
+    outages=st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    steps=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+)
+def test_every_point_arrives_once_in_order_whatever_the_outages(
+    tmp_path_factory: pytest.TempPathFactory, outages: list[int], steps: list[int]
+) -> None:
+    spool = Spool.create(tmp_path_factory.mktemp("spool") / "run.jsonl")
+    receiver = Receiver()
+    sink = MetricSink(receiver, spool, interval=0.0005)
+    logged = 0
+    for away, count in zip(outages, steps, strict=False):
+        receiver.away += away
+        for _ in range(count):
+            sink.log({"loss": 0.0}, logged)
+            logged += 1
+    if not sink.close():
+        receiver.away = 0
+        receiver(spool.points())
+    assert [point.step for point in receiver.points] == list(range(logged))
+    spool.close(delete=True)

@@ -1,0 +1,263 @@
+"""One MLflow run per fingerprint: found again, never doubled, never left RUNNING, complete after outages.
+
+Outages are made by taking a table away from the real database, and giving it back.
+"""
+
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resources.environment import environment_facts
+from resources.launcher.errors import Cancelled, Diverged
+from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client
+from resources.tracker import RunFacts, Tracker
+
+FACTS = RunFacts(
+    experiment="flight_delay",
+    fingerprint="f1" * 32,
+    name="2013-12-31",
+    author="ada",
+    params={"learning_rate": 1e-3, "layers": [64, 32]},
+    tags={"partition": "2013-12-31"},
+    note="first try",
+    dataset_name="flight_delay/training_set",
+    dataset_digest="d" * 64,
+)
+
+
+@pytest.fixture
+def tracker(tracking_uri: str, tmp_path: Path) -> Tracker:
+    return Tracker(tracking_uri, tmp_path / "artifacts")
+
+
+def _run(tracker: Tracker, run_id: str) -> Any:
+    return open_client(tracker.uri).get_run(run_id)
+
+
+def _steps(tracker: Tracker, run_id: str, metric: str) -> list[int]:
+    return [point.step for point in open_client(tracker.uri).get_metric_history(run_id, metric)]
+
+
+def _execute(tracker: Tracker, statement: str) -> None:
+    with closing(sqlite3.connect(tracker.uri.removeprefix("sqlite:///"), timeout=30)) as database:
+        database.execute(statement)
+        database.commit()
+
+
+def _take_away(tracker: Tracker) -> None:
+    _execute(tracker, "ALTER TABLE metrics RENAME TO taken_away")
+
+
+def _give_back(tracker: Tracker) -> None:
+    _execute(tracker, "ALTER TABLE taken_away RENAME TO metrics")
+
+
+def test_a_run_holds_what_was_said_about_it(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as run:
+        assert _run(tracker, run.run_id).info.status == "RUNNING"
+        run.log({"loss": 0.7}, 1)
+        run.log({"loss": 0.6, "speed (rows/s)": 1e6}, 2)
+    stored = _run(tracker, run.run_id)
+    assert stored.info.status == "FINISHED"
+    assert stored.info.run_name == "2013-12-31"
+    assert stored.data.params == {"learning_rate": "0.001", "layers": "[64, 32]"}
+    assert stored.data.metrics == {"loss": 0.6, "speed _rows/s_": 1e6}
+    assert stored.data.tags["fingerprint"] == FACTS.fingerprint
+    assert stored.data.tags["mlflow.user"] == "ada"
+    assert stored.data.tags["mlflow.note.content"] == "first try"
+    assert stored.data.tags["dataset_digest"] == "d" * 64
+    (used,) = stored.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("flight_delay/training_set", "d" * 36)
+
+
+def test_the_same_fingerprint_is_the_same_run_and_keeps_its_parameters(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as first:
+        first.log({"loss": 0.7}, 10)
+    later = replace(FACTS, params={"learning_rate": 9.9, "workers": 2}, tags={"dagster_run_id": "r2"})
+    with tracker.start(later) as second:
+        second.log({"loss": 0.7}, 10)  # a resumed training repeats steps since its checkpoint
+        second.log({"loss": 0.5}, 20)
+    assert second.run_id == first.run_id
+    stored = _run(tracker, first.run_id)
+    assert stored.data.params == {"learning_rate": "0.001", "layers": "[64, 32]", "workers": "2"}
+    assert stored.data.tags["dagster_run_id"] == "r2"
+    assert len(stored.inputs.dataset_inputs) == 1
+    assert _steps(tracker, first.run_id, "loss") == [10, 20]
+    assert tracker.find("flight_delay", FACTS.fingerprint) == first.run_id
+    assert tracker.find("flight_delay", "0" * 64) is None
+    assert tracker.find("nobody", FACTS.fingerprint) is None
+
+
+def test_starting_at_once_gives_one_run(tracker: Tracker) -> None:
+    together = threading.Barrier(4)
+
+    def start() -> str:
+        together.wait()
+        with tracker.start(FACTS) as run:
+            return run.run_id
+
+    with ThreadPoolExecutor(4) as pool:
+        ids = {future.result() for future in [pool.submit(start) for _ in range(4)]}
+    assert len(ids) == 1
+    client = open_client(tracker.uri)
+    experiment = client.get_experiment_by_name("flight_delay")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Diverged("loss is nan"), "FAILED"),
+        (Cancelled("somebody stopped it"), "KILLED"),
+        (KeyboardInterrupt(), "KILLED"),
+    ],
+)
+def test_leaving_by_an_error_ends_the_run(tracker: Tracker, error: BaseException, status: str) -> None:
+    with pytest.raises(type(error)), tracker.start(FACTS) as run:
+        raise error
+    assert _run(tracker, run.run_id).info.status == status
+
+
+def test_an_outage_loses_nothing_and_doubles_nothing(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as run:
+        run.log({"loss": 1.0}, 0)
+        _take_away(tracker)
+        for step in range(1, 2500):
+            run.log({"loss": 1.0 / step}, step)
+    assert _run(tracker, run.run_id).info.status == "RUNNING"  # its end could not be told
+    _give_back(tracker)
+    assert tracker.settle() == [run.run_id]
+    assert _run(tracker, run.run_id).info.status == "FINISHED"
+    assert _steps(tracker, run.run_id, "loss") == list(range(2500))
+    assert tracker.settle() == []
+
+
+def test_points_sent_twice_are_kept_once(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as run:
+        run.log({"loss": 0.1, "nothing": float("nan")}, 1)
+        run.log({"loss": 0.2}, 2)
+        _take_away(tracker)
+    _give_back(tracker)
+    (path,) = (tracker._folder / "spool").glob("*.jsonl")
+    kept = path.read_text()
+    tracker.settle()
+    path.write_text(kept)  # as if the process had been killed between delivering and forgetting
+    tracker.settle()
+    assert Counter(_steps(tracker, run.run_id, "loss")) == {1: 1, 2: 1}
+    assert _steps(tracker, run.run_id, "nothing") == [1]
+
+
+def test_a_killed_process_leaves_no_running_run_and_its_points_arrive(
+    tracker: Tracker, tmp_path: Path
+) -> None:
+    program = (
+        "import sys; from pathlib import Path; from resources.tracker import *\n"
+        f"run = Tracker({tracker.uri!r}, Path({str(tmp_path / 'artifacts')!r})).start("
+        f"RunFacts(experiment='flight_delay', fingerprint={FACTS.fingerprint!r}, name='n', author='a'))\n"
+        "print(run.run_id, flush=True); sys.stdin.readline()\n"
+        "for step in range(50): run.log({'loss': 0.5}, step)\n"
+        "sys.stdin.readline()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        run_id = child.stdout.readline().strip()
+        _take_away(tracker)
+        child.stdin.write("log\n")
+        child.stdin.flush()
+        (spool,) = (tmp_path / "artifacts" / "spool").glob("*.jsonl")
+        deadline = time.monotonic() + 30
+        while spool.read_text().count("\n") < 50:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert tracker.settle() == []  # its owner lives
+        child.send_signal(signal.SIGKILL)
+    finally:
+        child.kill()
+        child.communicate()
+    _give_back(tracker)
+    assert _run(tracker, run_id).info.status == "RUNNING"
+    with tracker.start(replace(FACTS, fingerprint="f2" * 32)):
+        assert _run(tracker, run_id).info.status == "KILLED"
+    assert _steps(tracker, run_id, "loss") == list(range(50))
+    with tracker.start(FACTS) as again:
+        again.log({"loss": 0.5}, 49)
+    assert again.run_id == run_id
+    assert _run(tracker, run_id).info.status == "FINISHED"
+    assert _steps(tracker, run_id, "loss") == list(range(50))
+
+
+def test_what_a_deleted_run_left_is_put_aside(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as run:
+        run.log({"loss": 0.1}, 1)
+        open_client(tracker.uri).delete_run(run.run_id)
+    tracker.settle()
+    assert [path.suffix for path in (tracker._folder / "spool").glob(f"{run.run_id}*")] == [".refused"]
+    with tracker.start(FACTS) as other:
+        pass
+    assert other.run_id != run.run_id
+
+
+def test_final_metrics_tags_and_files_are_stored_once(tracker: Tracker, tmp_path: Path) -> None:
+    with tracker.start(FACTS) as run:
+        pass
+    report = tmp_path / "report.html"
+    report.write_text("<p>good</p>")
+    for _ in range(2):
+        tracker.record(run.run_id, {"holdout_auc": 0.73, "holdout auc | carrier=AA": 0.7}, step=100)
+        tracker.tag(run.run_id, {"gate_status": "blessed"})
+        tracker.attach(run.run_id, report, "evaluation")
+    stored = _run(tracker, run.run_id)
+    assert stored.info.status == "FINISHED"
+    assert stored.data.metrics == {"holdout_auc": 0.73, "holdout auc _ carrier_AA": 0.7}
+    assert _steps(tracker, run.run_id, "holdout_auc") == [100]
+    assert stored.data.tags["gate_status"] == "blessed"
+    (copied,) = (tmp_path / "artifacts" / "mlflow" / "flight_delay").rglob("report.html")
+    assert copied.parent.name == "evaluation"
+
+
+def test_an_unreachable_tracker_is_named_without_its_password(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    tracker = Tracker(f"http://ada:secret@127.0.0.1:{port}", tmp_path)
+    with pytest.raises(TrackerUnavailable, match=re.escape(f"http://127.0.0.1:{port}")) as caught:
+        tracker.find("flight_delay", FACTS.fingerprint)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_unknown_run_is_refused(tracker: Tracker) -> None:
+    with pytest.raises(TrackerRefused, match="not found"):
+        tracker.record("0" * 32, {"auc": 0.5})
+
+
+def test_environment_names_code_and_packages(tmp_path: Path) -> None:
+    for command in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q",
+                                     "--allow-empty", "-m", "x"]):  # fmt: skip
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    facts = environment_facts(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40}", facts["mlflow.source.git.commit"])
+    assert facts["git_dirty"] == "false"
+    (tmp_path / "new.txt").touch()
+    assert environment_facts(tmp_path)["git_dirty"] == "true"
+    assert facts["torch"].startswith("2.")
+    outside = environment_facts(Path("/"))
+    assert "git_dirty" not in outside
