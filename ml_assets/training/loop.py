@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ml_assets.training.events import emit
-from ml_assets.training.group import derived_seed
 from ml_assets.training.meter import Meter
 from ml_assets.training.order import contiguous
 from ml_assets.training.rowlog import RowLog
@@ -44,7 +43,7 @@ def fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
     while not run.is_finished:
         step = progress.step
         # Randomness depends on the place in the training alone, so that none of its state is stored.
-        torch.manual_seed(derived_seed(job.seed, step, group.rank))
+        group.seed(job.seed, step)
 
         with meter.waiting_for_data():
             batch = run.train.take(order.share(step, group.rank, group.world_size))
