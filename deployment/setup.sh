@@ -49,7 +49,7 @@ export UV_BUILD_CONSTRAINT="$locks/build.txt" UV_PREVIEW_FEATURES=build-dependen
 case "$venv" in /*) export VIRTUAL_ENV="$venv" ;; *) export VIRTUAL_ENV="$PWD/$venv" ;; esac
 quiet=()
 if [ ! -t 2 ]; then quiet=(--quiet); fi # progress bars are for people
-"$venv/bin/uv" pip sync "${quiet[@]}" --require-hashes --require-build-hashes --strict "$locks/dev.txt"
+"$venv/bin/uv" pip sync "${quiet[@]}" --compile-bytecode --require-hashes --require-build-hashes --strict "$locks/dev.txt"
 "$venv/bin/uv" pip install --quiet --no-deps --require-build-hashes --editable .
 printf '%s\n' "$wanted" >"$venv/.installed"
 echo "Ready: $venv"
