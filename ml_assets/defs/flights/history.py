@@ -84,8 +84,8 @@ _WAITING = (
 any delay has been measured, since a flight that has not left has no delay yet."""
 
 NUMERIC = (
-    *(f"{g.name}_{w}_{rate.column}" for g in _ARRIVED for w in g.windows for rate in _ARRIVAL_RATES),
-    *(f"{g.name}_{w}_{rate.column}" for g in _DEPARTED for w in g.windows for rate in _DEPARTURE_RATES),
+    *(f"{g.name}_{w}_{rate.column}" for rate in _ARRIVAL_RATES for g in _ARRIVED for w in g.windows),
+    *(f"{g.name}_{w}_{rate.column}" for rate in _DEPARTURE_RATES for g in _DEPARTED for w in g.windows),
     *(f"{g.name}_{w}_waiting" for g in _WAITING for w in g.windows),
 )
 """Columns `with_history` adds for use as features."""

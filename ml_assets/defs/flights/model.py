@@ -23,13 +23,12 @@ def build(inputs: Any, *, hidden: Sequence[int] = (128, 64), dropout: float = 0.
     class Delay(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embeddings = nn.ModuleList(
-                nn.Embedding(size, min(embedding, (size + 1) // 2)) for size in inputs.cardinalities
-            )
-            for table in self.embeddings:
+            tables = [nn.Embedding(size, min(embedding, (size + 1) // 2)) for size in inputs.cardinalities]
+            for table in tables:
                 nn.init.normal_(table.weight, std=0.1)
+            self.embeddings = nn.ModuleList(tables)
             self.embedding_dropout = nn.Dropout(dropout)
-            width = len(inputs.numeric) + sum(table.embedding_dim for table in self.embeddings)
+            width = len(inputs.numeric) + sum(table.embedding_dim for table in tables)
             layers: list[nn.Module] = []
             for outputs in hidden:
                 layers += [nn.Linear(width, outputs), nn.ReLU(), nn.Dropout(dropout)]
