@@ -7,9 +7,9 @@ anything, so the CLI and the tests read the same vocabulary.
 import pkgutil
 from collections.abc import Callable
 from datetime import date
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
@@ -33,6 +33,19 @@ def resolve_function(path: str) -> Callable[..., Any]:
     if not callable(found):
         raise FunctionNotFound(f"'{path}' is a {type(found).__name__}, not a function")
     return found
+
+
+def _names(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(pkgutil.resolve_name(value))
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ValueError(f"'{value}' names no sequence of columns: {error}; write package.module.NAMES") from error
+
+
+ColumnNames = Annotated[tuple[str, ...], BeforeValidator(_names)]
+"""A list of columns, or the import path of one, so that code and file do not repeat each other."""
 
 
 class PartitionsSection(Section):
@@ -145,8 +158,8 @@ class ModelInputsSection(Section):
     """What the model sees of the feature table."""
 
     table: str = Field(pattern=r"^features/\w+$")
-    numeric: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
+    numeric: ColumnNames = ()
+    categorical: ColumnNames = ()
     min_count: int = Field(default=1, ge=1)
     """A category seen less often in the training rows counts as unknown."""
     partition_date: str = "partition_date"

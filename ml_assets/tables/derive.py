@@ -126,12 +126,11 @@ def derive(
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
         by_key = _split(function(frames, first, last), keys, partition_date)
-        digests = {table: reader.digests(table) for table in needed}
         for key in keys:
             yield Incoming(
                 key=key,
                 data=by_key[key],
-                inputs={t.table: {n: digests[t.table][n] for n in t.needed_for(key)} for t in inputs},
+                inputs={t.table: reader.input_digests(t.table, t.needed_for(key)) for t in inputs},
             )
 
 
