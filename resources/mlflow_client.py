@@ -5,12 +5,14 @@ translation of its errors. Not here: what is logged (`tracker`) and registered (
 """
 
 import os
+import random
 import re
 import sqlite3
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -24,6 +26,10 @@ _SWITCHES = {
 }
 _REFUSALS = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
 
+_RACES = 4
+_RACE_WORDS = ("IntegrityError", "UniqueViolation")
+Answer = TypeVar("Answer")
+
 
 class TrackerError(Exception):
     """Base of every failure of the tracker."""
@@ -31,6 +37,10 @@ class TrackerError(Exception):
 
 class TrackerUnavailable(TrackerError):
     """The tracker could not be reached or did not answer; the same call may succeed later."""
+
+
+class TrackerRaced(TrackerUnavailable):
+    """Another process wrote the same at the same moment; the second try finds it written."""
 
 
 class TrackerRefused(TrackerError):
@@ -43,8 +53,6 @@ def open_client(uri: str) -> "MlflowClient":
 
     Also for the model registry, which lives at the same address. Raises `TrackerUnavailable`.
     """
-    for name, value in _SWITCHES.items():
-        os.environ.setdefault(name, value)
     with reaching(uri):
         from mlflow.tracking import MlflowClient
 
@@ -59,6 +67,8 @@ def open_client(uri: str) -> "MlflowClient":
 @contextmanager
 def reaching(uri: str) -> Generator[None]:
     """Turn whatever mlflow raises inside into `TrackerRefused` or `TrackerUnavailable`."""
+    for name, value in _SWITCHES.items():
+        os.environ.setdefault(name, value)  # mlflow reads some when it is imported, which is next
     import requests
     import sqlalchemy.exc
     from mlflow.exceptions import MlflowException
@@ -72,11 +82,26 @@ def reaching(uri: str) -> Generator[None]:
         raise _translated(uri, error, refuses=False) from _cause(uri, error)
 
 
+def write(uri: str, call: Callable[[], Answer]) -> Answer:
+    """`call` inside `reaching`, again where it lost a race: MLflow sets a tag by reading and then inserting,
+    so that of two processes that set the same new tag one fails."""
+    for _ in range(_RACES):
+        try:
+            with reaching(uri):
+                return call()
+        except TrackerRaced:
+            time.sleep(random.uniform(0.01, 0.05))
+    with reaching(uri):
+        return call()
+
+
 def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
     first_line = _without_password(str(error).partition("\n")[0])
     place = _without_password(uri)
     if refuses:
         return TrackerRefused(f"MLflow at {place} refused: {first_line}")
+    if any(word in str(error) for word in _RACE_WORDS):
+        return TrackerRaced(f"MLflow at {place}: another process wrote the same at once: {first_line}")
     return TrackerUnavailable(
         f"MLflow at {place} did not answer: {first_line}. Check the address (ML_ASSETS_TRACKING_URI) and "
         "that the server runs; then the same command goes on where it stopped"

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from resources.launcher.errors import Cancelled
-from resources.mlflow_client import TrackerError, TrackerRefused, open_client, reaching
+from resources.mlflow_client import TrackerError, TrackerRefused, open_client, reaching, write
 from resources.sink import MetricSink, Point, Spool
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ class Tracker:
         """Set tags, replacing those of the same name."""
         from mlflow.entities import RunTag
 
-        with reaching(self.uri):
-            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        new = [RunTag(name, value) for name, value in tags.items()]
+        write(self.uri, lambda: self._client.log_batch(run_id, tags=new))
 
     def attach(self, run_id: str, file: Path, folder: str = "") -> None:
         """Copy a file beside the run, under `folder`; the same name is replaced."""
@@ -209,14 +209,15 @@ class Tracker:
             dataset = Dataset(
                 facts.dataset_name, facts.dataset_digest[:_DIGEST_LENGTH], "lake", facts.dataset_digest
             )
-            self._client.log_inputs(run_id, [DatasetInput(dataset)])
+            write(self.uri, lambda: self._client.log_inputs(run_id, [DatasetInput(dataset)]))
         new_tags = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
         params = [
             Param(name, str(value)) for name, value in facts.params.items() if name not in run.data.params
         ]
-        self._client.log_batch(run_id, tags=new_tags)
+        write(self.uri, lambda: self._client.log_batch(run_id, tags=new_tags))
         for start in range(0, len(params), _MOST_PARAMS):
-            self._client.log_batch(run_id, params=params[start : start + _MOST_PARAMS])
+            some = params[start : start + _MOST_PARAMS]
+            write(self.uri, lambda some=some: self._client.log_batch(run_id, params=some))
 
     def _last_step(self, run_id: str, metric: str) -> int:
         return max(point.step for point in self._client.get_metric_history(run_id, metric))

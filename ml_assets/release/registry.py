@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ml_assets.release.store import Bundle
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
-from resources.mlflow_client import TrackerRefused, open_client, reaching
+from resources.mlflow_client import TrackerRefused, open_client, reaching, write
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -77,13 +77,11 @@ class Registry:
                 mine = self._same(bundle)
                 if mine[0].number != int(made.version):
                     self._client.delete_model_version(lineage.model, made.version)
-            version = mine[0]
-            if version.gate_status != gate_status:
-                self._client.set_model_version_tag(
-                    lineage.model, str(version.number), "gate_status", gate_status
-                )
-            self._client.set_tag(run_id, "model_version", f"{lineage.model}/{version.number}")
-        return self.version(lineage.model, version.number)
+        number = mine[0].number
+        if mine[0].gate_status != gate_status:
+            self.tag(lineage.model, number, "gate_status", gate_status)
+        write(self.uri, lambda: self._client.set_tag(run_id, "model_version", f"{lineage.model}/{number}"))
+        return self.version(lineage.model, number)
 
     def versions(self, model: str) -> list[RegisteredVersion]:
         """All versions of `model`, oldest first; none if nobody registered it."""
@@ -115,8 +113,7 @@ class Registry:
 
     def tag(self, model: str, number: int, name: str, value: str) -> None:
         """Set a tag of a version."""
-        with reaching(self.uri):
-            self._client.set_model_version_tag(model, str(number), name, value)
+        write(self.uri, lambda: self._client.set_model_version_tag(model, str(number), name, value))
 
     @property
     def _client(self) -> Any:

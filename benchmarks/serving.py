@@ -1,0 +1,160 @@
+"""What a prediction costs from raw columns: the bundle's runtime beside torch and beside MLflow's pyfunc.
+
+78 numeric columns and 6 categories, as many as the flights model has, into a 256-128 network. Torch gets its
+rows from the fitted encoding, as in training, and also without that, ready as tensors.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from benchmarks._report import Result, emit, interleave, parse_args
+from ml_assets.features.encoding import FittedState, fit
+from ml_assets.release.bundle import BundleContents, build_bundle
+from ml_assets.release.facts import Lineage
+from ml_assets.release.runtime import ServingModel
+from ml_assets.release.store import BundleStore
+from resources.mlflow_client import reaching
+
+NUMERIC, CATEGORY, MANY = 78, 6, 10_000
+
+
+class Net(nn.Module):
+    """Imputation, scaling, embeddings, two hidden layers."""
+
+    def __init__(self, fitted: FittedState) -> None:
+        super().__init__()
+        for name in ("fill", "mean", "scale"):
+            values = [getattr(state, name) for state in fitted.numeric]
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
+        self.embed = nn.ModuleList(nn.Embedding(state.cardinality, 8) for state in fitted.categorical)
+        layers = [nn.Linear(NUMERIC + 8 * CATEGORY, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()]
+        self.net = nn.Sequential(*layers, nn.Linear(128, 1))
+
+    def forward(self, numeric: Tensor, category: Tensor) -> Tensor:
+        """Logits `[B]`."""
+        filled = (torch.where(torch.isnan(numeric), self.fill, numeric) - self.mean) / self.scale
+        embedded = [embed(category[:, i]) for i, embed in enumerate(self.embed)]
+        return self.net(torch.cat([filled, *embedded], dim=1)).squeeze(1)
+
+
+def main() -> int:
+    """Make a bundle, time the export, then one row and many rows."""
+    arguments = parse_args(__doc__)
+    calls, rounds = (50, 3) if arguments.quick else (300, 9)
+    torch.set_num_threads(1)
+    rows = _rows()
+    fitted = fit(rows, rows.columns[:NUMERIC], rows.columns[NUMERIC:])
+    module = Net(fitted).eval()
+    lineage = Lineage(
+        model="bench",
+        fingerprint="f",
+        snapshot_digest="s",
+        windows={},
+        schema_hash="h",
+        code_version="c",
+        weights_sha256="w",
+    )
+    contents = BundleContents(module=module, fitted=fitted, objective="binary", rows=rows, lineage=lineage)
+    with tempfile.TemporaryDirectory() as folder, reaching("bench"):
+        store = BundleStore(Path(folder))
+        exports = [_seconds(lambda: build_bundle(contents, store)) for _ in range(2)]
+        bundle = build_bundle(contents, store)
+        served = ServingModel.load(bundle.folder)
+        import mlflow.pyfunc
+
+        pyfunc = mlflow.pyfunc.load_model(str(bundle.folder))
+
+        one, one_pandas, many_pandas = rows[:1], rows[:1].to_pandas(), rows.to_pandas()
+        row = one.row(0, named=True)
+        numeric, category = (torch.from_numpy(part) for part in fitted.encode(one))
+
+        def eager(numeric: Tensor, category: Tensor) -> object:
+            with torch.inference_mode():
+                return torch.sigmoid(module(numeric, category.long()))
+
+        def encoded(frame: pl.DataFrame) -> object:
+            return eager(*(torch.from_numpy(part) for part in fitted.encode(frame)))
+
+        single = interleave(
+            {
+                "bundle": _repeat(lambda: served.predict_row(row), calls),
+                "torch, ready tensors": _repeat(lambda: eager(numeric, category), calls),
+                "torch, from raw columns": _repeat(lambda: encoded(one), max(1, calls // 10)),
+                "mlflow pyfunc": _repeat(lambda: pyfunc.predict(one_pandas), max(1, calls // 10)),
+            },
+            rounds,
+        )
+        batch = interleave(
+            {
+                "bundle": lambda: served.predict(rows),
+                "torch, from raw columns": lambda: encoded(rows),
+                "mlflow pyfunc": lambda: pyfunc.predict(many_pandas),
+            },
+            rounds,
+        )
+    counts = {"bundle": calls, "torch, ready tensors": calls}
+    row_us = {
+        name: taken.best / counts.get(name, max(1, calls // 10)) * 1e6 for name, taken in single.items()
+    }
+    many_us = {name: taken.best / MANY * 1e6 for name, taken in batch.items()}
+    results = [
+        _result("one raw row", row_us, "≤ 0.5 × torch from raw columns and ≤ 0.1 × mlflow pyfunc", 0.5, 0.1),
+        _result(
+            "each of 10,000 raw rows", many_us, "≤ 1 × torch from raw columns and ≤ mlflow pyfunc", 1.0, 1.0
+        ),
+        Result(
+            name="make a bundle (export, proof, store)",
+            value=exports[0],
+            unit="s",
+            peers={"once more in the same process": exports[1]},
+            bar="≤ 10 s, imports included",
+            ok=exports[0] <= 10,
+        ),
+    ]
+    return emit(results, json=arguments.json)
+
+
+def _result(name: str, taken: dict[str, float], bar: str, of_torch: float, of_pyfunc: float) -> Result:
+    ours, torchs, pyfuncs = taken["bundle"], taken["torch, from raw columns"], taken["mlflow pyfunc"]
+    return Result(
+        name=name,
+        value=ours,
+        unit="µs",
+        peers={peer: value for peer, value in taken.items() if peer != "bundle"},
+        ratio=ours / torchs,
+        bar=bar,
+        ok=ours <= of_torch * torchs and ours <= of_pyfunc * pyfuncs,
+    )
+
+
+def _rows() -> pl.DataFrame:
+    random = np.random.default_rng(0)
+    columns: dict[str, object] = {f"n{i}": random.normal(i, 3, MANY) for i in range(NUMERIC)}
+    words = np.array([f"word {i}" for i in range(100)])
+    columns.update({f"c{i}": words[random.integers(0, 100, MANY)] for i in range(CATEGORY)})
+    return pl.DataFrame(columns)
+
+
+def _repeat(call: Callable[[], object], times: int) -> Callable[[], None]:
+    def repeat() -> None:
+        for _ in range(times):
+            call()
+
+    return repeat
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,99 @@
+"""What a metric costs the training step, and how many arrive: our sink beside MLflow's own ways.
+
+A step logs five metrics. Sync is `log_metrics`, async is MLflow's asynchronous logging; all three write to
+a SQLite database of their own.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks._report import Result, emit, parse_args
+from resources.mlflow_client import open_client
+from resources.tracker import RunFacts, Tracker
+
+METRICS = 5
+PACE = 0.0005
+"""Seconds between two steps while a call is timed, so that deliveries happen meanwhile."""
+
+
+def main() -> int:
+    """Measure both claims."""
+    arguments = parse_args(__doc__)
+    steps, peer_steps = (2_000, 100) if arguments.quick else (10_000, 400)
+    with tempfile.TemporaryDirectory() as folder:
+        call, rate = _ours(Path(folder) / "ours", steps)
+        peers = {
+            "mlflow sync": _mlflow(Path(folder) / "sync", peer_steps, synchronous=True),
+            "mlflow async": _mlflow(Path(folder) / "async", peer_steps, synchronous=False),
+        }
+    fastest = min(seconds for seconds, _ in peers.values())
+    results = [
+        Result(
+            name="mean cost of logging a metric in the training step",
+            value=call * 1e6 / METRICS,
+            unit="µs per metric",
+            peers={name: seconds * 1e6 / METRICS for name, (seconds, _) in peers.items()},
+            ratio=call / fastest,
+            bar="≤ 1 µs",
+            ok=call * 1e6 / METRICS <= 1.0,
+        ),
+        Result(
+            name="metrics stored",
+            value=rate,
+            unit="per second",
+            peers={name: stored for name, (_, stored) in peers.items()},
+            ratio=rate / max(stored for _, stored in peers.values()),
+            bar="≥ 5000 per second",
+            ok=rate >= 5_000,
+        ),
+    ]
+    return emit(results, json=arguments.json)
+
+
+def _ours(folder: Path, steps: int) -> tuple[float, float]:
+    """Mean seconds of a call at a training loop's pace, and metrics stored per second at full speed."""
+    tracker = Tracker(f"sqlite:///{folder / 'mlflow.db'}", folder)
+    folder.mkdir()
+    with tracker.start(RunFacts(experiment="bench", fingerprint="a", name="a", author="a")) as run:
+        call = _timed(lambda values, step: run.log(values, step), steps, PACE)
+    with tracker.start(RunFacts(experiment="bench", fingerprint="b", name="b", author="a")) as run:
+        start = time.perf_counter()
+        _timed(lambda values, step: run.log(values, step), steps, 0.0)
+    return call, steps * METRICS / (time.perf_counter() - start)
+
+
+def _mlflow(folder: Path, steps: int, *, synchronous: bool) -> tuple[float, float]:
+    """The same for MLflow's client."""
+    import mlflow
+
+    folder.mkdir()
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    open_client(uri)
+    mlflow.set_tracking_uri(uri)
+    with mlflow.start_run():
+        start = time.perf_counter()
+        call = _timed(
+            lambda values, step: mlflow.log_metrics(values, step=step, synchronous=synchronous), steps, 0.0
+        )
+        mlflow.flush_async_logging()
+        seconds = time.perf_counter() - start
+    return call, steps * METRICS / seconds
+
+
+def _timed(log: Callable[[dict[str, float], int], object], steps: int, pace: float) -> float:
+    """Mean seconds of a call."""
+    taken: list[float] = []
+    for step in range(steps):
+        values = {f"metric {i}": step * 0.1 + i for i in range(METRICS)}
+        start = time.perf_counter()
+        log(values, step)
+        taken.append(time.perf_counter() - start)
+        time.sleep(pace)
+    return statistics.fmean(taken)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
