@@ -10,9 +10,18 @@ from ml_assets.snapshots.reader import FITTED, MANIFEST, Snapshot
 from resources.lake import VersionedStore
 
 
+JOB_BRANCH = "job_branch"
+"""In a commit's metadata: the branch it was first made on."""
+
+
 def keep_branch(fingerprint: str) -> str:
     """Name of the branch that keeps the input of a training job, from before its launch."""
     return f"keep-run-{fingerprint[:12]}"
+
+
+def version_branch(model: str, number: int | str) -> str:
+    """Name of the branch that keeps the input of a registered version for as long as the version lives."""
+    return f"keep-{model}-v{number}"
 
 
 def keep_snapshot(
@@ -23,12 +32,25 @@ def keep_snapshot(
     branch: str,
     metadata: Mapping[str, str],
 ) -> str:
-    """Keep `snapshot` on `branch`; the commit id. The same snapshot again changes nothing.
+    """Keep `snapshot` on `branch`; the commit id. The same job again changes nothing, also after its version
+    was registered and `branch` released: then it is the commit the version keeps.
 
     The documents lie at `snapshots/<model>/<partition>/`. `metadata` goes into the commit.
     """
+    kept = _kept_for_a_version(store, model, branch)
     if branch not in store.branches(prefix=branch):
-        store.create_branch(branch, snapshot.source_commit)
+        store.create_branch(branch, kept or snapshot.source_commit)
+    if kept is not None:
+        return kept
     for name in (MANIFEST, FITTED):
         store.put(branch, f"snapshots/{model}/{partition}/{name}", snapshot.folder / name)
-    return store.commit(branch, f"Snapshot of {model} {partition}", {**metadata, "snapshot": snapshot.digest})
+    facts = {**metadata, "snapshot": snapshot.digest, JOB_BRANCH: branch}
+    return store.commit(branch, f"Snapshot of {model} {partition}", facts)
+
+
+def _kept_for_a_version(store: VersionedStore, model: str, branch: str) -> str | None:
+    """The commit a registered version keeps of the job whose branch was `branch`."""
+    for commit in store.branches(prefix=version_branch(model, "")).values():
+        if store.read_commit(commit).metadata.get(JOB_BRANCH) == branch:
+            return commit
+    return None

@@ -57,6 +57,7 @@ def register_version(
 ) -> dg.Output[dict[str, Any]]:
     """The registered version as the asset's output."""
     from ml_assets.release.parts import bundles_of, registry_of
+    from ml_assets.snapshots.keep import version_branch
 
     bundle = bundles_of(platform).open(evaluation["bundle"])
     version = registry_of(platform).register(
@@ -72,7 +73,8 @@ def register_version(
         },
     )
     # The version's own branch first: at no moment is its input without a root.
-    platform.lake.keep(f"keep-{spec.name}-v{version.number}", snapshot["commit"])
+    kept = version_branch(spec.name, version.number)
+    platform.lake.keep(kept, snapshot["commit"])
     platform.lake.release(snapshot["branch"])
     facts = {
         "version": version.number,
@@ -88,7 +90,7 @@ def register_version(
             "bundle": bundle.digest,
             "mlflow/run": checkpoint["mlflow_run"],
             "lake/commit": snapshot["commit"],
-            "lake/branch": f"keep-{spec.name}-v{version.number}",
+            "lake/branch": kept,
             "report": dg.MetadataValue.path(evaluation["report"]),
         },
         data_version=dg.DataVersion(bundle.digest),
