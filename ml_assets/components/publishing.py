@@ -42,7 +42,8 @@ def publish_and_report(
     Raises `dg.Failure` when partitions were rejected (final: the data must change) or the source failed for
     some (worth a retry), after the good ones have landed.
     """
-    run = RunFacts(run_id=context.run_id, url=run_url(platform.settings.ui_url, context.run_id))
+    run_id = context.run.run_id
+    run = RunFacts(run_id=run_id, url=run_url(platform.settings.ui_url, run_id))
     result = publish(platform.lake, platform.ledger, spec, incoming, run)
     for key, partition in result.merged.items():
         context.log_event(_materialization(context.asset_key, spec, key, partition, result.commit_id))
