@@ -10,6 +10,7 @@ Ends with the exit code of the ranks (resources.launcher.job.ExitCode). SIGTERM,
 the other end of stdin, is passed on to the ranks: they save and end.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -53,6 +54,7 @@ def _run_agent(job: TrainingJob, job_file: str, folder: str) -> int:
 
     from ml_assets.training import entry
 
+    _format_torch_logs_plainly()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -72,6 +74,15 @@ def _run_agent(job: TrainingJob, job_file: str, folder: str) -> int:
     except SignalException:  # the ranks got it, and time to save
         return ExitCode.PREEMPTED
     return ExitCode.DONE
+
+
+def _format_torch_logs_plainly() -> None:
+    """Torch's own formatter imports its compiler to format a first line: seconds, just when a rank died."""
+    plain = logging.Formatter("%(levelname)s %(name)s: %(message)s")
+    for name in logging.root.manager.loggerDict:
+        if name.partition(".")[0] == "torch":
+            for handler in logging.getLogger(name).handlers:
+                handler.setFormatter(plain)
 
 
 def _end_early(_signal: int, _frame: FrameType | None) -> None:

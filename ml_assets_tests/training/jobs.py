@@ -1,0 +1,140 @@
+"""Small snapshots and jobs for the tests of training, and what their folders must say afterwards."""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ml_assets.features.encoding import fit
+from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.reader import Snapshot, SourceFile
+from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.spec import RowSpec, Split, split_by_time
+from ml_assets.training.rowlog import read_rows
+from resources.launcher.job import TrainingJob, TrainingSettings
+
+MODELS = "ml_assets_tests.training.models"
+NUMERIC, CATEGORICAL = ("x0", "x1", "x2"), ("colour",)
+FIRST_DAY = date(2024, 1, 1)
+
+
+def feature_table(days: int = 14, rows_a_day: int = 100) -> pl.DataFrame:
+    """`days` partitions of a learnable table: label 1 where x0 + noise > 0, some values missing."""
+    generator = np.random.default_rng(7)
+    rows = days * rows_a_day
+    numeric = generator.normal(size=(rows, len(NUMERIC))).astype(np.float32)
+    label = (numeric[:, 0] + generator.normal(size=rows) > 0).astype(np.int8)
+    numeric[generator.random(numeric.shape) < 0.05] = np.nan
+    days_column = [FIRST_DAY + timedelta(days=i // rows_a_day) for i in range(rows)]
+    return pl.DataFrame(
+        {name: numeric[:, i] for i, name in enumerate(NUMERIC)}
+        | {
+            "colour": generator.choice(["red", "green", "blue"], size=rows),
+            "date": days_column,
+            "label": label,
+        }
+    ).with_columns(
+        (pl.col("date").cast(pl.Datetime("us", "UTC")) + pl.duration(hours=30)).alias("label_known_at")
+    )
+
+
+def split_of(table: pl.DataFrame, validation: int = 2, holdout: int = 2) -> Split:
+    """The newest days held out, the ones before for validation."""
+    keys = table["date"].unique().sort().cast(pl.String).to_list()
+    train = len(keys) - validation - holdout
+    return split_by_time(keys, train=train, validation=validation, holdout=holdout)
+
+
+ROW_SPEC = RowSpec(
+    partition="date",
+    label="label",
+    label_known_at="label_known_at",
+    cutoff=datetime(2024, 12, 31, tzinfo=UTC),
+)
+
+
+def small_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: int = 12_000) -> Snapshot:
+    """A snapshot of `table` with several training shards."""
+    table = feature_table() if table is None else table
+    chosen = choose_rows(table, split_of(table), ROW_SPEC)
+    fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
+    files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
+    return build_snapshot(
+        chosen, fitted, source_commit="c0ffee", files=files, into=into, shard_bytes=shard_bytes
+    )
+
+
+def small_job(
+    snapshot: Snapshot, model: str = "tiny", objective: str = "binary", **changes: Any
+) -> TrainingJob:
+    """Three epochs of 40 steps on two workers; `changes` are hyperparameters or settings."""
+    settings: dict[str, Any] = {
+        "epochs": 3,
+        "patience": 3,
+        "global_batch": 26,
+        "learning_rate": 0.02,
+        "checkpoint_steps": 10,
+        "metric_steps": 1,
+    }
+    hyperparameters: dict[str, Any] = {"pace": 0.004} if model == "tiny" else {}
+    for name, value in changes.items():
+        (hyperparameters if name in ("pace", "nan_after", "depth") else settings)[name] = value
+    return TrainingJob(
+        model="small",
+        partition="2024-01-14",
+        model_function=f"{MODELS}.{model}",
+        objective=objective,
+        hyperparameters=hyperparameters,
+        snapshot=str(snapshot.folder),
+        snapshot_digest=snapshot.digest,
+        code_version="tests",
+        seed=3,
+        settings=TrainingSettings(**settings),
+    )
+
+
+def rows_learned(folder: Path, world_size: int) -> Iterator[tuple[int, list[np.ndarray[Any, Any]]]]:
+    """Per step, the rows of each rank that the final weights learned from: a step that was done again after a
+    resume counts as its last attempt did it."""
+    last: dict[tuple[int, int], tuple[int, np.ndarray[Any, Any]]] = {}
+    for taken in read_rows(folder):
+        attempt, _ = last.get((taken.step, taken.rank), (0, None))
+        if taken.attempt > attempt:
+            last[taken.step, taken.rank] = (taken.attempt, taken.rows)
+    for step in range(max(step for step, _ in last) + 1):
+        yield step, [last[step, rank][1] for rank in range(world_size)]
+
+
+def assert_each_row_once_per_epoch(folder: Path, snapshot: Snapshot, job: TrainingJob) -> None:
+    """Every epoch learned from each training row exactly once, ranks from disjoint rows, none from another."""
+    expected = np.sort(snapshot.read("train").row)
+    steps_per_epoch = -(-len(expected) // job.settings.global_batch)
+    steps = list(rows_learned(folder, job.settings.workers))
+    assert len(steps) % steps_per_epoch == 0
+    for first in range(0, len(steps), steps_per_epoch):
+        by_rank: list[list[Any]] = [[] for _ in range(job.settings.workers)]
+        for _, ranks in steps[first : first + steps_per_epoch]:
+            assert sum(map(len, ranks)) <= job.settings.global_batch
+            for rank, rows in enumerate(ranks):
+                by_rank[rank].extend(rows.tolist())
+        everything = np.sort(np.concatenate([np.asarray(rows) for rows in by_rank]))
+        assert np.array_equal(everything, expected)
+        assert len(set(by_rank[0]) & set(by_rank[-1])) == 0
+
+
+def alive(pids: Sequence[int]) -> list[int]:
+    """Those of `pids` that still run; a zombie does not."""
+    return [pid for pid in pids if _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state not in "ZX"

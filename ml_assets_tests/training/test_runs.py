@@ -1,0 +1,244 @@
+"""Trainings in real processes: two ranks under torchrun's agent, ended in every way they can end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.load import load_model, predict
+from ml_assets_tests.training.jobs import (
+    alive,
+    assert_each_row_once_per_epoch,
+    rows_learned,
+    small_job,
+    small_snapshot,
+)
+from resources.launcher.errors import BadConfiguration, Diverged, InputChanged
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import TrainingEvent
+
+
+class Watcher:
+    """Both callbacks of a launcher: keeps what it is told, and reacts to events where asked to."""
+
+    def __init__(self, react: Callable[["Watcher", TrainingEvent], None] | None = None) -> None:
+        self.events: list[TrainingEvent] = []
+        self.log: list[str] = []
+        self.pids: list[int] = []
+        self._react = react
+
+    def on_event(self, event: TrainingEvent) -> None:
+        self.events.append(event)
+        if event.kind == "started":
+            self.pids += event.values["pids"]
+        if self._react is not None:
+            self._react(self, event)
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+    def run(self, job: TrainingJob, folder: Path) -> TrainingResult:
+        return LocalLauncher().run(job, folder, self.on_event, self.log.append)
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+@pytest.fixture(scope="module")
+def unbroken(
+    tmp_path_factory: pytest.TempPathFactory, snapshot: Snapshot
+) -> tuple[TrainingJob, Path, TrainingResult, Watcher]:
+    """The job of most tests here, trained without any trouble."""
+    job, folder, watcher = small_job(snapshot), tmp_path_factory.mktemp("job"), Watcher()
+    return job, folder, watcher.run(job, folder), watcher
+
+
+Unbroken = tuple[TrainingJob, Path, TrainingResult, Watcher]
+
+
+def test_two_ranks_learn_from_disjoint_rows_and_from_each_row_once_per_epoch(
+    snapshot: Snapshot, unbroken: Unbroken
+) -> None:
+    job, folder, result, _ = unbroken
+    assert result.world_size == 2
+    assert (result.epochs, result.steps) == (3, 3 * 39)
+    assert_each_row_once_per_epoch(folder, snapshot, job)
+    epochs = [np.concatenate([np.concatenate(ranks) for _, ranks in part]) for part in _epochs(folder)]
+    assert not np.array_equal(epochs[0], epochs[1])  # another order each time
+
+
+def _epochs(folder: Path) -> list[list[tuple[int, list[np.ndarray]]]]:
+    steps = list(rows_learned(folder, 2))
+    return [steps[first : first + 39] for first in range(0, len(steps), 39)]
+
+
+def test_events_tell_the_story_of_a_run(unbroken: Unbroken) -> None:
+    _, _, result, watcher = unbroken
+    kinds = watcher.kinds()
+    assert kinds[0] == "started"
+    assert kinds[-1] == "finished"
+    assert kinds.count("epoch") == 3
+    assert kinds.count("metrics") == result.steps
+    losses = [event.values["loss"] for event in watcher.events if event.kind == "metrics"]
+    assert np.mean(losses[-39:]) < np.mean(losses[:39])
+    assert {event.values["best_step"] for event in watcher.events if event.kind == "finished"} == {
+        result.best_step
+    }
+
+
+def test_the_weights_of_the_result_have_the_validation_loss_it_names(
+    snapshot: Snapshot, unbroken: Unbroken
+) -> None:
+    job, _, result, _ = unbroken
+    model = load_model(job, snapshot.inputs, Path(result.weights))
+    rows = snapshot.read("validation")
+    probability = predict(model, job.objective, rows)
+    loss = -np.mean(np.where(rows.label == 1, np.log(probability), np.log(1 - probability)))
+    assert loss == pytest.approx(result.best_validation_loss, abs=1e-6)
+    assert loss < 0.65  # it learned something: 0.69 is a coin
+
+
+def test_an_identical_job_finds_the_finished_result_without_a_process(unbroken: Unbroken) -> None:
+    job, folder, result, _ = unbroken
+    again = Watcher()
+    assert again.run(job, folder) == result
+    assert again.events == []
+    assert again.log == []
+
+
+def test_kill_then_damaged_checkpoint_then_sigterm_end_in_the_bits_of_the_unbroken_run(
+    tmp_path: Path, snapshot: Snapshot, unbroken: Unbroken
+) -> None:
+    job, _, expected, _ = unbroken
+    sent: dict[str, float] = {}
+
+    def trouble(watcher: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "metrics" and event.step >= 55 and "kill" not in sent:
+            sent["kill"] = event.step
+            os.kill(event_pids(watcher)[1], signal.SIGKILL)
+            newest = max((tmp_path / "checkpoints").glob("step-*"))
+            sent["damaged"] = int(newest.name.removeprefix("step-"))
+            state = newest / "state.pt"
+            state.write_bytes(state.read_bytes()[:-100] + bytes(100))
+        if event.kind == "metrics" and event.step >= 95 and "term" not in sent:
+            sent["term"], sent["term_step"] = time.monotonic(), event.step
+            os.kill(event_pids(watcher)[1], signal.SIGTERM)
+        if event.kind == "checkpoint" and "term" in sent and "saved" not in sent:
+            sent["saved"], sent["saved_step"] = time.monotonic(), event.step
+
+    watcher = Watcher(trouble)
+    result = watcher.run(job, tmp_path)
+
+    assert result.attempts == 3
+    assert result.resumed_from_steps[0] < sent["damaged"]  # fell back to the good one before
+    assert result.resumed_from_steps[1] == sent["saved_step"] >= sent["term_step"]  # nothing lost
+    assert sent["saved"] - sent["term"] < 5
+    assert any("exit code 75, 1 of 3 failures" in line for line in watcher.log)  # not counted
+    assert result.weights_sha256 == expected.weights_sha256
+    assert result.best_validation_loss == expected.best_validation_loss
+    assert_each_row_once_per_epoch(tmp_path, snapshot, job)
+    assert alive(watcher.pids) == []
+
+
+def event_pids(watcher: Watcher) -> list[int]:
+    """Ranks of the newest attempt."""
+    return watcher.pids[-2:]
+
+
+def test_a_cancelled_run_saves_a_killed_launcher_leaves_nobody_and_another_takes_over(
+    tmp_path: Path, snapshot: Snapshot, unbroken: Unbroken
+) -> None:
+    job, _, expected, _ = unbroken
+
+    def cancel(_: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "metrics" and event.step >= 5:
+            raise KeyboardInterrupt
+
+    cancelled = Watcher(cancel)
+    with pytest.raises(KeyboardInterrupt):
+        cancelled.run(job, tmp_path)
+    assert alive(cancelled.pids) == []
+    (saved,) = (tmp_path / "checkpoints").glob("step-*")
+    assert 5 <= int(saved.name.removeprefix("step-")) < 30
+
+    (tmp_path / "job.json").write_text(job.to_json())
+    other = subprocess.Popen([sys.executable, "-c", _LAUNCH, str(tmp_path)])
+
+    def kill_launcher(_: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "metrics" and event.step >= 60 and other.returncode is None:
+            other.kill()
+            other.wait()
+
+    twin = Watcher(kill_launcher)
+    while not any(event.kind == "resumed" for event in _events_of(tmp_path)):  # else the twin would be first
+        time.sleep(0.05)
+    result = twin.run(job, tmp_path)
+
+    assert other.returncode == -signal.SIGKILL
+    assert twin.kinds().count("started") == 3  # it followed the others' events, then its own
+    assert result.attempts == 3
+    assert result.weights_sha256 == expected.weights_sha256
+    assert_each_row_once_per_epoch(tmp_path, snapshot, job)
+    assert alive(twin.pids) == []
+
+
+_LAUNCH = """
+import sys
+from pathlib import Path
+from resources.launcher.job import TrainingJob
+from resources.launcher.local import LocalLauncher
+folder = Path(sys.argv[1])
+job = TrainingJob.from_json((folder / "job.json").read_text())
+LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
+"""
+
+
+def _events_of(folder: Path) -> list[TrainingEvent]:
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return [event for event in map(TrainingEvent.from_line, lines) if event is not None]
+
+
+def test_a_loss_that_is_not_finite_halts_and_keeps_the_last_valid_checkpoint(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    watcher = Watcher()
+    with pytest.raises(Diverged, match="at step 25 the loss was nan"):
+        watcher.run(small_job(snapshot, nan_after=25), tmp_path)
+    assert watcher.kinds().count("started") == 1  # no second attempt
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == [
+        "step-00000010",
+        "step-00000020",
+    ]
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_changed_shard_ends_the_job_on_every_rank(tmp_path: Path) -> None:
+    snapshot = small_snapshot(tmp_path / "snapshots")
+    job = small_job(snapshot)
+    second = snapshot.folder / snapshot.shards[1].path  # rank 1 reads it
+    content = bytearray(second.read_bytes())
+    content[len(content) // 2] ^= 1
+    second.write_bytes(content)
+    watcher = Watcher()
+    with pytest.raises(InputChanged, match=f"{second.name} changed"):
+        watcher.run(job, tmp_path / "job")
+    assert watcher.kinds() == ["failed"]
+
+
+def test_a_model_that_refuses_its_hyperparameters_is_a_bad_configuration(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    watcher = Watcher()
+    with pytest.raises(BadConfiguration, match="depth"):
+        watcher.run(small_job(snapshot, depth=3), tmp_path)
+    assert "started" not in watcher.kinds()
