@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from ml_assets.snapshots.reader import FITTED, MANIFEST, Snapshot
 from resources.lake import VersionedStore
 
-
 JOB_BRANCH = "job_branch"
 """In a commit's metadata: the branch it was first made on."""
 
