@@ -205,6 +205,7 @@ def _result(
         slice=f"{named[0]}={named[1]}" if named else str(cell.slice) if cell and cell.slice else None,
         compared_with=gate.better_than,
         status=status,
+        asks=words.asks(gate),
         rows=cell.rows if cell else None,
         measured=measured,
         limit=_limit(gate),
@@ -259,11 +260,32 @@ def _conclude(rules: Sequence[RuleResult], champion: Champion | None) -> GateVer
         status, reasons = "undecided", ["no rule applied to this model", *_sentences(rules)]
         summary = "Undecided: no rule applied."
     else:
-        status, reasons = "blessed", _sentences(by_status["passed"])
+        status, reasons = "blessed", _condensed(by_status["passed"])
         summary = (
             f"Blessed: {'all ' if judged > 1 else ''}{judged} judgement{'s' if judged > 1 else ''} passed."
         )
     return GateVerdict(status=status, summary=summary, reasons=tuple(reasons), rules=tuple(rules))
+
+
+def _condensed(passed: Sequence[RuleResult]) -> list[str]:
+    """One sentence a rule: of many slices that passed, the one that came closest to failing."""
+    sentences: list[str] = []
+    for name in dict.fromkeys(rule.rule for rule in passed):
+        alike = [rule for rule in passed if rule.rule == name]
+        tight = min(alike, key=distance_to_limit)
+        lead = f"passed on all {len(alike)} slices judged, the closest: " if len(alike) > 1 else ""
+        sentences.append(f"“{name}”: {lead}{tight.explanation}")
+    return sentences
+
+
+def distance_to_limit(rule: RuleResult) -> float:
+    """How far what was measured lies on the good side of the limit; to find the closest call of a rule."""
+    measured = rule.measured.value if rule.measured else None
+    if measured is None:
+        return math.inf
+    if rule.compared_with is not None and rule.measured is not None and rule.measured.low is not None:
+        return rule.measured.low - rule.limit
+    return abs(measured - rule.limit)
 
 
 def _sentences(rules: Iterable[RuleResult]) -> list[str]:

@@ -30,6 +30,8 @@ class RuleResult(Document):
     compared_with: Reference | None
     """None for a value threshold."""
     status: RuleStatus
+    asks: str
+    """`at least 0.7000`, `better than champion by more than +0.50 %`."""
     rows: int | None
     measured: Interval | None
     """Value threshold: the challenger's metric. Change threshold: its improvement, positive where better."""
@@ -133,3 +135,24 @@ class Evaluation(Document):
         """The metrics of one model on the whole holdout, without intervals; undefined ones are left out."""
         measured: Mapping[str, Interval] = self.overall.metrics.get(role, {})
         return {name: one.value for name, one in measured.items() if one.value is not None}
+
+
+class LossCurve(Document):
+    """How training went: (step, loss) points."""
+
+    training: tuple[tuple[int, float], ...] = ()
+    validation: tuple[tuple[int, float], ...] = ()
+    best_step: int | None = None
+    """Step of the weights that were kept."""
+
+
+class Report(Document):
+    """An evaluation and where it came from: `evaluation.json`, and all that the HTML is made of."""
+
+    title: str
+    """Name of the model."""
+    partition: str
+    lineage: dict[str, str]
+    """Such as lake commit, snapshot digest, MLflow run, Dagster run; a value may be an http(s) address."""
+    loss: LossCurve | None = None
+    evaluation: Evaluation

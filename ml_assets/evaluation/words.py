@@ -4,7 +4,7 @@ import math
 
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.metrics import Metric
-from ml_assets.evaluation.spec import Margin, Reference
+from ml_assets.evaluation.spec import Gate, Margin, Reference
 
 THE: dict[Reference, str] = {"champion": "the champion", "baseline": "the naive baseline"}
 
@@ -34,6 +34,26 @@ def with_interval(one: Interval, *, signed: bool = False, relative: bool = False
     return f"{value} [{write(one.low, signed=signed)}, {write(one.high, signed=signed)}]"
 
 
+def gain(one: Interval, relative: bool) -> str:
+    """An improvement with its interval, signed."""
+    return with_interval(one, signed=True, relative=relative)
+
+
+def count(rows: int) -> str:
+    """`53,991`."""
+    return f"{rows:,}"
+
+
+def asks(gate: Gate) -> str:
+    """What a rule asks for, in a few words."""
+    if gate.at_least is not None:
+        return f"at least {number(gate.at_least)}"
+    if gate.at_most is not None:
+        return f"at most {number(gate.at_most)}"
+    write = share if gate.margin.relative else number
+    return f"better than {gate.better_than} by more than {write(gate.margin.amount, signed=True)}"
+
+
 def value_rule(
     metric: Metric, measured: Interval, limit: float, *, least: bool, where: str
 ) -> tuple[str, str]:
@@ -60,10 +80,9 @@ def change_rule(
     """Explanation and what would pass, for a change threshold that has an interval."""
     write = share if margin.relative else number
     low, high, value = measured.low or 0.0, measured.high or 0.0, measured.value or 0.0
-    gain = with_interval(measured, signed=True, relative=margin.relative)
     asked = write(margin.amount, signed=True)
     together = f" (intervals of {joint} slices hold jointly)" if joint > 1 else ""
-    lead = f"improvement of {metric.label}{where} over {THE[reference]} is {gain}{together}"
+    lead = f"improvement of {metric.label}{where} over {THE[reference]} is {gain(measured, margin.relative)}{together}"
     if low > margin.amount:
         explanation = f"{lead}; the whole interval lies above {asked}"
     elif high < margin.amount:

@@ -1,0 +1,233 @@
+"""Plots of an evaluation: SVG for the report, small PNG for an asset page. Computes nothing.
+
+matplotlib is imported when the first picture is drawn, and used without pyplot: no global state, any thread.
+"""
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ml_assets.evaluation.result import Evaluation, LossCurve, Role
+from ml_assets.evaluation.words import number
+
+COLOURS: dict[Role, str] = {"challenger": "#1d5fa6", "champion": "#d9822b", "baseline": "#8b9099"}
+_POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
+_INK, _GRID = "#2b3138", "#e3e6ea"
+
+Axes = Any
+"""matplotlib.axes.Axes, whose own annotations are only partly known."""
+_Draw = Callable[[Axes], None]
+
+
+def pictures(
+    evaluation: Evaluation, loss: LossCurve | None = None, *, form: Literal["png", "svg"] = "png"
+) -> dict[str, str]:
+    """Base64 of each picture by name: `calibration`, `ranking` or `fit`, `scores` or `residuals`, and `loss`.
+
+    PNGs are 420 × 330 pixels and below 50 kB each, small enough to be embedded into an asset's metadata.
+    The same evaluation gives the same bytes.
+    """
+    binary = evaluation.objective == "binary"
+    drawings: dict[str, _Draw] = {
+        "calibration": lambda axes: _calibration(axes, evaluation),
+        **(
+            {
+                "ranking": lambda axes: _ranking(axes, evaluation),
+                "scores": lambda axes: _scores(axes, evaluation),
+            }
+            if binary
+            else {
+                "fit": lambda axes: _fit(axes, evaluation),
+                "residuals": lambda axes: _residuals(axes, evaluation),
+            }
+        ),
+    }
+    if loss is not None and (loss.training or loss.validation):
+        drawings["loss"] = lambda axes: _loss(axes, loss)
+    return {name: _encoded(draw, form) for name, draw in drawings.items()}
+
+
+def _encoded(draw: _Draw, form: Literal["png", "svg"]) -> str:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: dict[Any, Any] = {
+        "font.family": "DejaVu Sans",  # shipped with matplotlib, so the picture is the same everywhere
+        "font.size": 8,
+        "axes.edgecolor": "#b9bfc7",
+        "axes.labelcolor": _INK,
+        "text.color": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": _GRID,
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "axes.titlesize": 9,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "legend.frameon": False,
+        "legend.fontsize": 7.5,
+        "svg.hashsalt": "ml-assets",
+    }
+    drawing: Any = matplotlib
+    with drawing.rc_context(style):
+        figure: Any = Figure(figsize=(4.2, 3.3), layout="constrained")
+        draw(figure.subplots())
+        buffer = io.BytesIO()
+        # No creation date: identical evaluations make identical files.
+        figure.savefig(buffer, format=form, dpi=100, metadata={"Date": None} if form == "svg" else None)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _calibration(axes: Axes, evaluation: Evaluation) -> None:
+    curves = evaluation.curves.calibration
+    ends = [
+        end
+        for bins in curves.values()
+        for one in bins
+        for end in (one.predicted, one.observed.value, one.observed.low, one.observed.high)
+        if end is not None
+    ]
+    low, high = min(ends), max(ends)
+    if evaluation.objective == "binary":
+        low = 0.0
+    axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    # The challenger is drawn last, on top.
+    for role in sorted(curves, key=["baseline", "champion", "challenger"].index):
+        bins = curves[role]
+        x, y = [one.predicted for one in bins], [one.observed.value or 0.0 for one in bins]
+        if role == "challenger":
+            spans = [(one.predicted, one.observed.low, one.observed.high) for one in bins]
+            axes.vlines(
+                [at for at, bottom, _ in spans if bottom is not None],
+                [bottom for _, bottom, _ in spans if bottom is not None],
+                [top for _, _, top in spans if top is not None],
+                color=COLOURS[role],
+                linewidth=1.1,
+                alpha=0.55,
+            )
+        marker = "o" if role == "challenger" else "." if role == "champion" else "s"
+        line = "none" if role == "baseline" else "-"
+        axes.plot(
+            x, y, color=COLOURS[role], marker=marker, markersize=4, linestyle=line, linewidth=1.3, label=role
+        )
+    axes.set_title("Calibration")
+    binary = evaluation.objective == "binary"
+    axes.set_xlabel("mean prediction of the bin")
+    axes.set_ylabel("observed rate" if binary else "mean label")
+    axes.legend(loc="upper left")
+
+
+def _ranking(axes: Axes, evaluation: Evaluation) -> None:
+    axes.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    roc: Mapping[Role, Sequence[tuple[float, float]]] = evaluation.curves.roc
+    for role in sorted(roc, key=["baseline", "champion", "challenger"].index):
+        area = evaluation.overall.metrics[role]["auc"].value
+        axes.plot(
+            [x for x, _ in roc[role]],
+            [y for _, y in roc[role]],
+            color=COLOURS[role],
+            linewidth=1.8 if role == "challenger" else 1.2,
+            label=f"{role}  AUC {number(area)}",
+        )
+    axes.set_title("Ranking (ROC)")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
+    axes.set_aspect("equal")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="lower right")
+
+
+def _scores(axes: Axes, evaluation: Evaluation) -> None:
+    histogram = evaluation.curves.scores
+    edges = np.asarray(histogram.edges)
+    for group, colour in (("negative", _NEGATIVE), ("positive", _POSITIVE)):
+        counts = np.asarray(histogram.counts[group], dtype=np.float64)
+        rows = int(counts.sum())
+        density = counts / max(rows, 1)
+        axes.stairs(density, edges, fill=True, color=colour, alpha=0.35)
+        axes.stairs(density, edges, color=colour, linewidth=1.2, label=f"{group} ({rows:,} rows)")
+    axes.set_title("Challenger's scores")
+    axes.set_xlabel("predicted probability")
+    axes.set_ylabel("share of the group's rows")
+    used = np.flatnonzero(sum(np.asarray(counts) for counts in histogram.counts.values()))
+    axes.set_xlim(edges[used[0]], edges[used[-1] + 1])
+    axes.legend(loc="upper right")
+
+
+def _fit(axes: Axes, evaluation: Evaluation) -> None:
+    density = evaluation.curves.density
+    if density is None:
+        return
+    counts = np.asarray(density.counts, dtype=np.float64).T
+    # Empty cells stay white.
+    darkness = np.log10(np.where(counts > 0, counts, np.nan))
+    axes.grid(visible=False)
+    axes.pcolormesh(density.prediction_edges, density.label_edges, darkness, cmap="Blues", rasterized=True)
+    low = max(density.prediction_edges[0], density.label_edges[0])
+    high = min(density.prediction_edges[-1], density.label_edges[-1])
+    axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_title("Challenger's predictions (darker: more rows)")
+    axes.set_xlabel("prediction")
+    axes.set_ylabel("label")
+
+
+def _residuals(axes: Axes, evaluation: Evaluation) -> None:
+    histogram = evaluation.curves.scores
+    counts = np.asarray(histogram.counts["residual"], dtype=np.float64)
+    share = counts / max(counts.sum(), 1)
+    axes.stairs(share, np.asarray(histogram.edges), fill=True, color=COLOURS["challenger"], alpha=0.35)
+    axes.stairs(share, np.asarray(histogram.edges), color=COLOURS["challenger"], linewidth=1.2)
+    axes.axvline(0, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_title("Challenger's residuals")
+    axes.set_xlabel("label − prediction")
+    axes.set_ylabel("share of rows")
+
+
+def _loss(axes: Axes, loss: LossCurve) -> None:
+    for points, label, colour, marker in (
+        (loss.training, "training", _NEGATIVE, None),
+        (loss.validation, "validation", COLOURS["challenger"], "o"),
+    ):
+        if points:
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                color=colour,
+                marker=marker,
+                markersize=4,
+                linewidth=1.3,
+                label=label,
+            )
+    if loss.best_step is not None:
+        axes.axvline(loss.best_step, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), label="kept weights")
+    # The first steps tower over everything that matters later.
+    heights = [value for _, value in loss.training[len(loss.training) // 20 :]]
+    heights += [value for _, value in loss.validation]
+    low, high = min(heights), max(heights)
+    axes.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
+    axes.set_title("Loss during training")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.legend(loc="upper right")
+
+
+def caption(name: str, evaluation: Evaluation) -> str:
+    """One sentence that says how to read a picture."""
+    bars = f"bars: {evaluation.confidence:.0%} intervals over {evaluation.block}s"
+    return {
+        "calibration": f"On the dashed line predictions are right on average; {bars}.",
+        "ranking": "The further above the dashed line, the better the order of the rows.",
+        "scores": "Apart is good; where they overlap the model cannot tell.",
+        "fit": "On the dashed line the prediction was right.",
+        "residuals": "Centred on the dashed line: no bias. The outermost bars hold all that lies beyond.",
+        "loss": "Training and validation drifting apart: overfitting. The dashed step was kept.",
+    }[name]

@@ -1,0 +1,230 @@
+"""The report a reviewer reads: two pages of HTML that need nothing else, and its JSON beside it.
+
+What the numbers mean is decided elsewhere; this module arranges them. The layout is `report.html.j2`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ml_assets.evaluation import words
+from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.gates import distance_to_limit
+from ml_assets.evaluation.metrics import Metric, metrics_of
+from ml_assets.evaluation.pictures import COLOURS, caption, pictures
+from ml_assets.evaluation.result import Evaluation, Part, Report, RuleResult
+from ml_assets.evaluation.spec import Reference
+
+MOST_SLICES = 12
+"""Slices of one cut that the report shows, the largest; the JSON has all."""
+MOST_CASES = 4
+"""Slices of one rule that the report shows one by one, the worst."""
+
+_WORST_FIRST = ("failed", "undecided", "passed", "not_applicable")
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """Where a report was written."""
+
+    html: Path
+    json: Path
+
+
+@dataclass(frozen=True)
+class Whisker:
+    """An interval placed on a scale, all in percent of the scale's width."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SliceRow:
+    """One line of the slice table."""
+
+    part: Part
+    metric: Interval
+    metric_at: Whisker | None
+    improvement: Interval
+    improvement_at: Whisker | None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Ends of an axis."""
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        """Percent of the axis."""
+        return round(100 * (value - self.low) / (self.high - self.low), 2)
+
+    def place(self, one: Interval) -> Whisker | None:
+        """An interval on this axis, or None without one."""
+        if one.value is None or one.low is None or one.high is None:
+            return None
+        return Whisker(self.at(max(one.low, self.low)), self.at(one.value), self.at(min(one.high, self.high)))
+
+
+def write_report(report: Report, folder: Path) -> ReportFiles:
+    """Write `report.html` and `evaluation.json` (the `Report`, read back by its `model_validate_json`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = ReportFiles(folder / "report.html", folder / "evaluation.json")
+    files.json.write_text(report.model_dump_json(indent=1), encoding="utf-8")
+    files.html.write_text(render(report), encoding="utf-8")
+    return files
+
+
+def render(report: Report) -> str:
+    """The HTML; a pure function of the report, so the same report gives the same bytes."""
+    from jinja2 import Environment, StrictUndefined
+
+    evaluation = report.evaluation
+    # Any: jinja's own annotations leave the filters unknown.
+    environment: Any = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": words.number, "share": words.share, "rows": words.count}
+    environment.filters |= {"measured": words.with_interval, "gain": words.gain}
+    layout = resources.files("ml_assets.evaluation").joinpath("report.html.j2").read_text(encoding="utf-8")
+    drawn = pictures(evaluation, report.loss, form="svg")
+    metric = metrics_of(evaluation.objective)[0]
+    against = reference_of(evaluation)
+    cuts = list(dict.fromkeys(part.slice for part in evaluation.slices))
+    return environment.from_string(layout).render(
+        report=report,
+        evaluation=evaluation,
+        metrics=metrics_of(evaluation.objective),
+        binary=evaluation.objective == "binary",
+        plain=plain_findings(evaluation),
+        rules=[_rule_row(alike) for alike in _by_rule(evaluation.verdict.rules)],
+        pictures=drawn,
+        captions={name: caption(name, evaluation) for name in drawn},
+        colours=COLOURS,
+        metric=metric,
+        against=against,
+        cuts=[(cut, *_slice_rows(evaluation, cut, metric, against)) for cut in cuts],
+        overall_at=_scale(evaluation, metric).at(
+            evaluation.overall.metrics["challenger"][metric.name].value or 0
+        ),
+        zero_at=_improvement_scale(evaluation, metric, against).at(0),
+    )
+
+
+def reference_of(evaluation: Evaluation) -> Reference:
+    """Whom the challenger is compared with first: the champion, where there is one."""
+    return "champion" if "champion" in evaluation.overall.improvements else "baseline"
+
+
+def plain_findings(evaluation: Evaluation) -> list[str]:
+    """What the comparison says, for someone who reads nothing else: one sentence a reference."""
+    found: list[str] = []
+    for reference, improvements in evaluation.overall.improvements.items():
+        better: list[str] = []
+        worse: list[str] = []
+        level: list[str] = []
+        for metric in metrics_of(evaluation.objective):
+            one = improvements[metric.name]
+            if one.low is None or one.high is None:
+                continue
+            (better if one.low > 0 else worse if one.high < 0 else level).append(metric.label)
+        parts = [
+            f"{how} in {_list(which)}"
+            for how, which in (("better", better), ("worse", worse), ("not to be told apart", level))
+            if which
+        ]
+        if parts:
+            found.append(f"Against {words.THE[reference]} it is {'; '.join(parts)}.")
+    return found
+
+
+def summary_markdown(report: Report, images: dict[str, str] | None = None) -> str:
+    """Verdict, metrics and pictures (base64 PNGs by name, drawn unless given) for an asset page."""
+    evaluation = report.evaluation
+    roles = list(evaluation.overall.metrics)
+    lines = [f"**{evaluation.verdict.summary}** {' '.join(plain_findings(evaluation))}", ""]
+    lines += [f"* {reason}" for reason in evaluation.verdict.reasons]
+    lines += ["", f"| metric | {' | '.join(roles)} |", f"|---|{'---|' * len(roles)}"]
+    for metric in metrics_of(evaluation.objective):
+        cells = [words.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
+        lines.append(f"| {metric.label} | {' | '.join(cells)} |")
+    drawn = pictures(evaluation, report.loss) if images is None else images
+    lines += ["", *(f"![{name}](data:image/png;base64,{data})" for name, data in drawn.items())]
+    return "\n".join(lines)
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _by_rule(rules: Sequence[RuleResult]) -> list[list[RuleResult]]:
+    return [[one for one in rules if one.rule == name] for name in dict.fromkeys(one.rule for one in rules)]
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """One rule in the table: the results shown, and a line for those that are not."""
+
+    shown: tuple[RuleResult, ...]
+    rest: str
+    cases: int
+
+
+def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
+    ordered = sorted(alike, key=lambda one: (_WORST_FIRST.index(one.status), distance_to_limit(one)))
+    if len(ordered) == 1:
+        return RuleRow(tuple(ordered), "", 1)
+    bad = [one for one in ordered if one.status in ("failed", "undecided")]
+    shown = tuple(bad[:MOST_CASES] or ordered[:1])
+    hidden = ordered[len(shown) :]
+    counts = {status: sum(one.status == status for one in hidden) for status in _WORST_FIRST}
+    said = {"not_applicable": "not judged: too few rows"}
+    rest = ", ".join(f"{count} {said.get(status, status)}" for status, count in counts.items() if count)
+    return RuleRow(shown, f"further slices: {rest}" if rest else "", len(ordered))
+
+
+def _slice_rows(
+    evaluation: Evaluation, cut: str | None, metric: Metric, against: Reference
+) -> tuple[list[SliceRow], list[Part], int]:
+    """Measured slices of one cut (largest first, months in order), the small ones, how many are not shown."""
+    parts = [part for part in evaluation.slices if part.slice == cut]
+    large = [part for part in parts if part.metrics]
+    if cut != "month":
+        large.sort(key=lambda part: -part.rows)
+    scale = _scale(evaluation, metric)
+    improvement_scale = _improvement_scale(evaluation, metric, against)
+    rows = [
+        SliceRow(
+            part,
+            part.metrics["challenger"][metric.name],
+            scale.place(part.metrics["challenger"][metric.name]),
+            part.improvements[against][metric.name],
+            improvement_scale.place(part.improvements[against][metric.name]),
+        )
+        for part in large
+    ]
+    small = sorted((part for part in parts if not part.metrics), key=lambda part: -part.rows)
+    return rows[:MOST_SLICES], small, max(len(rows) - MOST_SLICES, 0)
+
+
+def _scale(evaluation: Evaluation, metric: Metric) -> Scale:
+    parts = (evaluation.overall, *evaluation.slices)
+    return _span([part.metrics["challenger"][metric.name] for part in parts if part.metrics])
+
+
+def _improvement_scale(evaluation: Evaluation, metric: Metric, against: Reference) -> Scale:
+    parts = (evaluation.overall, *evaluation.slices)
+    found = [part.improvements[against][metric.name] for part in parts if part.metrics]
+    return _span([*found, Interval(0.0, 0.0, 0.0)])
+
+
+def _span(intervals: Sequence[Interval]) -> Scale:
+    ends = [end for one in intervals for end in (one.low, one.value, one.high) if end is not None]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    room = 0.03 * (high - low) or 0.5
+    return Scale(low - room, high + room)
