@@ -1,0 +1,70 @@
+"""The holdout figures of `flight_delay` by the platform's own engine, over three seeds fixed beforehand.
+
+Makes the demo's home once, then trains its very snapshot with each seed. The holdout is only read here.
+"""
+
+import dataclasses
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from _report import Result, emit, parse_args
+
+from ml_assets.evaluation.metrics import metric_named
+from ml_assets.snapshots.reader import open_snapshot
+from ml_assets.training.load import load_model, predict
+from resources.launcher.job import TrainingJob
+from resources.launcher.local import LocalLauncher
+
+SEEDS = (1, 2, 3)
+
+
+def demo_job(home: Path) -> TrainingJob:
+    """The job the demo trained."""
+    program = Path(sys.executable).with_name("ml-assets")
+    environment = {"ML_ASSETS_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)}
+    subprocess.run([str(program), "demo", "--json"], env=environment, stdout=subprocess.DEVNULL, check=True)
+    [document] = (home / "artifacts" / "training" / "flight_delay").glob("*/job.json")
+    return TrainingJob.from_json(document.read_text())
+
+
+def holdout_figures(job: TrainingJob, folder: Path) -> dict[str, float]:
+    """Train (or find) `job` and measure its best weights on the holdout."""
+    result = LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
+    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+    rows = snapshot.read("holdout")
+    scores = predict(load_model(job, snapshot.inputs, Path(result.weights)), job.objective, rows)
+    labels = rows.label.astype(float)
+    return {name: metric_named(name, "binary").on_rows(labels, scores) for name in ("auc", "logloss", "ece")}
+
+
+def main() -> int:
+    """Measure; the exit status says whether the bars hold."""
+    arguments = parse_args(__doc__)
+    with tempfile.TemporaryDirectory() as name:
+        job = demo_job(Path(name))
+        seeds = SEEDS[:1] if arguments.quick else SEEDS
+        by_seed = {
+            seed: holdout_figures(dataclasses.replace(job, seed=seed), Path(name) / f"seed-{seed}") for seed in seeds
+        }
+    results: list[Result] = []
+    for metric, bar, sign in (("auc", 0.725, 1), ("logloss", 0.503, -1)):
+        values = {f"seed {seed}": figures[metric] for seed, figures in by_seed.items()}
+        mean = statistics.mean(values.values())
+        results.append(
+            Result(
+                name=f"flight_delay holdout {metric}, mean over {len(values)} seeds",
+                value=mean,
+                unit=metric,
+                peers=values,
+                bar=f"{'≥' if sign > 0 else '≤'} {bar}",
+                ok=sign * mean >= sign * bar,
+            )
+        )
+    return emit(results, json=arguments.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
