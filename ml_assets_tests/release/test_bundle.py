@@ -10,7 +10,7 @@ import onnx
 import polars as pl
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -31,6 +31,7 @@ def served(bundle: Bundle) -> ServingModel:
     return ServingModel.load(bundle.folder)
 
 
+@settings(max_examples=60)
 @given(
     columns=st.integers(1, 40).flatmap(
         lambda n: st.fixed_dictionaries(

@@ -234,7 +234,10 @@ def test_final_metrics_tags_and_files_are_stored_once(tracker: Tracker, tmp_path
     assert copied.parent.name == "evaluation"
 
 
-def test_an_unreachable_tracker_is_named_without_its_password(tmp_path: Path) -> None:
+def test_an_unreachable_tracker_is_named_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
