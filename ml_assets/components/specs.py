@@ -41,10 +41,12 @@ def _names(value: Any) -> Any:
     try:
         return tuple(pkgutil.resolve_name(value))
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(f"'{value}' names no sequence of columns: {error}; write package.module.NAMES") from error
+        raise ValueError(
+            f"'{value}' names no sequence of columns: {error}; write package.module.NAMES"
+        ) from error
 
 
-ColumnNames = Annotated[tuple[str, ...], BeforeValidator(_names)]
+ColumnNames = Annotated[tuple[str, ...], BeforeValidator(_names, json_schema_input_type=str | tuple[str, ...])]
 """A list of columns, or the import path of one, so that code and file do not repeat each other."""
 
 

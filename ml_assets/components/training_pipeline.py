@@ -51,8 +51,9 @@ class TrainingPipeline(SpecComponent):
         pipeline = training_assets(spec)
         job = dg.define_asset_job(
             f"train_{spec.name}",
-            selection=dg.AssetSelection.assets(*pipeline.keys).upstream(),
-            description="Everything the model needs for one partition, from the sources on.",
+            # Alone: a job has one set of partitions, and tables begin before the model does.
+            selection=dg.AssetSelection.assets(*pipeline.keys),
+            description="Validate, train, evaluate and register one partition; names what is missing upstream.",
         )
         schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
         return dg.Definitions(assets=[pipeline], jobs=[job], schedules=schedules)
