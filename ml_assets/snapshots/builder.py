@@ -6,9 +6,9 @@ Here: dealing rows into shards and writing a folder that is either whole or abse
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import polars as pl
@@ -53,8 +53,8 @@ def build_snapshot(
     """
     inputs = input_spec(fitted)
     schema = schema_hash(inputs, chosen.spec.label)
-    into.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=into))
+    building = into / f".building-{uuid4().hex}"
+    building.mkdir(parents=True)
     try:
         shards = tuple(
             _write_shard(building, name, i, rows, schema)

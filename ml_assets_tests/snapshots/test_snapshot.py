@@ -1,0 +1,213 @@
+"""Snapshots: which rows they take, that they are whole, and that a change of one byte is noticed."""
+
+import dataclasses
+import json
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml_assets.features.encoding import FittedState, fit
+from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.reader import (
+    FITTED,
+    MANIFEST,
+    SPLITS,
+    ShardChanged,
+    Snapshot,
+    SnapshotError,
+    open_snapshot,
+    verify,
+)
+from ml_assets.snapshots.rows import LABEL_TOO_LATE, NO_LABEL, choose_rows
+from ml_assets.snapshots.spec import RowSpec
+from ml_assets_tests.training.jobs import (
+    CATEGORICAL,
+    NUMERIC,
+    ROW_SPEC,
+    feature_table,
+    small_snapshot,
+    split_of,
+)
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Snapshot:
+    return small_snapshot(tmp_path)
+
+
+def test_every_row_of_the_splits_is_in_exactly_one_shard(snapshot: Snapshot) -> None:
+    rows = [snapshot.map(shard).row for shard in snapshot.shards]
+    assert np.array_equal(np.sort(np.concatenate(rows)), np.arange(1400))
+    assert [snapshot.rows(split) for split in SPLITS] == [1000, 200, 200]
+    assert sum(partition.rows for partition in snapshot.index) == 1400
+
+
+def test_training_shards_differ_by_one_row_at_most_and_each_spans_the_window(snapshot: Snapshot) -> None:
+    shards = snapshot.shards_of("train")
+    sizes = [shard.rows for shard in shards]
+    assert len(shards) == 3
+    assert max(sizes) - min(sizes) <= 1
+    for shard in shards:
+        days = snapshot.map(shard).row // 100
+        assert set(days.tolist()) == set(range(10))
+
+
+def test_arrays_say_what_the_table_says(snapshot: Snapshot) -> None:
+    table = feature_table()
+    fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
+    holdout = snapshot.read("holdout")
+    numeric, category = fitted.encode(table.tail(200))
+    assert np.array_equal(holdout.numeric, numeric, equal_nan=True)
+    assert np.array_equal(holdout.category, category)
+    assert holdout.label.tolist() == table.tail(200)["label"].to_list()
+    assert snapshot.inputs.cardinalities == (4,)  # three colours and the unknown
+    train = snapshot.read("train")
+    assert train.label.tolist() == table["label"].gather(train.row).to_list()
+
+
+def test_holdout_rows_for_evaluation_are_in_the_order_of_the_arrays(snapshot: Snapshot) -> None:
+    table = feature_table()
+    chosen = choose_rows(table, split_of(table), ROW_SPEC)
+    for split in ("validation", "holdout"):
+        assert chosen.of(split)["_row"].to_list() == snapshot.read(split).row.tolist()
+        assert set(table.columns) < set(chosen.of(split).columns)
+
+
+def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> None:
+    table = feature_table(days=3, rows_a_day=10).with_columns(
+        pl.when(pl.int_range(pl.len()) % 10 < 2).then(None).otherwise(pl.col("label")).alias("label")
+    )
+    # Labels are known at six in the morning of the next day.
+    spec = dataclasses.replace(ROW_SPEC, cutoff=datetime(2024, 1, 3, 23, tzinfo=UTC))
+    late = table.with_columns(
+        pl.when(pl.int_range(pl.len()) == 29)
+        .then(datetime(2024, 1, 4, tzinfo=UTC))
+        .otherwise(pl.lit(datetime(2024, 1, 3, tzinfo=UTC)))
+        .cast(pl.Datetime("us", "UTC"))
+        .alias("label_known_at")
+    )
+    chosen = choose_rows(late, split_of(late, 1, 1), spec)
+    assert [(p.key, p.split, p.rows, p.excluded) for p in chosen.index()] == [
+        ("2024-01-01", "train", 8, {NO_LABEL: 2}),
+        ("2024-01-02", "validation", 8, {NO_LABEL: 2}),
+        ("2024-01-03", "holdout", 7, {NO_LABEL: 2, LABEL_TOO_LATE: 1}),
+    ]
+    with pytest.raises(
+        SnapshotError, match=r"holdout split \(2024-01-03 to 2024-01-03\) has no row: 10 were"
+    ):
+        choose_rows(table, split_of(table, 1, 1), spec)
+
+
+def test_a_table_that_cannot_be_judged_is_refused_by_name() -> None:
+    table = feature_table(days=3)
+    split = split_of(table, 1, 1)
+    with pytest.raises(SnapshotError, match="no column \\['label'\\]"):
+        choose_rows(table.drop("label"), split, ROW_SPEC)
+    with pytest.raises(SnapshotError, match="must be a datetime in UTC"):
+        choose_rows(table.with_columns(pl.col("label_known_at").dt.replace_time_zone(None)), split, ROW_SPEC)
+    with pytest.raises(SnapshotError, match="'label' is String"):
+        choose_rows(table.with_columns(pl.col("label").cast(pl.String)), split, ROW_SPEC)
+    with pytest.raises(SnapshotError, match="NaN or infinite in 300 rows"):
+        choose_rows(table.with_columns(label=pl.lit(float("nan"))), split, ROW_SPEC)
+    with pytest.raises(SnapshotError, match="must be in UTC"):
+        RowSpec(partition="date", label="label", label_known_at="label_known_at", cutoff=datetime(2024, 1, 1))  # noqa: DTZ001
+
+
+def test_the_digest_names_the_content_not_the_commit_or_the_place(tmp_path: Path) -> None:
+    first = small_snapshot(tmp_path / "a")
+    table = feature_table()
+    chosen = choose_rows(table, split_of(table), ROW_SPEC)
+    fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
+
+    def build(source_commit: str = "other", files: str = "0" * 64) -> Snapshot:
+        file = dataclasses.replace(first.files[0], sha256=files)
+        return build_snapshot(
+            chosen,
+            fitted,
+            source_commit=source_commit,
+            files=[file],
+            into=tmp_path / "b",
+            shard_bytes=12_000,
+        )
+
+    assert build().digest == first.digest
+    assert build(files="1" * 64).digest != first.digest
+    flipped = table.with_columns(
+        pl.when(pl.int_range(pl.len()) == 0)
+        .then(1 - pl.col("label"))
+        .otherwise(pl.col("label"))
+        .alias("label")
+    )
+    assert small_snapshot(tmp_path / "c", flipped).digest != first.digest
+
+
+def test_building_again_keeps_a_whole_folder_and_mends_a_damaged_one(tmp_path: Path) -> None:
+    first = small_snapshot(tmp_path)
+    shard = first.folder / first.shards[0].path
+    before = shard.stat()
+    assert small_snapshot(tmp_path) == first
+    assert shard.stat().st_ino == before.st_ino
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert small_snapshot(tmp_path) == first
+    verify(first, first.shards)
+    assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
+
+
+def test_the_snapshot_reads_back_as_it_was_written(snapshot: Snapshot) -> None:
+    assert open_snapshot(snapshot.folder, snapshot.digest) == snapshot
+    assert json.loads((snapshot.folder / MANIFEST).read_text())["digest"] == snapshot.digest
+
+
+@pytest.mark.parametrize("change", ["flip a byte", "cut off", "another file", "delete"])
+def test_a_changed_shard_is_named(snapshot: Snapshot, change: str) -> None:
+    shard = snapshot.folder / snapshot.shards[0].path
+    content = shard.read_bytes()
+    if change == "delete":
+        shard.unlink()
+    elif change == "another file":
+        shard.write_bytes((snapshot.folder / snapshot.shards[1].path).read_bytes())
+    elif change == "cut off":
+        shard.write_bytes(content[: len(content) // 2])
+    else:
+        shard.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
+    with pytest.raises(ShardChanged, match=shard.name):
+        verify(snapshot, snapshot.shards)
+
+
+def test_an_altered_or_missing_manifest_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
+    manifest = snapshot.folder / MANIFEST
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"rows": 100', '"rows": 99', 1))
+    with pytest.raises(ShardChanged, match="was altered"):
+        open_snapshot(snapshot.folder)
+    manifest.write_text(text[:100])
+    with pytest.raises(ShardChanged, match="is damaged"):
+        open_snapshot(snapshot.folder)
+    manifest.write_text(text)
+    with pytest.raises(ShardChanged, match="the job names ffff"):
+        open_snapshot(snapshot.folder, "f" * 64)
+    with pytest.raises(ShardChanged, match="no snapshot in"):
+        open_snapshot(tmp_path / "nowhere")
+
+
+def test_a_shard_of_another_schema_is_not_mapped(snapshot: Snapshot) -> None:
+    other = dataclasses.replace(snapshot, schema_hash="f" * 64)
+    with pytest.raises(ShardChanged, match="its schema is"):
+        other.map(other.shards[0])
+
+
+def test_a_table_without_categories_can_be_snapshot(tmp_path: Path) -> None:
+    table = feature_table(days=3, rows_a_day=5)
+    chosen = choose_rows(table, split_of(table, 1, 1), ROW_SPEC)
+    snapshot = build_snapshot(
+        chosen, fit(chosen.of("train"), NUMERIC, ()), source_commit="c", files=[], into=tmp_path
+    )
+    assert snapshot.read("train").category.shape == (5, 0)
+
+
+def test_other_users_of_the_machine_may_read_a_snapshot(snapshot: Snapshot) -> None:
+    assert stat.S_IMODE(snapshot.folder.stat().st_mode) & 0o055

@@ -1,0 +1,85 @@
+"""The parts around the loop that need no second process: models, preprocessing, schedule, row log."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_assets.snapshots.reader import InputSpec, Snapshot
+from ml_assets.training.load import build_model
+from ml_assets.training.preprocess import Preprocess
+from ml_assets.training.rowlog import RowLog, read_rows
+from ml_assets.training.schedule import learning_rate
+from ml_assets_tests.training.jobs import MODELS, small_job, small_snapshot
+from resources.launcher.errors import BadConfiguration
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+@pytest.mark.parametrize(
+    ("model_function", "complaint"),
+    [
+        ("nowhere.to.be.found", "cannot be imported: No module named 'nowhere'"),
+        (f"{MODELS}.missing", "has no attribute 'missing'"),
+        ("missing", "Write package.module.function"),
+        (f"{MODELS}.no_module", "returned str, not a torch.nn.Module"),
+        (f"{MODELS}.two_columns", r"does not take the columns of the snapshot|output of shape \(2, 2\)"),
+    ],
+)
+def test_a_model_function_that_cannot_be_used_is_refused(
+    snapshot: Snapshot, model_function: str, complaint: str
+) -> None:
+    job = dataclasses.replace(small_job(snapshot, model="other"), model_function=model_function)
+    with pytest.raises(BadConfiguration, match=complaint):
+        build_model(job, snapshot.inputs)
+
+
+def test_first_weights_depend_on_the_seed_alone(snapshot: Snapshot) -> None:
+    job = small_job(snapshot)
+    torch.manual_seed(99)
+    first = build_model(job, snapshot.inputs).state_dict()
+    second = build_model(job, snapshot.inputs).state_dict()
+    other = build_model(dataclasses.replace(job, seed=4), snapshot.inputs).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["core.head.0.weight"], other["core.head.0.weight"])
+
+
+def test_missing_values_are_filled_and_all_are_scaled() -> None:
+    inputs = InputSpec(
+        numeric=("a", "b"),
+        fill=(1.0, 5.0),
+        mean=(1.0, 3.0),
+        scale=(2.0, 4.0),
+        categorical=(),
+        cardinalities=(),
+    )
+    raw = torch.tensor([[3.0, torch.nan], [torch.nan, 7.0]])
+    assert Preprocess(inputs)(raw).tolist() == [[1.0, 0.5], [0.0, 1.0]]
+
+
+@given(total=st.integers(1, 5000), warmup=st.floats(0, 1), peak=st.floats(1e-6, 1))
+def test_the_learning_rate_stays_between_zero_and_its_peak(total: int, warmup: float, peak: float) -> None:
+    rates = [learning_rate(step, total, peak, warmup) for step in range(total)]
+    assert all(0 < rate <= peak * (1 + 1e-9) for rate in rates)
+    assert max(rates) >= peak * 0.99
+    top = rates.index(max(rates))
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+
+
+def test_the_row_log_reads_back_and_ends_where_it_was_cut_off(tmp_path: Path) -> None:
+    first, second = RowLog(tmp_path, attempt=1, rank=0), RowLog(tmp_path, attempt=2, rank=0)
+    first.write(0, np.array([3, 1, 2]))
+    first.write(1, np.array([], dtype=np.int64))
+    second.write(1, np.array([7]))
+    path = tmp_path / "rows" / "attempt-002-rank-0.bin"
+    path.write_bytes(path.read_bytes() + b"\x02\x00\x00\x00\x05\x00\x00\x00\x01")  # 5 rows promised
+    found = [(t.attempt, t.rank, t.step, t.rows.tolist()) for t in read_rows(tmp_path)]
+    assert found == [(1, 0, 0, [3, 1, 2]), (1, 0, 1, []), (2, 0, 1, [7])]
