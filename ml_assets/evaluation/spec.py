@@ -3,19 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ml_assets.evaluation.metrics import Metric, Objective, metric_named
+from ml_assets.sections import Section
 
 Reference = Literal["champion", "baseline"]
 EVERY = "*"
 """As a slice's value: each value of the column in turn."""
-
-
-class Section(BaseModel):
-    """Base of the sections: a misspelt key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SliceBy(Section):
