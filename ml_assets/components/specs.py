@@ -46,7 +46,9 @@ def _names(value: Any) -> Any:
         ) from error
 
 
-ColumnNames = Annotated[tuple[str, ...], BeforeValidator(_names, json_schema_input_type=str | tuple[str, ...])]
+ColumnNames = Annotated[
+    tuple[str, ...], BeforeValidator(_names, json_schema_input_type=str | tuple[str, ...])
+]
 """A list of columns, or the import path of one, so that code and file do not repeat each other."""
 
 
@@ -189,7 +191,8 @@ class ScheduleSection(Section):
     cron: str
     time_zone: str = "UTC"
     newest: str
-    """`package.module.function`: `() -> date`; the tick trains that day's partition and skips if it is trained."""
+    """`package.module.function`: `() -> date`; the tick trains that day's partition, tables and all, and skips if
+    it is trained. Needs tables upstream that have the model's partitions or none."""
     enabled: bool = False
     """Whether the schedule runs without being switched on in the UI."""
 

@@ -49,11 +49,13 @@ class TrainingPipeline(SpecComponent):
         """The execution set, its job and, where declared, its schedule."""
         spec = self.spec
         pipeline = training_assets(spec)
+        selection = dg.AssetSelection.assets(*pipeline.keys)
         job = dg.define_asset_job(
             f"train_{spec.name}",
-            # Alone: a job has one set of partitions, and tables begin before the model does.
-            selection=dg.AssetSelection.assets(*pipeline.keys),
-            description="Validate, train, evaluate and register one partition; names what is missing upstream.",
+            # A schedule brings everything upstream up to the day. Dagster runs assets of one job for one partition,
+            # so all dated tables of a scheduled model have the model's partitions.
+            selection=selection.upstream() if spec.schedule else selection,
+            description="From the sources to the registry." if spec.schedule else "From features to the registry.",
         )
         schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
         return dg.Definitions(assets=[pipeline], jobs=[job], schedules=schedules)
