@@ -14,6 +14,9 @@ from resources.mlflow_client import TrackerUnavailable
 TRANSIENT = (LakeBusy, LedgerBusy, TrackerUnavailable, ConnectionError, TimeoutError)
 """What may be gone at the next attempt: Dagster's retry policy covers these alone."""
 
+OUT_OF_REACH = (*TRANSIENT, OSError)
+"""What a source raises when it may answer at the next attempt: errors of HTTP clients and files are `OSError`s."""
+
 MISSING = "ml_assets/missing"
 """Metadata of a refusal: JSON, table id → partition keys that are not there yet."""
 

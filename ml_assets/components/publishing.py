@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import dagster as dg
 
+from ml_assets.components.failures import OUT_OF_REACH
 from ml_assets.components.pages import name_some, run_url, table_of
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
-from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.spec import Incoming, RunFacts, SourceFailed, TableSpec
 from ml_assets.validation.findings import table_rows
 from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
@@ -39,12 +40,13 @@ def publish_and_report(
 ) -> Iterator[dg.AssetCheckResult]:
     """Publish and tell Dagster.
 
-    Raises `dg.Failure` when partitions were rejected (final: the data must change) or the source failed for
-    some (worth a retry), after the good ones have landed.
+    Raises `dg.Failure` when partitions were rejected or the source failed for some, after the good ones have
+    landed. It is worth a retry only where the source was out of reach; anything else must change first.
     """
     run_id = context.run.run_id
     run = RunFacts(run_id=run_id, url=run_url(platform.settings.ui_url, run_id))
-    result = publish(platform.lake, platform.ledger, spec, incoming, run)
+    out_of_reach: set[str] = set()
+    result = publish(platform.lake, platform.ledger, spec, _noting(incoming, out_of_reach), run)
     for key, partition in result.merged.items():
         context.log_event(_materialization(context.asset_key, spec, key, partition, result.commit_id))
     verdicts = {
@@ -53,7 +55,15 @@ def publish_and_report(
     }
     yield _check(CONTRACT, verdicts, of_volume=False)
     yield _check(VOLUME, verdicts, of_volume=True)
-    _fail_if_any_was_refused(spec, result)
+    _fail_if_any_is_lacking(spec, result, allow_retries=bool(out_of_reach))
+
+
+def _noting(incoming: Iterable[Incoming], out_of_reach: set[str]) -> Iterator[Incoming]:
+    """The same, noting the keys whose source could not be reached."""
+    for one in incoming:
+        if isinstance(one.data, SourceFailed) and isinstance(one.data.__cause__, OUT_OF_REACH):
+            out_of_reach.add(one.key)
+        yield one
 
 
 def _materialization(
@@ -94,24 +104,32 @@ def _check(name: str, verdicts: dict[str, Verdict], *, of_volume: bool) -> dg.As
     )
 
 
-def _fail_if_any_was_refused(spec: TableSpec, result: PublishResult) -> None:
-    if result.rejected:
-        first, bad = next(iter(result.rejected.items()))
-        reasons = [{"partition": key, "why": one.verdict.explain()} for key, one in result.rejected.items()]
+def _fail_if_any_is_lacking(spec: TableSpec, result: PublishResult, *, allow_retries: bool) -> None:
+    said = _rejected(spec, result) + _failed(spec, result)
+    if said:
+        why = {key: one.verdict.explain() for key, one in result.rejected.items()} | dict(result.failed)
         raise dg.Failure(
-            f"{spec.table}: {len(result.rejected)} of {len(result.rejected) + len(result.merged)} partitions are "
-            f"rejected and stay off main: {name_some(list(result.rejected))}. Their rows are kept on branch "
-            f"{bad.branch}. {bad.verdict.explain()}\n"
-            f"Mend the source and materialize them again, or accept one as it is: "
-            f"ml-assets accept {spec.table} {first} --reason '…'",
-            metadata={"rejected": table_of(reasons)},
-            allow_retries=False,
+            "\n".join(said),
+            metadata={"lacking": table_of([{"partition": key, "why": text} for key, text in why.items()])},
+            allow_retries=allow_retries,
         )
-    if result.failed:
-        named = name_some(list(result.failed))
-        raise dg.Failure(
-            f"{spec.table}: the source failed for {named}: {next(iter(result.failed.values()))}",
-            metadata={
-                "failed": table_of([{"partition": key, "why": why} for key, why in result.failed.items()])
-            },
-        )
+
+
+def _rejected(spec: TableSpec, result: PublishResult) -> list[str]:
+    if not result.rejected:
+        return []
+    first, bad = next(iter(result.rejected.items()))
+    count = len(result.rejected) + len(result.merged)
+    return [
+        f"{spec.table}: {len(result.rejected)} of {count} partitions are rejected and stay off main: "
+        f"{name_some(list(result.rejected))}. Their rows are kept on branch {bad.branch}. {bad.verdict.explain()}",
+        f"Mend the source and materialize them again, or accept one as it is: "
+        f"ml-assets accept {spec.table} {first} --reason '…'",
+    ]
+
+
+def _failed(spec: TableSpec, result: PublishResult) -> list[str]:
+    if not result.failed:
+        return []
+    named = name_some(list(result.failed))
+    return [f"{spec.table}: the source failed for {named}: {next(iter(result.failed.values()))}"]
