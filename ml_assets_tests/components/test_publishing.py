@@ -1,0 +1,138 @@
+"""A table as Dagster sees it: one run a range, one event a partition, and failures that name what to do."""
+
+import polars as pl
+
+from ml_assets.tables.reader import TableReader
+from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
+from ml_assets_tests.components.world import World, failure_of, materialized, versions
+
+
+def _without_load(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.drop("load")
+
+
+def test_a_range_is_one_run_with_a_version_of_its_own_for_every_day(world: World) -> None:
+    first, *_, last = wanted = days(5)
+    result = world.run(READINGS, partition=first, last=last)
+    assert result.success
+    found = versions(result, READINGS)
+    assert list(found) == wanted
+    assert len(set(found.values())) == 5
+    assert found == dict(world.main.digests(READINGS))
+    day = materialized(result, READINGS)[first].metadata
+    assert day["dagster/partition_row_count"].value == 48
+    assert day["lake/commit"].value == world.main.commit_id
+
+
+def test_materializing_the_same_days_again_changes_nothing(world: World) -> None:
+    first, *_, last = days(3)
+    before = versions(world.run(READINGS, partition=first, last=last), READINGS)
+    commit = world.main.commit_id
+    again = world.run(READINGS, partition=first, last=last)
+    assert again.success
+    assert versions(again, READINGS) == before
+    assert world.main.commit_id == commit
+    assert {one.metadata["changed"].value for one in materialized(again, READINGS).values()} == {False}
+
+
+def test_checks_sum_up_the_run_and_show_findings_of_the_rejected(world: World, source: Source) -> None:
+    first, second, third = days(3)
+    source.spoiled[second] = _without_load
+    result = world.run(READINGS, partition=first, last=third)
+    checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    assert checks["volume"].passed
+    assert not checks["contract"].passed
+    assert checks["contract"].description == f"3 partitions judged, 1 rejected: {second}"
+    shown = [record.data for record in checks["contract"].metadata["findings"].records]
+    assert [(row["partition"], row["rule"], row["column"]) for row in shown] == [
+        (second, "missing_column", "load")
+    ]
+
+
+def test_a_rejected_day_fails_the_run_by_name_while_the_good_ones_land(world: World, source: Source) -> None:
+    first, second, third = days(3)
+    source.spoiled[second] = _without_load
+    result = world.run(READINGS, partition=first, last=third)
+    assert not result.success
+    said = failure_of(result)
+    assert f"1 of 3 partitions are rejected and stay off main: {second}" in said
+    assert "missing_column" in said
+    assert f"ml-assets accept {READINGS} {second} --reason" in said
+    assert list(materialized(result, READINGS)) == [first, third]
+    assert world.main.keys(READINGS) == [first, third]
+    branch = next(name for name in world.platform.lake.branches("audit-") if name in said)
+    evidence = TableReader.at(world.platform.lake, branch)
+    assert evidence.scan(READINGS, [second]).collect().columns == ["at", "machine", "made", "closed_at"]
+
+
+def test_a_rejection_is_final(world: World, source: Source) -> None:
+    (day,) = days(1)
+    source.spoiled[day] = _without_load
+    world.run(READINGS, partition=day)
+    assert source.asked == [day]
+
+
+def test_once_the_source_is_mended_one_materialization_heals_the_day(world: World, source: Source) -> None:
+    (day,) = days(1)
+    source.spoiled[day] = _without_load
+    assert not world.run(READINGS, partition=day).success
+    source.mend()
+    healed = world.run(READINGS, partition=day)
+    assert healed.success
+    assert world.main.keys(READINGS) == [day]
+    assert all(check.passed for check in healed.get_asset_check_evaluations())
+
+
+def test_yesterdays_good_version_stays_on_main_but_the_table_refuses(world: World, source: Source) -> None:
+    (day,) = days(1)
+    good = versions(world.run(READINGS, partition=day), READINGS)
+    source.spoiled[day] = _without_load
+    assert not world.run(READINGS, partition=day).success
+    assert dict(world.main.digests(READINGS)) == good
+    assert f"{READINGS} {day} is rejected" in failure_of(world.run(FEATURES, partition=day))
+
+
+def test_a_source_that_fails_for_one_day_is_asked_again_and_the_others_land(
+    world: World, source: Source
+) -> None:
+    first, second, third = days(3)
+
+    def fails_once(rows: pl.DataFrame) -> pl.DataFrame:
+        source.spoiled.clear()
+        raise ConnectionError("the plant does not answer")
+
+    source.spoiled[second] = fails_once
+    result = world.run(READINGS, partition=first, last=third)
+    assert result.success
+    assert source.asked == [first, second, third] * 2
+    assert world.main.keys(READINGS) == [first, second, third]
+
+
+def test_a_source_that_keeps_failing_is_named_with_its_day(world: World, source: Source) -> None:
+    first, second = days(2)
+
+    def broken(rows: pl.DataFrame) -> pl.DataFrame:
+        raise KeyError("made")
+
+    source.spoiled[second] = broken
+    result = world.run(READINGS, partition=first, last=second)
+    assert not result.success
+    assert (
+        failure_of(result)
+        == f"{READINGS}: the source failed for {second}: the source raised KeyError: 'made'"
+    )
+    assert world.main.keys(READINGS) == [first]
+
+
+def test_rejected_and_failed_days_of_one_run_are_both_named(world: World, source: Source) -> None:
+    first, second, third = days(3)
+
+    def broken(rows: pl.DataFrame) -> pl.DataFrame:
+        raise KeyError("made")
+
+    source.spoiled = {first: _without_load, third: broken}
+    result = world.run(READINGS, partition=first, last=third)
+    said = failure_of(result)
+    assert f"stay off main: {first}." in said
+    assert f"the source failed for {third}" in said
+    assert world.main.keys(READINGS) == [second]

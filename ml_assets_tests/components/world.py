@@ -1,0 +1,125 @@
+"""Everything of one installation in one folder: lake, ledger, MLflow and Dagster's own storage, all real.
+
+A test says what to materialize; nothing here knows what should come of it.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
+from ml_assets.components.base import SpecComponent
+from ml_assets.components.sensors import RANGE_END, RANGE_START, build_missing_upstream
+from ml_assets.tables.reader import TableReader
+from ml_assets_tests.components import plant
+from resources.platform import Platform
+from resources.settings import Settings
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def component(of_type: type[SpecComponent], attributes: dict[str, Any], **changes: Any) -> SpecComponent:
+    """What a `defs.yaml` with these attributes gives, some top-level ones changed."""
+    return of_type(of_type.spec_type.model_validate(attributes | changes))
+
+
+def plant_components(
+    dataset: dict[str, Any] | None = None,
+    features: dict[str, Any] | None = None,
+    pipeline: dict[str, Any] | None = None,
+) -> list[SpecComponent]:
+    """The plant's three components, with changes of their top-level attributes."""
+    return [
+        component(Dataset, plant.DATASET, **(dataset or {})),
+        component(FeatureTable, plant.FEATURE_TABLE, **(features or {})),
+        component(TrainingPipeline, plant.PIPELINE, **(pipeline or {})),
+    ]
+
+
+class World:
+    """One home, and definitions over it."""
+
+    def __init__(self, home: Path, components: Sequence[SpecComponent] | None = None) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.settings = Settings(home=home, author="ada", ui_url="http://ui.test")
+        self.platform = Platform(self.settings)
+        self.instance = dg.DagsterInstance.ephemeral()
+        self._components = plant_components() if components is None else components
+
+    @cached_property
+    def defs(self) -> dg.Definitions:
+        """As `ml_assets.definitions` puts them together."""
+        own: Any = {"resources": {"platform": self.platform}, "executor": dg.in_process_executor}
+        parts = [one.build_defs(None) for one in self._components]  # no component asks its load context
+        return dg.Definitions.merge(*parts, dg.Definitions(sensors=[build_missing_upstream], **own))
+
+    def declared_as(self, components: Sequence[SpecComponent]) -> "World":
+        """The same home after somebody edited the files of the pipelines."""
+        other = object.__new__(World)
+        other.__dict__.update(self.__dict__)
+        other.__dict__.pop("defs", None)
+        other._components = components
+        return other
+
+    def run(
+        self, *assets: str, partition: str | None = None, last: str | None = None, **tags: str
+    ) -> ExecuteInProcessResult:
+        """Materialize exactly `assets` (`a/b`), for one partition or for `partition`..`last`, in one run."""
+        if last is not None:
+            tags |= {RANGE_START: partition or "", RANGE_END: last}
+        return self.defs.resolve_implicit_global_asset_job_def().execute_in_process(
+            run_config=QUIET,
+            instance=self.instance,
+            asset_selection=[key_of(name) for name in assets],
+            partition_key=None if last is not None else partition,
+            tags=tags,
+            raise_on_error=False,
+        )
+
+    def train(self, partition: str) -> ExecuteInProcessResult:
+        """Materialize the plant's execution set."""
+        return self.run(*STAGES, partition=partition)
+
+    @property
+    def main(self) -> TableReader:
+        """The tables as main holds them now."""
+        return TableReader.at(self.platform.lake, "main")
+
+
+STAGES = tuple(
+    f"{plant.MODEL}/{stage}" for stage in ("training_set", "checkpoint", "evaluation", "registered_model")
+)
+
+
+def key_of(name: str) -> dg.AssetKey:
+    """`a/b` as a key."""
+    return dg.AssetKey(name.split("/"))
+
+
+def failure_of(result: ExecuteInProcessResult) -> str:
+    """What the run's only failed step said."""
+    (event,) = result.get_step_failure_events()
+    failure = event.step_failure_data.user_failure_data
+    assert failure is not None, event.step_failure_data.error
+    return failure.description or ""
+
+
+def materialized(result: ExecuteInProcessResult, name: str) -> dict[str | None, dg.AssetMaterialization]:
+    """Partition → its materialization in this run."""
+    return {
+        event.partition: event.materialization
+        for event in result.get_asset_materialization_events()
+        if event.asset_key == key_of(name)
+    }
+
+
+def versions(result: ExecuteInProcessResult, name: str) -> dict[str | None, str]:
+    """Partition → the data version its materialization carries."""
+    return {
+        partition: (one.tags or {})["dagster/data_version"]
+        for partition, one in materialized(result, name).items()
+    }
