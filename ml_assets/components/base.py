@@ -69,7 +69,7 @@ def table_asset(
         backfill_policy=dg.BackfillPolicy.single_run(),
         output_required=False,
         check_specs=check_specs(key),
-        group_name=table.name,
+        group_name=section.group,
         description=section.description or None,
         owners=list(section.owners) or None,
         kinds={kind, "parquet"},

@@ -90,6 +90,8 @@ class TableSpecSection(Section):
     """What datasets and feature tables have in common."""
 
     name: str = Field(pattern=r"^\w+$")
+    group: str = Field(default="default", pattern=r"^\w+$")
+    """Where the lineage page shows it: the tables and models of one folder usually share a group."""
     description: str = ""
     owners: tuple[str, ...] = ()
     contract: Contract
@@ -201,6 +203,8 @@ class TrainingPipelineSpec(Section):
     """A model, from features to the registry."""
 
     name: str = Field(pattern=r"^\w+$")
+    group: str = Field(default="default", pattern=r"^\w+$")
+    """Where the lineage page shows it: the tables and models of one folder usually share a group."""
     description: str = ""
     owners: tuple[str, ...] = ()
     partitions: PartitionsSection

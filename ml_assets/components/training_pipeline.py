@@ -104,7 +104,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         partitions_def=partitions_definition(spec.partitions),
         partition_mappings={"features": lookback_mapping(spec.window.total - 1)},
         check_specs=list(checks.values()),
-        group_name=spec.name,
+        group_name=spec.group,
         descriptions_by_output_name=_DESCRIPTIONS,
         tags_by_output_name={
             stage: {f"dagster/kind/{kind}": "" for kind in _KINDS[stage]} for stage in STAGES
