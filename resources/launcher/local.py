@@ -59,16 +59,17 @@ class LocalLauncher:
         Both callbacks are called in the caller's thread; whatever they raise ends the workers.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        follower = _Follower(folder / _EVENTS)
+        if (result := _finished(job, folder)) is not None:
+            return result
+        follower: _Follower | None = None
         while True:
-            if (result := _finished(job, folder)) is not None:
-                return result
             with folder_lock(folder) as lock:
-                if lock is not None:
-                    # Looked at again: the job may have ended between the two lines above.
+                if follower is not None:
+                    for event in follower.new_events():
+                        on_event(event)
+                if lock is not None:  # whoever had it may have finished the job
                     return _finished(job, folder) or self._run_attempts(job, folder, lock, on_event, on_log)
-            for event in follower.new_events():
-                on_event(event)
+            follower = follower or _Follower(folder / _EVENTS)
             time.sleep(_POLL_SECONDS)
 
     def _run_attempts(

@@ -1,0 +1,91 @@
+"""Jobs, results and events as documents: they read back, and their identity is what can change the weights."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resources.launcher.errors import BadConfiguration, Diverged, InputChanged, Preempted
+from resources.launcher.job import ExitCode, TrainingJob, TrainingResult, TrainingSettings
+from resources.launcher.protocol import TrainingEvent
+
+JOB = TrainingJob(
+    model="small",
+    partition="2024-01-01",
+    model_function="a.b",
+    objective="binary",
+    hyperparameters={"hidden": 8},
+    snapshot="/somewhere",
+    snapshot_digest="0" * 64,
+    code_version="1",
+    seed=0,
+)
+
+
+def test_a_job_reads_back() -> None:
+    assert TrainingJob.from_json(JOB.to_json()) == JOB
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hyperparameters": {"hidden": 9}},
+        {"snapshot_digest": "1" * 64},
+        {"code_version": "2"},
+        {"seed": 1},
+        {"nonce": "again"},
+        {"settings": TrainingSettings(epochs=6)},
+        {"settings": TrainingSettings(workers=1)},
+    ],
+)
+def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]) -> None:
+    assert dataclasses.replace(JOB, **change).fingerprint != JOB.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"snapshot": "/elsewhere"},
+        {"partition": "2024-01-02"},
+        {"settings": TrainingSettings(checkpoint_steps=7, metric_steps=3, max_attempts=9)},
+    ],
+)
+def test_what_does_not_change_the_weights_does_not(change: dict[str, Any]) -> None:
+    assert dataclasses.replace(JOB, **change).fingerprint == JOB.fingerprint
+
+
+def test_a_result_reads_back(tmp_path: Path) -> None:
+    result = TrainingResult(
+        fingerprint="f",
+        weights="w",
+        weights_sha256="s",
+        best_step=1,
+        best_validation_loss=0.5,
+        steps=2,
+        epochs=1,
+        world_size=2,
+        rows_per_second=3.0,
+        seconds=4.0,
+        attempts=3,
+        resumed_from_steps=(1, 2),
+    )
+    (tmp_path / "result.json").write_text(result.to_json())
+    assert TrainingResult.read(tmp_path / "result.json") == result
+
+
+def test_an_event_reads_back_and_anything_else_is_a_log_line() -> None:
+    event = TrainingEvent(kind="metrics", step=3, time=1.5, values={"loss": 0.25})
+    assert TrainingEvent.from_line(event.to_line()) == event
+    assert TrainingEvent.from_line("loss 0.25") is None
+    assert TrainingEvent.from_line(event.to_line()[:-5]) is None  # cut off by a kill
+    assert TrainingEvent.from_line('@event {"kind": "metrics"}') is None
+
+
+def test_final_errors_are_those_with_a_final_exit_code() -> None:
+    for error in (BadConfiguration, Diverged, InputChanged):
+        assert error.final
+        assert error.exit_code is not None
+        assert error.exit_code.is_final
+    assert not Preempted.final
+    assert not ExitCode.PREEMPTED.is_final

@@ -1,0 +1,181 @@
+"""What the local launcher makes of exit codes, cancellation and twins, with a worker that only plays its part."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.training.jobs import alive
+from resources.launcher.errors import (
+    AttemptsExhausted,
+    BadConfiguration,
+    Diverged,
+    InputChanged,
+    TrainingFailed,
+)
+from resources.launcher.job import TrainingJob, TrainingResult, TrainingSettings
+from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import TrainingEvent
+
+COMMAND = (sys.executable, "-m", "ml_assets_tests.resources.launcher.worker")
+
+
+def job_of(*plan: str, max_attempts: int = 3) -> TrainingJob:
+    return TrainingJob(
+        model="small",
+        partition="2024-01-01",
+        model_function="a.b",
+        objective="binary",
+        hyperparameters={"plan": list(plan)},
+        snapshot="/nowhere",
+        snapshot_digest="0" * 64,
+        code_version="0",
+        seed=0,
+        settings=TrainingSettings(max_attempts=max_attempts),
+    )
+
+
+class Told:
+    """What the callbacks were given."""
+
+    def __init__(self) -> None:
+        self.events: list[TrainingEvent] = []
+        self.log: list[str] = []
+
+    def run(self, job: TrainingJob, folder: Path, grace_seconds: float = 20) -> TrainingResult:
+        launcher = LocalLauncher(command=COMMAND, grace_seconds=grace_seconds)
+        return launcher.run(job, folder, self.events.append, self.log.append)
+
+    def starts(self) -> int:
+        return sum(event.kind == "started" for event in self.events)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [("64", BadConfiguration), ("65", Diverged), ("66", InputChanged)]
+)
+def test_a_final_exit_code_is_its_error_and_is_not_tried_again(
+    tmp_path: Path, code: str, error: type[TrainingFailed]
+) -> None:
+    told = Told()
+    with pytest.raises(error, match="the reason of attempt 1"):
+        told.run(job_of(code, "done"), tmp_path)
+    assert told.starts() == 1
+
+
+def test_other_ends_are_tried_again_and_preemptions_do_not_count(tmp_path: Path) -> None:
+    told = Told()
+    result = told.run(job_of("kill", "75", "75", "75", "1", "done"), tmp_path)
+    assert result.attempts == told.starts() == 6
+    assert [line for line in told.log if line.startswith("attempt ended")] == [
+        "attempt ended with signal SIGKILL, 1 of 3 failures: going on from the last checkpoint",
+        *["attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint"] * 3,
+        "attempt ended with exit code 1, 2 of 3 failures: going on from the last checkpoint",
+    ]
+    assert (tmp_path / "log.txt").read_text().splitlines() == told.log
+
+
+def test_an_exhausted_budget_quotes_the_last_lines(tmp_path: Path) -> None:
+    told = Told()
+    with pytest.raises(AttemptsExhausted, match="2 attempts failed, the last one with exit code 3") as caught:
+        told.run(job_of("kill", "3", "done", max_attempts=2), tmp_path)
+    assert "attempt 2 does 3" in str(caught.value)
+    assert str(tmp_path / "log.txt") in str(caught.value)
+
+
+def test_a_finished_job_starts_no_process_unless_its_weights_are_damaged(tmp_path: Path) -> None:
+    job, told = job_of("done", "done"), Told()
+    first = told.run(job, tmp_path)
+    assert told.run(job, tmp_path) == first
+    assert told.starts() == 1
+    Path(first.weights).write_bytes(b"other")
+    assert told.run(job, tmp_path).attempts == 2
+
+
+def test_twins_run_one_process_and_get_the_same_result_and_events(tmp_path: Path) -> None:
+    job, twins = job_of("slow"), [Told(), Told()]
+    results: list[TrainingResult] = []
+    threads = [
+        threading.Thread(target=lambda told=told: results.append(told.run(job, tmp_path))) for told in twins
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results[0] == results[1]
+    assert (tmp_path / "attempts").read_text() == "1"
+    assert twins[0].events == twins[1].events
+    assert len(twins[0].events) == 21
+    assert sorted(len(told.log) for told in twins) == [0, 1]
+
+
+def test_an_error_of_a_callback_ends_the_worker_politely(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def cancel(event: TrainingEvent) -> None:
+        pids.extend(event.values["pids"])
+        raise InterruptedError("cancelled")
+
+    with pytest.raises(InterruptedError, match="cancelled"):
+        LocalLauncher(command=COMMAND).run(job_of("wait", "done"), tmp_path, cancel, lambda _: None)
+    assert alive(pids) == []
+    assert Told().run(job_of("wait", "done"), tmp_path).attempts == 2  # the lock is free again
+
+
+def test_a_worker_that_does_not_listen_is_killed_with_its_children(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def cancel(event: TrainingEvent) -> None:
+        pids.extend(event.values.get("pids", []))
+        if event.kind == "metrics":
+            pids.append(event.values["pid"])
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        LocalLauncher(command=COMMAND, grace_seconds=0.5).run(
+            job_of("deaf"), tmp_path, cancel, lambda _: None
+        )
+    assert time.monotonic() - started < 20
+    assert len(pids) == 2
+    assert _gone(pids)
+
+
+def test_a_worker_of_a_killed_launcher_sees_the_end_of_stdin_and_frees_the_lock_only_then(
+    tmp_path: Path,
+) -> None:
+    job = job_of("wait", "done")
+    (tmp_path / "job.json").write_text(job.to_json())
+    launcher = subprocess.Popen([sys.executable, "-c", _LAUNCH, str(tmp_path), *COMMAND])
+    events = tmp_path / "events.jsonl"
+    while not events.exists() or not events.read_text().endswith("\n"):
+        time.sleep(0.02)
+    first = TrainingEvent.from_line(events.read_text().splitlines()[0])
+    assert first is not None
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    assert Told().run(job, tmp_path).attempts == 2
+    assert _gone(first.values["pids"])
+
+
+_LAUNCH = """
+import sys
+from pathlib import Path
+from resources.launcher.job import TrainingJob
+from resources.launcher.local import LocalLauncher
+folder = Path(sys.argv[1])
+job = TrainingJob.from_json((folder / "job.json").read_text())
+LocalLauncher(command=sys.argv[2:]).run(job, folder, lambda event: None, lambda line: None)
+"""
+
+
+def _gone(pids: list[int], seconds: float = 10) -> bool:
+    """True once none of `pids` runs; children of a killed process are reaped by init, in its own time."""
+    deadline = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pids)

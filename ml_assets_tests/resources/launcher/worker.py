@@ -1,0 +1,81 @@
+"""A worker command that does what the job's `plan` says: one word per attempt, without training anything.
+
+`done`, an exit code, `kill` (itself), `wait` (until SIGTERM, then 75), `deaf` (ignores SIGTERM, has a child),
+`slow` (an event each 50 ms for a while, then done).
+"""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import TrainingEvent
+
+
+def main(job_file: str, folder: str) -> int:
+    """Do the next word of the plan."""
+    job, place = TrainingJob.from_json(Path(job_file).read_text()), Path(folder)
+    attempts = place / "attempts"
+    attempt = int(attempts.read_text()) + 1 if attempts.exists() else 1
+    attempts.write_text(str(attempt))
+    word = job.hyperparameters["plan"][attempt - 1]
+    tell("started", attempt, pids=[os.getpid()])
+    print(f"attempt {attempt} does {word}", flush=True)
+    if word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "wait":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+        wait_for_end_of_stdin()
+    if word == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(["sleep", "600"])
+        tell("metrics", attempt, pid=child.pid)
+        time.sleep(600)
+    if word == "slow":
+        for step in range(20):
+            tell("metrics", step, loss=1.0)
+            time.sleep(0.05)
+    if word in ("done", "slow"):
+        finish(job, place, attempt)
+        return 0
+    tell("failed", attempt, error="Some", message=f"the reason of attempt {attempt}")
+    return int(word)
+
+
+def tell(kind: str, step: int, **values: object) -> None:
+    """One event."""
+    print(TrainingEvent(kind=kind, step=step, time=time.time(), values=values).to_line(), flush=True)
+
+
+def wait_for_end_of_stdin() -> None:
+    """The launcher closes it, or is gone."""
+    sys.stdin.read()
+    sys.exit(75)
+
+
+def finish(job: TrainingJob, folder: Path, attempt: int) -> None:
+    """Leave a result."""
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"weights")
+    result = TrainingResult(
+        fingerprint=job.fingerprint,
+        weights=str(weights),
+        weights_sha256=hashlib.sha256(b"weights").hexdigest(),
+        best_step=1,
+        best_validation_loss=0.5,
+        steps=1,
+        epochs=1,
+        world_size=1,
+        rows_per_second=1.0,
+        seconds=1.0,
+        attempts=attempt,
+    )
+    (folder / "result.json").write_text(result.to_json())
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""A training that is killed again and again: for the tests here and for `make test-chaos`."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import TrainingEvent
+
+VICTIMS = ("rank 0", "rank 1", "agent", "launcher")
+
+_LAUNCH = """
+import sys
+from pathlib import Path
+from resources.launcher.job import TrainingJob
+from resources.launcher.local import LocalLauncher
+folder = Path(sys.argv[1])
+job = TrainingJob.from_json((folder / "asked.json").read_text())
+LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
+"""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Who was killed, and how far training had come by the events on disk."""
+
+    victim: str
+    step: int
+
+
+def train_through_kills(
+    job: TrainingJob, folder: Path, seed: int, kills: int
+) -> tuple[TrainingResult, list[Kill]]:
+    """Train `job` in `folder` while `kills` processes are killed (SIGKILL), victims and moments drawn from `seed`.
+
+    The job needs a budget of more attempts than that. Returns what it came to, and who was killed when.
+    """
+    draw = random.Random(seed)
+    (folder / "asked.json").write_text(job.to_json())
+    done: list[Kill] = []
+    launcher = _start_launcher(folder)
+    try:
+        for _ in range(kills):
+            victim = draw.choice(VICTIMS)
+            _wait_for_moment(folder, launcher, draw)
+            if launcher.poll() is not None:
+                break  # finished before the last kills came
+            step = _last_step(folder)
+            if _kill(victim, launcher, folder):
+                done.append(Kill(victim, step))
+            if victim == "launcher":
+                launcher.wait()
+                launcher = _start_launcher(folder)
+        if launcher.wait(timeout=300):
+            raise AssertionError(f"the launcher ended with {launcher.returncode} after {done}")
+    finally:
+        launcher.kill()
+        launcher.wait()
+    return TrainingResult.read(folder / "result.json"), done
+
+
+def _start_launcher(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", _LAUNCH, str(folder)])
+
+
+def _wait_for_moment(folder: Path, launcher: subprocess.Popen[bytes], draw: random.Random) -> None:
+    """Either some seconds, which on most machines is while the ranks start, or some events further."""
+    events, deadline = len(_events(folder)), time.monotonic() + 120
+    further = draw.choice((0, draw.randrange(1, 40), draw.randrange(1, 40)))
+    if not further:
+        time.sleep(draw.uniform(0.1, 3))
+    while len(_events(folder)) < events + further and time.monotonic() < deadline:
+        if launcher.poll() is not None:
+            return
+        time.sleep(0.01)
+
+
+def _kill(victim: str, launcher: subprocess.Popen[bytes], folder: Path) -> bool:
+    """True where there was somebody to kill."""
+    if victim == "launcher":
+        launcher.kill()
+        return True
+    agents = _children(launcher.pid)
+    if victim == "agent":
+        pids = agents
+    else:
+        started = [event for event in _events(folder) if event.kind == "started"]
+        ranks: list[int] = started[-1].values["pids"] if started else []
+        of_this_agent = {pid for agent in agents for server in _children(agent) for pid in _children(server)}
+        pids = [pid for pid in ranks[int(victim[-1]) :][:1] if pid in of_this_agent]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return bool(pids)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _last_step(folder: Path) -> int:
+    return max((event.step for event in _events(folder)), default=0)
+
+
+def _events(folder: Path) -> list[TrainingEvent]:
+    path = folder / "events.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [event for event in map(TrainingEvent.from_line, lines) if event is not None]
