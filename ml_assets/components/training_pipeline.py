@@ -55,7 +55,9 @@ class TrainingPipeline(SpecComponent):
             # A schedule brings everything upstream up to the day. Dagster runs assets of one job for one partition,
             # so all dated tables of a scheduled model have the model's partitions.
             selection=selection.upstream() if spec.schedule else selection,
-            description="From the sources to the registry." if spec.schedule else "From features to the registry.",
+            description="From the sources to the registry."
+            if spec.schedule
+            else "From features to the registry.",
         )
         schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
         return dg.Definitions(assets=[pipeline], jobs=[job], schedules=schedules)
