@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import BaseModel
 
 from ml_assets.components.conditions import condition_named
+from ml_assets.components.failures import RETRY_TRANSIENT
 from ml_assets.components.pages import column_schema
 from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.publishing import check_specs
@@ -15,11 +16,6 @@ from ml_assets.components.specs import FreshnessSection, TableSpecSection
 from ml_assets.sections import Section
 from ml_assets.tables.code_version import code_version
 from ml_assets.tables.spec import TableSpec
-
-TRANSIENT = dg.RetryPolicy(
-    max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
-)
-"""For steps that speak to a server. Final failures say `allow_retries=False` and are not repeated."""
 
 
 class SpecComponent(dg.Component):
@@ -77,7 +73,7 @@ def table_asset(
         metadata={"dagster/column_schema": column_schema(section.contract), "lake/table": table.table},
         automation_condition=condition_named(section.automation),
         freshness_policy=freshness_policy(section.freshness),
-        retry_policy=TRANSIENT,
+        retry_policy=RETRY_TRANSIENT,
     )
 
 

@@ -14,6 +14,11 @@ from resources.mlflow_client import TrackerUnavailable
 TRANSIENT = (LakeBusy, LedgerBusy, TrackerUnavailable, ConnectionError, TimeoutError)
 """What may be gone at the next attempt: Dagster's retry policy covers these alone."""
 
+RETRY_TRANSIENT = dg.RetryPolicy(
+    max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
+"""Of every step. Final failures say `allow_retries=False` and are not repeated."""
+
 OUT_OF_REACH = (*TRANSIENT, OSError)
 """What a source raises when it may answer at the next attempt: errors of HTTP clients and files are `OSError`s."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.snapshot import row_choice
@@ -34,6 +34,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
         name=f"{spec.name}__evaluate",
         out={"evaluation": dg.Out(), "gate": dg.Out(is_required=False)},
         description="Score challenger, champion and naive baseline on the same holdout; judge the gates.",
+        retry_policy=RETRY_TRANSIENT,
     )
     def evaluate(
         context: dg.OpExecutionContext,

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.platform import Platform
@@ -18,6 +18,7 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
         name=f"{spec.name}__register",
         out=dg.Out(is_required=False),
         description="Register the bundle in MLflow unless a gate rejected it.",
+        retry_policy=RETRY_TRANSIENT,
     )
     def register(
         context: dg.OpExecutionContext,

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 
-from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec, resolve_function
 from ml_assets.tables.code_version import code_version
@@ -24,6 +24,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, training_set: dg
         name=f"{spec.name}__snapshot",
         out={"snapshot": dg.Out(), "inputs_current": dg.Out(is_required=False)},
         description="Freeze the window at one commit: splits, fitted encodings, shards; keep it in the lake.",
+        retry_policy=RETRY_TRANSIENT,
     )
     def snapshot(
         context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], judged: dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.launcher.job import TrainingJob, TrainingResult
@@ -28,6 +28,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
         name=f"{spec.name}__train",
         out=dg.Out(),
         description="Train by torchrun; live metrics on this page and in MLflow.",
+        retry_policy=RETRY_TRANSIENT,
     )
     def train(
         context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], snapshot: dict[str, Any]

@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.failures import inputs_refused
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, inputs_refused
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
@@ -18,29 +18,31 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
         name=f"{spec.name}__validate_inputs",
         ins={"features": dg.In(dg.Nothing)},
         description="Judge the partitions the snapshot will read; refuse by name what is missing or rejected.",
+        retry_policy=RETRY_TRANSIENT,
     )
     def validate_inputs(
         context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform]
     ) -> dict[str, Any]:
-        keys = sorted(context.asset_partition_keys_for_input("features"))
-        _require_whole_window(spec, context.partition_key, keys)
-        reader = TableReader.at(platform.lake, "main")
-        verdict = judge_window(reader, platform.ledger, spec.features.table, keys)
-        refused = {f"{spec.features.table} {key}": "is missing" for key in verdict.missing}
-        refused |= {
-            f"{spec.features.table} {key}": f"is rejected: {why}" for key, why in verdict.rejected.items()
-        }
-        if spec.stale == "refuse":
+        with final_unless_transient():
+            keys = sorted(context.asset_partition_keys_for_input("features"))
+            _require_whole_window(spec, context.partition_key, keys)
+            reader = TableReader.at(platform.lake, "main")
+            verdict = judge_window(reader, platform.ledger, spec.features.table, keys)
+            refused = {f"{spec.features.table} {key}": "is missing" for key in verdict.missing}
             refused |= {
-                f"{spec.features.table} {key}": f"is stale: {why}" for key, why in verdict.stale.items()
+                f"{spec.features.table} {key}": f"is rejected: {why}" for key, why in verdict.rejected.items()
             }
-        if refused:
-            missing = {spec.features.table: verdict.missing} if verdict.missing else {}
-            raise inputs_refused(f"{spec.name} {context.partition_key}", refused, missing)
-        context.log.info(
-            f"{len(keys)} partitions of {spec.features.table} are valid, {len(verdict.stale)} stale"
-        )
-        return {"commit": reader.commit_id, "keys": keys, "stale": dict(verdict.stale)}
+            if spec.stale == "refuse":
+                refused |= {
+                    f"{spec.features.table} {key}": f"is stale: {why}" for key, why in verdict.stale.items()
+                }
+            if refused:
+                missing = {spec.features.table: verdict.missing} if verdict.missing else {}
+                raise inputs_refused(f"{spec.name} {context.partition_key}", refused, missing)
+            context.log.info(
+                f"{len(keys)} partitions of {spec.features.table} are valid, {len(verdict.stale)} stale"
+            )
+            return {"commit": reader.commit_id, "keys": keys, "stale": dict(verdict.stale)}
 
     return validate_inputs
 
