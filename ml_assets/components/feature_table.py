@@ -16,6 +16,10 @@ from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 
 
+class InputMisdeclared(Exception):
+    """A feature table reads partitions of something that has none."""
+
+
 class FeatureTable(SpecComponent):
     """Features as known at prediction time, built from validated partitions only."""
 
@@ -60,6 +64,11 @@ def _input_table(context: dg.AssetExecutionContext, section: InputSection) -> In
     """The keys Dagster maps this run's partitions to: they end where the upstream table's partitions begin."""
     if section.lookback == "whole":
         return InputTable(table=section.table, keys=(UNPARTITIONED,))
+    if context.job_def.asset_layer.get(_key(section)).partitions_def is None:
+        raise InputMisdeclared(
+            f"`inputs` names {section.table}, which is not declared or has no partitions: check the name, or "
+            "write `lookback: whole` for a table without partitions"
+        )
     # Dagster names the input of a dependency by its key's parts.
     keys: Sequence[str] = context.asset_partition_keys_for_input("_".join(_key(section).path))
     return InputTable(table=section.table, keys=tuple(sorted(keys)), lookback=section.lookback)

@@ -127,7 +127,7 @@ class InputSection(Section):
 
     table: str = Field(pattern=r"^(datasets|features)/\w+$")
     """`datasets/<name>` or `features/<name>`, of the same cadence or without partitions."""
-    lookback: int | Literal["whole"] = 0
+    lookback: Annotated[int, Field(ge=0)] | Literal["whole"] = 0
     """Partitions before the one being built; `whole` for a table without partitions."""
     known: tuple[KnowledgeRule, ...] | None = None
     """When its facts became known: the leakage test cuts by it. `[]`: they always were."""
@@ -145,6 +145,12 @@ class FeatureTableSpec(TableSpecSection):
     """Column with the first day of a row's partition."""
     labels: tuple[str, ...] = ()
     """Columns that become known later than `predicted_at`: left out of the leakage test."""
+
+    @model_validator(mode="after")
+    def _is_dated(self) -> Self:
+        if self.partitions is None:
+            raise ValueError("a feature table needs `partitions`, of the cadence of its inputs")
+        return self
 
 
 class WindowSection(Section):
