@@ -78,6 +78,11 @@ class Pages:
         toast.wait_for(timeout=30_000)
         return Launch(run=toast.inner_text().split()[2][:8], dialogs=dialogs)
 
+    def show_markdown(self) -> None:
+        """Open the first markdown of the page's metadata: Dagster shows it in a dialog."""
+        self.page.get_by_text("[Show Markdown]").first.click()
+        self.page.get_by_role("dialog").filter(visible=True).get_by_text("Close").wait_for(timeout=30_000)
+
     def shows(self, text: str | re.Pattern[str], seconds: float = 30) -> None:
         """Wait until the page shows `text`."""
         expect(self.page.get_by_text(text).filter(visible=True).first).to_be_visible(timeout=seconds * 1000)

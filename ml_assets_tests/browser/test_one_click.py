@@ -1,0 +1,139 @@
+"""The sentence the project exists for, clicked: materializing the model validates what is upstream, trains on
+two processes and registers; and where inputs are missing it says which, and they get built.
+
+The pipeline is `store_demand`: synthetic, weekly, seconds to train.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from ml_assets.components.sensors import ASKED_BY
+from ml_assets_tests.browser.graphql import Dagster
+from ml_assets_tests.browser.pages import Launch, Pages
+from ml_assets_tests.browser.server import running_ui
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600), pytest.mark.xdist_group("browser")]
+
+MODEL = "store_demand/registered_model"
+READY_WEEK = "2024-01-01"
+"""All of its inputs are prepared."""
+UNPREPARED_WEEK = "2024-02-05"
+"""Neither its features nor its sales were ever ingested, nor those of the four weeks before."""
+FIVE_STEPS = ["validate_inputs", "snapshot", "train", "evaluate", "register"]
+
+
+@pytest.fixture(scope="module")
+def dagster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dagster]:
+    """The UI over a home in which sales and features exist up to READY_WEEK."""
+    home = tmp_path_factory.mktemp("platform")
+    program = Path(sys.executable).with_name("ml-assets")
+    for table, first in (("datasets/sales", "2023-01-02"), ("features/sales_features", "2023-01-30")):
+        done = subprocess.run(
+            [program, "launch", table, f"{first}..{READY_WEEK}"],
+            env=os.environ | {"ML_ASSETS_HOME": str(home)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    with running_ui(home) as dagster:
+        yield dagster
+
+
+@pytest.fixture
+def pages(browser: Browser, dagster: Dagster, screenshots: Path) -> Iterator[Pages]:
+    """A tab, tall enough for a whole asset page."""
+    page = browser.new_page(viewport={"width": 1440, "height": 1300})
+    yield Pages(page, dagster.url, screenshots)
+    page.close()
+
+
+def _click(pages: Pages, dagster: Dagster, week: str, picture: str) -> tuple[Launch, str]:
+    """Materialize only the registered model for `week`; what was launched, and the run's whole id."""
+    pages.open_asset(MODEL)
+    launch = pages.materialize(week, picture)
+    (run_id,) = [run.id for run in dagster.runs() if run.id.startswith(launch.run)]
+    return launch, run_id
+
+
+def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
+    pages: Pages, dagster: Dagster
+) -> None:
+    launch, run_id = _click(pages, dagster, READY_WEEK, "ready")
+    # The click was on one asset; the dialog says which three come along.
+    for stage in ("training_set", "checkpoint", "evaluation"):
+        assert f"store_demand / {stage}" in launch.dialogs[0]
+
+    pages.open_run(run_id)
+    pages.shows("loss", seconds=120)
+    assert dagster.run(run_id).status == "STARTED"
+    pages.picture("run-live")
+
+    run = dagster.wait_for_run(run_id, seconds=180)
+    assert run.status == "SUCCESS", dagster.messages(run_id)[-3000:]
+    assert list(run.steps) == [f"store_demand.{step}" for step in FIVE_STEPS]
+    assert set(run.steps.values()) == {"SUCCESS"}
+    pages.shows("Success")
+    pages.picture("run-done")
+
+    pages.open_asset("store_demand/training_set")
+    pages.shows("splits")
+    pages.picture("asset-training-set")
+    pages.open_asset("store_demand/checkpoint")
+    pages.shows("world size")
+    pages.picture("asset-checkpoint")
+    pages.open_asset("store_demand/evaluation")
+    pages.shows(re.compile("rmse"))
+    pages.shows(re.compile("baseline"))
+    pages.picture("asset-evaluation")
+    pages.show_markdown()
+    pages.picture("asset-evaluation-summary")
+    pages.open_asset("store_demand/evaluation", view="checks")
+    pages.shows("gate")
+    pages.picture("asset-evaluation-gate")
+    pages.open_asset(MODEL)
+    pages.shows(READY_WEEK)
+    pages.picture("asset-registered-model")
+    pages.open_asset("features/sales_features")
+    pages.shows("units_mean_4w")
+    pages.picture("asset-features")
+    pages.open_asset("features/sales_features", view="checks")
+    pages.shows("contract")
+    pages.picture("asset-features-checks")
+    pages.open_lineage()
+    pages.picture("lineage")
+
+
+def test_a_week_with_nothing_upstream_is_refused_by_name_and_its_chain_gets_built(
+    pages: Pages, dagster: Dagster
+) -> None:
+    _, run_id = _click(pages, dagster, UNPREPARED_WEEK, "unprepared")
+
+    run = dagster.wait_for_run(run_id, seconds=90)
+    assert run.status == "FAILURE"
+    assert run.steps == {"store_demand.validate_inputs": "FAILURE"}
+    said = dagster.messages(run_id)
+    for week in ("2024-01-08", "2024-01-15", "2024-01-22", "2024-01-29", UNPREPARED_WEEK):
+        assert f"features/sales_features {week}" in said
+    pages.open_run(run_id)
+    pages.shows(re.compile("refuses to build on unusable inputs"))
+    pages.picture("run-refused")
+
+    # No click from here on: the sensor asks for the missing chain, and the daemon builds it.
+    built = dagster.wait_for_runs_of(ASKED_BY, run_id, MODEL, seconds=300)
+    assert {run.status for run in built} == {"SUCCESS"}
+    assets = {asset for run in built for asset in run.assets}
+    assert {"datasets/sales", "features/sales_features", MODEL} <= assets
+    # One run per table, not one per week.
+    assert len(built) == 3
+    pages.open_asset(MODEL, view="partitions", partition=UNPREPARED_WEEK)
+    pages.shows(UNPREPARED_WEEK)
+    pages.picture("chain-built")
