@@ -19,7 +19,7 @@ from ml_assets.evaluation.spec import Reference
 
 MOST_SLICES = 12
 """Slices of one cut that the report shows, the largest; the JSON has all."""
-MOST_CASES = 4
+MOST_CASES = 3
 """Slices of one rule that the report shows one by one, the worst."""
 
 _WORST_FIRST = ("failed", "undecided", "passed", "not_applicable")
@@ -90,7 +90,7 @@ def render(report: Report) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"number": words.number, "share": words.share, "rows": words.count}
-    environment.filters |= {"measured": words.with_interval, "gain": words.gain}
+    environment.filters |= {"measured": words.with_interval, "gain": words.gain, "half": words.half_width}
     layout = resources.files("ml_assets.evaluation").joinpath("report.html.j2").read_text(encoding="utf-8")
     drawn = pictures(evaluation, report.loss, form="svg")
     metric = metrics_of(evaluation.objective)[0]
@@ -102,6 +102,7 @@ def render(report: Report) -> str:
         metrics=metrics_of(evaluation.objective),
         binary=evaluation.objective == "binary",
         plain=plain_findings(evaluation),
+        reasons=evaluation.verdict.reasons,
         rules=[_rule_row(alike) for alike in _by_rule(evaluation.verdict.rules)],
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
@@ -180,8 +181,10 @@ def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
     if len(ordered) == 1:
         return RuleRow(tuple(ordered), "", 1)
     bad = [one for one in ordered if one.status in ("failed", "undecided")]
-    shown = tuple(bad[:MOST_CASES] or ordered[:1])
-    hidden = ordered[len(shown) :]
+    # The same sentence is not said twice: a champion that has seen the holdout undecides every slice alike.
+    telling = list({one.explanation: one for one in reversed(bad)}.values())[::-1]
+    shown = tuple(telling[:MOST_CASES] or ordered[:1])
+    hidden = [one for one in ordered if one not in shown]
     counts = {status: sum(one.status == status for one in hidden) for status in _WORST_FIRST}
     said = {"not_applicable": "not judged: too few rows"}
     rest = ", ".join(f"{count} {said.get(status, status)}" for status, count in counts.items() if count)

@@ -31,7 +31,7 @@ class RuleResult(Document):
     """None for a value threshold."""
     status: RuleStatus
     asks: str
-    """`at least 0.7000`, `better than champion by more than +0.50 %`."""
+    """`at least 0.7000`, `> 0.50 % better than champion`."""
     rows: int | None
     measured: Interval | None
     """Value threshold: the challenger's metric. Change threshold: its improvement, positive where better."""

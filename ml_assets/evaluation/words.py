@@ -10,19 +10,18 @@ THE: dict[Reference, str] = {"champion": "the champion", "baseline": "the naive 
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
-    """A measurement for people: four decimals, four digits where it is large; `–` where undefined."""
+    """A measurement for people: four decimals, fewer where it is large; `–` where undefined."""
     if value is None or not math.isfinite(value):
         return "–"
-    form = "+" if signed else ""
-    text = format(value, f"{form}.4f") if abs(value) < 10 else format(value, f"{form}.4g")
-    return text.replace("-", "−")
+    digits = 4 if abs(value) < 10 else 3 if abs(value) < 100 else 2 if abs(value) < 1000 else 0
+    return format(value, f"{'+' if signed else 'z'},.{digits}f").replace("-", "−")
 
 
 def share(value: float | None, *, signed: bool = False) -> str:
     """A fraction in percent, two decimals."""
     if value is None or not math.isfinite(value):
         return "–"
-    return format(100 * value, "+.2f" if signed else ".2f").replace("-", "−") + " %"
+    return format(100 * value, "+.2f" if signed else ".2f").replace("-", "−") + "\u00a0%"
 
 
 def with_interval(one: Interval, *, signed: bool = False, relative: bool = False) -> str:
@@ -32,6 +31,13 @@ def with_interval(one: Interval, *, signed: bool = False, relative: bool = False
     if one.low is None or one.high is None:
         return value
     return f"{value} [{write(one.low, signed=signed)}, {write(one.high, signed=signed)}]"
+
+
+def half_width(one: Interval) -> str:
+    """`± 0.0127`; empty without an interval. Of the upper side: the lower may be cut to the metric's range."""
+    if one.value is None or one.high is None:
+        return ""
+    return f"± {number(one.high - one.value)}"
 
 
 def gain(one: Interval, relative: bool) -> str:
@@ -50,8 +56,11 @@ def asks(gate: Gate) -> str:
         return f"at least {number(gate.at_least)}"
     if gate.at_most is not None:
         return f"at most {number(gate.at_most)}"
-    write = share if gate.margin.relative else number
-    return f"better than {gate.better_than} by more than {write(gate.margin.amount, signed=True)}"
+    amount = gate.margin.amount
+    size = (share if gate.margin.relative else number)(abs(amount))
+    if amount == 0:
+        return f"better than {gate.better_than}"
+    return f"{f'> {size} better' if amount > 0 else f'< {size} worse'} than {gate.better_than}"
 
 
 def value_rule(
@@ -80,7 +89,7 @@ def change_rule(
     """Explanation and what would pass, for a change threshold that has an interval."""
     write = share if margin.relative else number
     low, high, value = measured.low or 0.0, measured.high or 0.0, measured.value or 0.0
-    asked = write(margin.amount, signed=True)
+    asked = write(margin.amount, signed=True) if margin.amount else "zero"
     together = f" (intervals of {joint} slices hold jointly)" if joint > 1 else ""
     lead = f"improvement of {metric.label}{where} over {THE[reference]} is {gain(measured, margin.relative)}{together}"
     if low > margin.amount:
@@ -93,7 +102,7 @@ def change_rule(
             if low > 0
             else "it is not enough"
         )
-        explanation = f"{lead}; even its upper end misses {asked}: {verdict}"
+        explanation = f"{lead}; even its upper end is below {asked}: {verdict}"
     else:
         explanation = f"{lead}; {asked} lies inside the interval, so these {blocks} blocks cannot tell"
     needed = f"an interval wholly above {asked}: at this width an improvement above "
