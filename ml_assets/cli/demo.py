@@ -87,7 +87,7 @@ def _is_finished(project: Project, table: str) -> bool:
     """Every partition stands on main, was not rejected since, is current and was made by today's code."""
     from ml_assets.components.dataset import Dataset
     from ml_assets.components.feature_table import FeatureTable
-    from ml_assets.components.specs import resolve_function
+    from ml_assets.components.imports import resolve_function
     from ml_assets.tables.code_version import code_version
     from ml_assets.tables.guard import judge_window
     from ml_assets.tables.reader import TableReader

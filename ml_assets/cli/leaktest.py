@@ -19,7 +19,7 @@ def command(table: str, first: str | None, last: str | None, cuts: int) -> None:
     Exit status 1 where a column changed: it used the future.
     """
     from ml_assets.components.feature_table import FeatureTable
-    from ml_assets.components.specs import resolve_function
+    from ml_assets.components.imports import resolve_function
     from ml_assets.features.leaktest import leak_test
     from ml_assets.tables.reader import TableReader
 

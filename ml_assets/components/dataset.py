@@ -8,9 +8,10 @@ import polars as pl
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
 from ml_assets.components.failures import final_unless_transient
+from ml_assets.components.imports import resolve_function
 from ml_assets.components.publishing import publish_and_report
 from ml_assets.components.sensors import new_data_sensor
-from ml_assets.components.specs import DatasetSpec, resolve_function
+from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.spec import Incoming, SourceFailed
 from resources.platform import Platform

@@ -7,9 +7,10 @@ import dagster as dg
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
 from ml_assets.components.failures import final_unless_transient, inputs_refused
+from ml_assets.components.imports import resolve_function
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
-from ml_assets.components.specs import FeatureTableSpec, InputSection, resolve_function
+from ml_assets.components.specs import FeatureTableSpec, InputSection
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.derive import InputTable, derive, plan
 from ml_assets.tables.reader import TableReader

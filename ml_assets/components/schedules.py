@@ -2,7 +2,8 @@
 
 import dagster as dg
 
-from ml_assets.components.specs import TrainingPipelineSpec, resolve_function
+from ml_assets.components.imports import resolve_function
+from ml_assets.components.specs import TrainingPipelineSpec
 
 
 def nightly_training(

@@ -10,8 +10,9 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill
 
 from ml_assets.components.failures import missing_in
+from ml_assets.components.imports import resolve_function
 from ml_assets.components.pages import name_some
-from ml_assets.components.specs import DatasetSpec, resolve_function
+from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform

@@ -4,13 +4,12 @@ Each component takes one of the specs at the bottom. Values only: nothing here m
 anything, so the CLI and the tests read the same vocabulary.
 """
 
-import pkgutil
-from collections.abc import Callable
 from datetime import date
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from ml_assets.components.imports import ColumnNames, FunctionPath
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
 from ml_assets.sections import Section, refuse_unknown_keys
@@ -18,38 +17,6 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from resources.launcher.job import TrainingSettings
-
-
-class FunctionNotFound(ValueError):
-    """An import path in a `defs.yaml` names nothing."""
-
-
-def resolve_function(path: str) -> Callable[..., Any]:
-    """The function at `package.module.function`. `FunctionNotFound` says which part is missing."""
-    try:
-        found = pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise FunctionNotFound(f"cannot import '{path}': {error}; write package.module.function") from error
-    if not callable(found):
-        raise FunctionNotFound(f"'{path}' is a {type(found).__name__}, not a function")
-    return found
-
-
-def _names(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return tuple(pkgutil.resolve_name(value))
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"'{value}' names no sequence of columns: {error}; write package.module.NAMES"
-        ) from error
-
-
-ColumnNames = Annotated[
-    tuple[str, ...], BeforeValidator(_names, json_schema_input_type=str | tuple[str, ...])
-]
-"""A list of columns, or the import path of one, so that code and file do not repeat each other."""
 
 
 class PartitionsSection(Section):
@@ -70,10 +37,10 @@ class PartitionsSection(Section):
 class SourceSection(Section):
     """Where a dataset comes from."""
 
-    function: str
+    function: FunctionPath
     """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; without
     partitions `() -> polars.DataFrame`."""
-    newest: str | None = None
+    newest: FunctionPath | None = None
     """`package.module.function`: `() -> date`, the newest day the source has; a sensor asks it."""
     watch_seconds: int | None = Field(default=None, ge=5)
     """Ask the source this often and ingest what is new; not asked by itself if not given."""
@@ -136,7 +103,7 @@ class InputSection(Section):
 class FeatureTableSpec(TableSpecSection):
     """A table computed from other tables."""
 
-    function: str
+    function: FunctionPath
     """`package.module.function`: `(inputs: Mapping[str, DataFrame], first: date, last: date) -> DataFrame`."""
     inputs: tuple[InputSection, ...] = Field(min_length=1)
     predicted_at: str = "predicted_at"
@@ -188,7 +155,7 @@ class ModelInputsSection(Section):
 class ModelSection(Section):
     """What is trained."""
 
-    function: str
+    function: FunctionPath
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`."""
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
 
@@ -198,7 +165,7 @@ class ScheduleSection(Section):
 
     cron: str
     time_zone: str = "UTC"
-    newest: str
+    newest: FunctionPath
     """`package.module.function`: `() -> date`; the tick trains that day's partition, tables and all, and skips if
     it is trained. Needs tables upstream that have the model's partitions or none."""
     enabled: bool = False

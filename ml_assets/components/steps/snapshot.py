@@ -9,8 +9,9 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.imports import resolve_function
 from ml_assets.components.pages import run_url, table_of
-from ml_assets.components.specs import TrainingPipelineSpec, resolve_function
+from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.tables.code_version import code_version
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob

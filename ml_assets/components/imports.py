@@ -1,0 +1,84 @@
+"""What a `defs.yaml` names by import path: functions, and lists of column names.
+
+Here: finding them when the file is read, so that a wrong path is an error of the line it stands on. Not here:
+calling them.
+"""
+
+import importlib
+import traceback
+from collections.abc import Callable
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+
+class FunctionNotFound(ValueError):
+    """An import path in a `defs.yaml` names nothing."""
+
+
+def resolve_function(path: str) -> Callable[..., Any]:
+    """The function at `package.module.function`. `FunctionNotFound` says which part is missing."""
+    found = _resolve(path, "write package.module.function")
+    if not callable(found):
+        raise FunctionNotFound(f"'{path}' is a {type(found).__name__}, not a function")
+    return found
+
+
+def _resolve(path: str, remedy: str) -> Any:
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise FunctionNotFound(f"cannot import '{path}': it names no module; {remedy}")
+    module = _import(module_name, path, remedy)
+    if hasattr(module, name):
+        return getattr(module, name)
+    nearest = get_close_matches(name, [one for one in vars(module) if not one.startswith("_")], n=1)
+    hint = f"did you mean '{nearest[0]}'?" if nearest else remedy
+    raise FunctionNotFound(f"cannot import '{path}': {module_name} has no '{name}'; {hint}")
+
+
+def _import(name: str, path: str, remedy: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise FunctionNotFound(
+                f"cannot import '{path}': there is no module '{error.name}'; {remedy}"
+            ) from error
+        raise _broken(path, error) from error
+    except Exception as error:  # the module is the user's code: any error is said in one sentence
+        raise _broken(path, error) from error
+
+
+def _broken(path: str, error: Exception) -> FunctionNotFound:
+    """The module is there, and raised when it was imported."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    # A syntax error says by itself where it is.
+    at = "" if isinstance(error, SyntaxError) or len(own) < 2 else f" ({own[-1].filename}:{own[-1].lineno})"
+    return FunctionNotFound(f"cannot import '{path}': {type(error).__name__}: {error}{at}")
+
+
+def _must_exist(path: str) -> str:
+    resolve_function(path)
+    return path
+
+
+FunctionPath = Annotated[str, AfterValidator(_must_exist)]
+"""`package.module.function` of a function that exists."""
+
+
+def _names(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    remedy = "write package.module.NAMES"
+    found = _resolve(value, remedy)
+    if not isinstance(found, list | tuple):
+        raise FunctionNotFound(f"'{value}' is a {type(found).__name__}, not a list of columns; {remedy}")
+    return tuple(found)
+
+
+ColumnNames = Annotated[
+    tuple[str, ...], BeforeValidator(_names, json_schema_input_type=str | tuple[str, ...])
+]
+"""A list of columns, or the import path of one, so that code and file do not repeat each other."""
