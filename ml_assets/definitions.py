@@ -7,15 +7,22 @@ from pathlib import Path
 
 import dagster as dg
 
+from ml_assets.components.declarations import in_one_line, require_declared_inputs
 from ml_assets.components.sensors import build_missing_upstream
 from resources.platform import Platform
 from resources.settings import Settings
 
 
 def build_defs(settings: Settings | None = None) -> dg.Definitions:
-    """All definitions, with the outside parts that `settings` (by default the environment) select."""
+    """All definitions, with the outside parts that `settings` (by default the environment) select.
+
+    `DeclarationRefused` says in a line each what is wrong with the files of the defs folder.
+    """
+    with in_one_line():
+        pipelines = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+    require_declared_inputs(pipelines)
     return dg.Definitions.merge(
-        dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
+        pipelines,
         dg.Definitions(
             resources={"platform": Platform(settings or Settings())},
             # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would

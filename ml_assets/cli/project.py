@@ -66,7 +66,10 @@ class Project:
         """The declared components of one type."""
         import dagster as dg
 
-        return dg.ComponentTree.for_project(ROOT).get_all_components(of_type)
+        from ml_assets.components.declarations import in_one_line
+
+        with in_one_line():
+            return dg.ComponentTree.for_project(ROOT).get_all_components(of_type)
 
     def component(self, of_type: type[Component], name: str) -> Component:
         """The component of this name; `Problem` lists the names there are."""
