@@ -90,7 +90,7 @@ def _words(error: Any) -> str:
         case "missing":
             return "this key is needed"
         case "extra_forbidden":  # beside `type` and `attributes`; sections name their own
-            return f"unknown key{_hint(str(one['loc'][-1]).split(' at ')[0], _DOCUMENT_KEYS)}"
+            return f"unknown key{_hint(str(error['loc'][-1]).split(' at ')[0], _DOCUMENT_KEYS)}"
         case "value_error":
             return str(error["msg"]).removeprefix("Value error, ")
         case "literal_error":
