@@ -1,19 +1,20 @@
 """Counts and sums over the time before each row, by what was known then.
 
-Here: exact windows per key from cumulative sums and as-of joins. Not here: means and rates, which are one
+Here: exact windows per key, from cumulative sums and binary search. Not here: means and rates, which are one
 division away and belong to the feature function.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from ml_assets.features.point_in_time import join_as_of
+COUNT = "n"
+"""Suffix of the column that counts facts."""
 
-_COUNT = "n"
-_AT = "__window_at"
-_KNOWN = "__known_at"
+_CODE = "__code"
 
 
 class RollingError(ValueError):
@@ -34,13 +35,57 @@ def window_sums(
     """`rows` in their order, with counts and sums over facts of the same `by` known in `(at − window, at]`.
 
     Adds for every window `w` the int64 columns `{prefix}_{w}_n` (facts) and `{prefix}_{w}_{column}` for every
-    column of `sums` (nulls count as 0). Facts whose `known_at` or key is null are left out; a row with a null
-    key or `at` gets zeros.
+    column of `sums` (nulls count as 0). `at` (of rows) and `known_at` (of facts) are moments of one type. Facts
+    whose `known_at` or key is null are left out; a row with a null key or `at` gets zeros.
 
     The result does not depend on facts older than the longest window, nor on how many of them there are:
     building a range and building its days one by one give equal bytes. That holds for whole numbers only
     (floats add up differently from another start), so a float column in `sums` raises `RollingError`.
     """
+    _require(rows, facts, by, at, known_at, sums)
+    facts = facts.select(*by, known_at, *sums).drop_nulls([*by, known_at])
+    keys = facts.select(by).unique(maintain_order=True).with_row_index(_CODE)
+    fact_key = _codes(facts, keys)
+    moments, fact_moment = np.unique(_ticks(facts[known_at]), return_inverse=True)
+
+    # One sorted number per fact: its key, then the rank of its moment among all moments, from 1.
+    ranks = len(moments) + 1
+    place = fact_key * ranks + fact_moment + 1
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    running = {COUNT: np.arange(len(place) + 1)} | {name: _running_total(facts[name], order) for name in sums}
+
+    row_key = _codes(rows, keys)
+    asked = rows[at]
+    matches = (row_key >= 0) & asked.is_not_null().to_numpy()
+
+    def facts_up_to(ticks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many facts, in the sorted order, come no later than the row's key at that moment."""
+        rank = np.searchsorted(moments, ticks, side="right")
+        return np.searchsorted(place, row_key * ranks + rank, side="right")
+
+    upto = facts_up_to(_ticks(asked))
+    added: list[pl.Series] = []
+    for window, length in windows.items():
+        before = facts_up_to(_ticks(asked - length))
+        for name, total in running.items():
+            values = np.where(matches, total[upto] - total[before], 0)
+            added.append(pl.Series(f"{prefix}_{window}_{name}", values, dtype=pl.Int64))
+    return rows.with_columns(added)
+
+
+def _require(
+    rows: pl.DataFrame, facts: pl.DataFrame, by: Sequence[str], at: str, known_at: str, sums: Sequence[str]
+) -> None:
+    for side, frame, names in (("rows", rows, [*by, at]), ("facts", facts, [*by, known_at, *sums])):
+        missing = [name for name in names if name not in frame.columns]
+        if missing:
+            raise RollingError(f"the {side} have no columns {missing}; they have {frame.columns}")
+    if rows.schema[at] != facts.schema[known_at] or not isinstance(rows.schema[at], pl.Datetime):
+        raise RollingError(
+            f"{at!r} is {rows.schema[at]} and {known_at!r} is {facts.schema[known_at]}: "
+            "cast both to the same moment type, microseconds in UTC"
+        )
     for name in sums:
         dtype = facts.schema[name]
         if not (dtype.is_integer() or dtype == pl.Boolean):
@@ -48,32 +93,19 @@ def window_sums(
                 f"column {name!r} is {dtype}: sums of floats depend on where a range begins. "
                 "Scale it to a whole number (minutes, cents, hundredths) first"
             )
-    totals = _running_totals(facts, by, known_at, sums)
-    columns = [_COUNT, *sums]
-    upto = _totals_at(rows, totals, by, pl.col(at), columns)
-    added: list[pl.Series] = []
-    for window, length in windows.items():
-        before = _totals_at(rows, totals, by, pl.col(at) - length, columns)
-        added += [(upto[name] - before[name]).alias(f"{prefix}_{window}_{name}") for name in columns]
-    return rows.with_columns(added)
 
 
-def _running_totals(
-    facts: pl.DataFrame, by: Sequence[str], known_at: str, sums: Sequence[str]
-) -> pl.DataFrame:
-    return (
-        facts.select(*by, pl.col(known_at).alias(_KNOWN), *(pl.col(name).cast(pl.Int64) for name in sums))
-        .drop_nulls([*by, _KNOWN])
-        .group_by(*by, _KNOWN)
-        .agg(pl.len().cast(pl.Int64).alias(_COUNT), *(pl.col(name).sum() for name in sums))
-        .sort(*by, _KNOWN)
-        .with_columns(pl.col(_COUNT, *sums).cum_sum().over(list(by)))
-    )
+def _codes(frame: pl.DataFrame, keys: pl.DataFrame) -> NDArray[np.int64]:
+    """The number of each row's key; -1 where `keys` lacks it."""
+    found = frame.select(keys.columns[1:]).join(keys, on=keys.columns[1:], how="left", maintain_order="left")
+    return found[_CODE].cast(pl.Int64).fill_null(-1).to_numpy()
 
 
-def _totals_at(
-    rows: pl.DataFrame, totals: pl.DataFrame, by: Sequence[str], moment: pl.Expr, columns: Sequence[str]
-) -> pl.DataFrame:
-    asked = rows.select(*by, moment.alias(_AT))
-    found = join_as_of(asked, totals, by=by, at=_AT, known_at=_KNOWN)
-    return found.select(pl.col(columns).fill_null(0))
+def _ticks(moments: pl.Series) -> NDArray[np.int64]:
+    return moments.to_physical().fill_null(0).to_numpy()
+
+
+def _running_total(values: pl.Series, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    total = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values.cast(pl.Int64).fill_null(0).to_numpy()[order], out=total[1:])
+    return total

@@ -1,0 +1,176 @@
+"""The leakage test passes honest builds and catches each way of knowing too much."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+
+import polars as pl
+import pytest
+
+from ml_assets.features.leaktest import (
+    MISSING_ROW,
+    KnowledgeRule,
+    LeakReport,
+    LeakTestError,
+    known_by,
+    leak_test,
+)
+from ml_assets.features.point_in_time import join_as_of
+
+FIRST, LAST = date(2024, 3, 1), date(2024, 3, 6)
+Inputs = Mapping[str, pl.DataFrame]
+
+ORDERS = pl.DataFrame(
+    {
+        "day": [FIRST + timedelta(days=i // 4) for i in range(24)],
+        "order": list(range(24)),
+        "customer": [f"c{i % 3}" for i in range(24)],
+        "placed_at": [
+            datetime(2024, 3, 1, 8, tzinfo=UTC) + timedelta(days=i // 4, hours=2 * (i % 4)) for i in range(24)
+        ],
+        "returned": [i % 5 == 0 for i in range(24)],
+    }
+).with_columns((pl.col("placed_at") + timedelta(hours=30)).alias("settled_at"))
+PRICES = pl.DataFrame(
+    {
+        "customer": ["c0", "c1", "c2"] * 6,
+        "price": list(range(18)),
+        "known_at": [datetime(2024, 3, 1, tzinfo=UTC) + timedelta(days=i // 3) for i in range(18)],
+    }
+)
+INPUTS: Inputs = {"datasets/orders": ORDERS, "datasets/prices": PRICES}
+KNOWN = {
+    "datasets/orders": [KnowledgeRule(at="settled_at", hides=("returned",))],
+    "datasets/prices": [KnowledgeRule(at="known_at")],
+}
+
+
+def honest(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+    """The customer's newest price and newest settled order, as known when the order is placed."""
+    orders = inputs["datasets/orders"]
+    rows = orders.filter(pl.col("day").is_between(first, last)).select(
+        "day", "order", "customer", "returned", pl.col("placed_at").alias("predicted_at")
+    )
+    prices = inputs["datasets/prices"].rename({"known_at": "priced_at"})
+    settled = orders.drop_nulls("settled_at").select(
+        "customer", pl.col("settled_at").alias("last_at"), pl.col("returned").alias("returned_before")
+    )
+    rows = join_as_of(rows, prices, by=["customer"], at="predicted_at", known_at="priced_at")
+    return join_as_of(rows, settled, by=["customer"], at="predicted_at", known_at="last_at")
+
+
+def examine(build: Callable[[Inputs, date, date], pl.DataFrame], cuts: int = 3) -> LeakReport:
+    return leak_test(build, INPUTS, KNOWN, FIRST, LAST, key=["order"], labels=["returned"], cuts=cuts)
+
+
+def leaking_columns(report: LeakReport) -> set[str]:
+    return {leak.column for leak in report.leaks}
+
+
+def test_an_honest_build_passes() -> None:
+    report = examine(honest)
+    assert report.ok
+    assert report.rows_compared > 0
+    assert "returned_before" in report.columns_compared
+    assert "no leak" in report.explain()
+
+
+def test_the_outcome_as_a_feature_is_caught() -> None:
+    report = examine(lambda *a: honest(*a).with_columns(pl.col("returned").alias("peek")))
+    assert leaking_columns(report) == {"peek"}
+    assert "peek knows what happened after" in report.explain()
+
+
+def test_a_mean_of_the_same_days_outcomes_is_caught() -> None:
+    report = examine(lambda *a: honest(*a).with_columns(pl.col("returned").mean().over("day").alias("rate")))
+    assert leaking_columns(report) == {"rate"}
+
+
+def test_a_join_on_the_day_instead_of_the_moment_is_caught() -> None:
+    def by_day(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        late = inputs["datasets/prices"].with_columns(pl.col("known_at").dt.offset_by("-12h"))
+        return honest({**inputs, "datasets/prices": late}, first, last).drop("priced_at")
+
+    assert "price" in leaking_columns(examine(by_day, cuts=11))
+
+
+def test_leaving_out_rows_by_their_outcome_is_caught() -> None:
+    report = examine(lambda *a: honest(*a).filter(pl.col("returned").is_not_null()))
+    assert MISSING_ROW in leaking_columns(report)
+    assert "only with the future" in report.leaks[0].examples[0]
+
+
+def test_labels_may_know_the_future() -> None:
+    assert "returned" not in examine(honest).columns_compared
+
+
+def test_what_no_rule_hides_is_reported_as_always_known() -> None:
+    report = examine(honest)
+    assert report.always_known["datasets/orders"] == ("day", "order", "customer", "placed_at")
+    assert report.always_known["datasets/prices"] == ()
+
+
+def test_cutting_hides_columns_or_removes_rows() -> None:
+    moment = datetime(2024, 3, 3, tzinfo=UTC)
+    orders = known_by(ORDERS, KNOWN["datasets/orders"], moment)
+    assert len(orders) == len(ORDERS)
+    settled = ORDERS["settled_at"] <= moment
+    assert orders.filter(~settled).select("returned", "settled_at").null_count().row(0) == (
+        (~settled).sum(),
+        (~settled).sum(),
+    )
+    assert orders.filter(settled).equals(ORDERS.filter(settled))
+    assert known_by(PRICES, KNOWN["datasets/prices"], moment)["known_at"].max() <= moment
+
+
+def test_a_moment_that_never_came_hides_for_ever() -> None:
+    rows = pl.DataFrame(
+        {"at": [None], "value": [1]}, schema={"at": pl.Datetime("us", "UTC"), "value": pl.Int8}
+    )
+    far = datetime(2999, 1, 1, tzinfo=UTC)
+    assert known_by(rows, [KnowledgeRule(at="at", hides=("value",))], far)["value"].to_list() == [None]
+    assert known_by(rows, [KnowledgeRule(at="at")], far).is_empty()
+
+
+def test_rules_that_hide_each_others_moments_are_applied_at_once() -> None:
+    early, late = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 3, tzinfo=UTC)
+    rows = pl.DataFrame({"left_at": [early], "landed_at": [late], "delay": [5]})
+    rules = [
+        KnowledgeRule(at="landed_at", hides=("left_at",)),
+        KnowledgeRule(at="left_at", hides=("delay",)),
+    ]
+    cut = known_by(rows, rules, datetime(2024, 1, 2, tzinfo=UTC))
+    assert cut.row(0) == (None, None, 5)
+
+
+def test_a_table_without_a_declaration_is_refused() -> None:
+    with pytest.raises(LeakTestError, match=r"datasets/prices does not say when its facts became known"):
+        leak_test(
+            honest,
+            INPUTS,
+            {"datasets/orders": KNOWN["datasets/orders"]},
+            FIRST,
+            LAST,
+            key=["order"],
+        )
+
+
+def test_a_declaration_of_a_column_that_is_not_there_is_refused() -> None:
+    rules = {**KNOWN, "datasets/prices": [KnowledgeRule(at="seen_at")]}
+    with pytest.raises(LeakTestError, match=r"no columns \['seen_at'\]"):
+        leak_test(honest, INPUTS, rules, FIRST, LAST, key=["order"])
+
+
+def test_a_declaration_by_something_that_is_no_moment_is_refused() -> None:
+    rules = {**KNOWN, "datasets/orders": [KnowledgeRule(at="day")]}
+    with pytest.raises(LeakTestError, match="not a moment in UTC"):
+        leak_test(honest, INPUTS, rules, FIRST, LAST, key=["order"])
+
+
+def test_a_cut_before_all_predictions_is_refused() -> None:
+    with pytest.raises(LeakTestError, match="choose cuts within"):
+        leak_test(honest, INPUTS, KNOWN, FIRST, LAST, key=["order"], cuts=[datetime(2020, 1, 1, tzinfo=UTC)])
+
+
+def test_a_key_that_does_not_name_rows_is_refused() -> None:
+    with pytest.raises(LeakTestError, match="repeat in the built table"):
+        leak_test(honest, INPUTS, KNOWN, FIRST, LAST, key=["customer"])
