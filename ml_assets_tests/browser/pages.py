@@ -32,7 +32,7 @@ class Pages:
     def picture(self, name: str) -> None:
         """Leave `name`.png among the screenshots."""
         self.screenshots.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=self.screenshots / f"{name}.png")
+        self.page.screenshot(path=self.screenshots / f"{name}.png", animations="disabled")
 
     def open_asset(self, key: str, view: str = "overview", partition: str | None = None) -> None:
         """The page of one asset; `view` is a tab: overview, partitions, events, checks, lineage."""
