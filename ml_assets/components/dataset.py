@@ -36,7 +36,7 @@ class Dataset(SpecComponent):
                 incoming = (read_partition(read, table.cadence, key) for key in keys)
                 yield from publish_and_report(context, platform, table, incoming)
 
-        sensors = [new_data_sensor(spec, ingest.key)] if spec.source.watch_seconds is not None else []
+        sensors = [new_data_sensor(spec, ingest.key)] if spec.source.watch else []
         return dg.Definitions(assets=[ingest], sensors=sensors)
 
 

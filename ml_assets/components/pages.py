@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.profile import completeness
 
 MAX_ROWS = 100
 """Rows of a table on a page: each is stored in an event."""
@@ -62,3 +63,27 @@ def name_some(names: Sequence[str], most: int = 12) -> str:
     """The first names and how many more there are."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def profile_table(profiled: Mapping[str, Any]) -> dg.TableMetadataValue | dg.TextMetadataValue:
+    """Completeness and range of each column of a partition, from its stored profile."""
+    complete = completeness(profiled)
+    return table_of(
+        [
+            {
+                "column": name,
+                "complete": f"{complete[name]:.1%}",
+                "min": _short(column.get("min")),
+                "max": _short(column.get("max")),
+                "mean": _short(column.get("mean")),
+                "most frequent": ", ".join(
+                    f"{value} ({rows})" for value, rows in column.get("values", [])[:3]
+                ),
+            }
+            for name, column in profiled["columns"].items()
+        ]
+    )
+
+
+def _short(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.5g}"

@@ -5,12 +5,15 @@ step fails afterwards if any was rejected, so that nothing is green by halves.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import dagster as dg
 
 from ml_assets.components.failures import OUT_OF_REACH
-from ml_assets.components.pages import name_some, run_url, table_of
+from ml_assets.components.pages import name_some, profile_table, run_url, table_of
+from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
+from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, SourceFailed, TableSpec
 from ml_assets.validation.findings import table_rows
 from ml_assets.validation.verdict import Verdict
@@ -48,7 +51,10 @@ def publish_and_report(
     out_of_reach: set[str] = set()
     result = publish(platform.lake, platform.ledger, spec, _noting(incoming, out_of_reach), run)
     for key, partition in result.merged.items():
-        context.log_event(_materialization(context.asset_key, spec, key, partition, result.commit_id))
+        facts = _facts(key, partition, result.commit_id)
+        if key == max(result.merged):  # the page shows the newest event: one profile a run is enough
+            facts |= _statistics(TableReader(platform.lake, result.commit_id).manifest(spec.table, key))
+        context.log_event(_materialization(context.asset_key, spec, key, partition, facts))
     verdicts = {
         **{key: good.verdict for key, good in result.merged.items()},
         **{key: bad.verdict for key, bad in result.rejected.items()},
@@ -66,10 +72,19 @@ def _noting(incoming: Iterable[Incoming], out_of_reach: set[str]) -> Iterator[In
         yield one
 
 
-def _materialization(
-    asset: dg.AssetKey, spec: TableSpec, key: str, partition: PublishedPartition, commit_id: str
-) -> dg.AssetMaterialization:
-    facts = {
+def _statistics(manifest: PartitionManifest) -> dict[str, Any]:
+    """Completeness, ranges and freshness, from what is stored beside the partition."""
+    first, last = manifest.event_time or ("none", "none")
+    return {
+        "profile": profile_table(manifest.profile),
+        "first event": first,
+        "last event": last,
+        "source watermark": manifest.source_watermark or "not stated",
+    }
+
+
+def _facts(key: str, partition: PublishedPartition, commit_id: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {
         "dagster/partition_row_count": partition.rows,
         "lake/commit": commit_id,
         "content_digest": partition.content_digest,
@@ -78,6 +93,12 @@ def _materialization(
     }
     if partition.verdict.findings:
         facts["findings"] = table_of(table_rows(key, partition.verdict.findings))
+    return facts
+
+
+def _materialization(
+    asset: dg.AssetKey, spec: TableSpec, key: str, partition: PublishedPartition, facts: dict[str, Any]
+) -> dg.AssetMaterialization:
     return dg.AssetMaterialization(
         asset,
         partition=None if spec.cadence.kind == "none" else key,

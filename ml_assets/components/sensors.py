@@ -24,14 +24,17 @@ RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_p
 
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
     """Asks the source for its newest day and ingests the partitions that came since, in one run."""
-    newest = resolve_function(spec.source.newest or "")
+    if spec.source.watch is None or spec.source.newest is None:
+        raise ValueError(f"datasets/{spec.name} declares no source.watch")
+    watch = spec.source.watch
+    newest = resolve_function(spec.source.newest)
     table = "/".join(key.path)
 
     @dg.sensor(
         name=f"{spec.name}_new_data",
         asset_selection=[key],
-        minimum_interval_seconds=spec.source.watch_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=watch.every_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if watch.enabled else dg.DefaultSensorStatus.STOPPED,
         description=f"Asks the source of {table} for its newest day and ingests what is new.",
     )
     def new_data(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]):

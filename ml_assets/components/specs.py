@@ -34,6 +34,14 @@ class PartitionsSection(Section):
         return Cadence(self.cadence, self.start, self.end)
 
 
+class WatchSection(Section):
+    """A sensor that asks a source what is new."""
+
+    every_seconds: int = Field(default=60, ge=5)
+    enabled: bool = False
+    """Whether the sensor runs without being switched on in the UI."""
+
+
 class SourceSection(Section):
     """Where a dataset comes from."""
 
@@ -42,8 +50,8 @@ class SourceSection(Section):
     partitions `() -> polars.DataFrame`."""
     newest: FunctionPath | None = None
     """`package.module.function`: `() -> date`, the newest day the source has; a sensor asks it."""
-    watch_seconds: int | None = Field(default=None, ge=5)
-    """Ask the source this often and ingest what is new; not asked by itself if not given."""
+    watch: WatchSection | None = None
+    """Ask the source by itself and ingest what is new."""
 
 
 class FreshnessSection(Section):
@@ -82,10 +90,8 @@ class DatasetSpec(TableSpecSection):
 
     @model_validator(mode="after")
     def _watch_needs_newest(self) -> Self:
-        if self.source.watch_seconds is not None and self.source.newest is None:
-            raise ValueError(
-                "source.watch_seconds needs source.newest: the function that names the newest day"
-            )
+        if self.source.watch is not None and self.source.newest is None:
+            raise ValueError("source.watch needs source.newest: the function that names the newest day")
         return self
 
 

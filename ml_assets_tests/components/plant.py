@@ -115,7 +115,11 @@ DATASET: dict[str, Any] = {
     "name": "readings",
     "description": "What each machine made in each hour.",
     "owners": ["team:plant"],
-    "source": {"function": f"{HERE}.read_readings", "newest": f"{HERE}.newest", "watch_seconds": 30},
+    "source": {
+        "function": f"{HERE}.read_readings",
+        "newest": f"{HERE}.newest",
+        "watch": {"every_seconds": 30, "enabled": True},
+    },
     "partitions": PARTITIONS,
     "contract": {
         "key": ["at", "machine"],
@@ -146,7 +150,7 @@ FEATURE_TABLE: dict[str, Any] = {
             {"name": "predicted_at", "dtype": "datetime"},
             {"name": "load", "dtype": "float32", "ge": 0, "le": 1},
             {"name": "made_yesterday", "dtype": "float32", "nullable": True},
-            {"name": "made", "dtype": "float32"},
+            {"name": "made", "dtype": "float32", "le": 100},
             {"name": "label_known_at", "dtype": "datetime"},
         ],
     },
