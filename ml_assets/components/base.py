@@ -25,9 +25,17 @@ class SpecComponent(dg.Component):
     """
 
     spec_type: ClassVar[type[Section]]
+    produces: ClassVar[tuple[str, ...]] = ("asset", "asset_check")
 
     def __init__(self, spec: Any) -> None:
         self.spec = spec
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg list components` says."""
+        return dg.ComponentTypeSpec(
+            description=cls.__doc__, owners=["team:ml-platform"], tags=["ml"], produces=list(cls.produces)
+        )
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:

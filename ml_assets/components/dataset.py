@@ -10,6 +10,7 @@ from ml_assets.components.base import SpecComponent, table_asset, table_spec
 from ml_assets.components.failures import final_unless_transient
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.publishing import publish_and_report
+from ml_assets.components.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors import new_data_sensor
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
@@ -17,10 +18,12 @@ from ml_assets.tables.spec import Incoming, SourceFailed
 from resources.platform import Platform
 
 
+@dg.scaffold_with(DatasetScaffolder)
 class Dataset(SpecComponent):
     """A dated table ingested from a source function, validated on a branch, merged only if it passed."""
 
     spec_type = DatasetSpec
+    produces = ("asset", "asset_check", "sensor")
     spec: DatasetSpec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -10,6 +10,7 @@ from ml_assets.components.failures import final_unless_transient, inputs_refused
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
+from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.derive import InputTable, derive, plan
@@ -21,6 +22,7 @@ class InputMisdeclared(Exception):
     """A feature table reads partitions of something that has none."""
 
 
+@dg.scaffold_with(FeatureTableScaffolder)
 class FeatureTable(SpecComponent):
     """Features as known at prediction time, built from validated partitions only."""
 

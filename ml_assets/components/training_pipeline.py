@@ -9,6 +9,7 @@ import dagster as dg
 from ml_assets.components.base import SpecComponent, freshness_policy
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
+from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.evaluate import evaluate_op
@@ -39,10 +40,12 @@ _KINDS = {
 }
 
 
+@dg.scaffold_with(TrainingPipelineScaffolder)
 class TrainingPipeline(SpecComponent):
     """Train, evaluate and register a model on dated features."""
 
     spec_type = TrainingPipelineSpec
+    produces = ("asset", "asset_check", "job", "schedule")
     spec: TrainingPipelineSpec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
