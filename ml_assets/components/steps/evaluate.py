@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import run_url
+from ml_assets.components.pages import run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
@@ -208,6 +208,17 @@ def _shown(
     files = write_report(report, folder)
     verdict = report.evaluation.verdict
     values = report.evaluation.values()
+    judgements = [
+        {
+            "rule": rule.rule,
+            "slice": rule.slice or "all rows",
+            "judged": rule.status,
+            "asks": f"{rule.metric} {rule.asks}",
+            "found": rule.explanation,
+            "would pass": rule.would_pass or "",
+        }
+        for rule in verdict.rules
+    ]
     run = checkpoint["mlflow_run"]
     platform.tracker.record(run, {f"holdout_{name}": value for name, value in values.items()})
     platform.tracker.tag(run, {"gate_status": verdict.status, "bundle_digest": bundle.digest})
@@ -219,15 +230,17 @@ def _shown(
         passed=verdict.status == "blessed",
         severity=dg.AssetCheckSeverity.WARN,
         description=verdict.summary,
-        metadata={"reasons": dg.MetadataValue.md("\n".join(f"* {reason}" for reason in verdict.reasons))},
+        metadata={
+            "reasons": dg.MetadataValue.md("\n".join(f"* {reason}" for reason in verdict.reasons)),
+            "judgements": table_of(judgements),
+        },
     )
     yield dg.Output(
         {
             "status": verdict.status,
             "summary": verdict.summary,
+            "failed": [row for row in judgements if row["judged"] == "failed"],
             "bundle": bundle.digest,
-            "metrics": values,
-            "baseline": report.evaluation.values("baseline"),
             "report": str(files.html),
         },
         output_name="evaluation",

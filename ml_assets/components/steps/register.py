@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import run_url
+from ml_assets.components.pages import run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.platform import Platform
 
@@ -30,22 +30,31 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
         with final_unless_transient():
             if evaluation["status"] == "rejected":
                 context.log.warning(f"not registered: {evaluation['summary']}")
-                context.log_event(
-                    dg.AssetObservation(
-                        registered_model,
-                        partition=context.partition_key,
-                        description=f"Not registered: {evaluation['summary']}",
-                        metadata={
-                            "verdict": "rejected",
-                            "why": evaluation["summary"],
-                            "report": dg.MetadataValue.path(evaluation["report"]),
-                        },
-                    )
-                )
+                context.log_event(_why_not(registered_model, context.partition_key, evaluation))
                 return
             yield register_version(spec, platform, context.partition_key, snapshot, checkpoint, evaluation)
 
     return register
+
+
+def _why_not(asset: dg.AssetKey, partition: str, evaluation: dict[str, Any]) -> dg.AssetObservation:
+    """Rule, slice, margin and what would pass, on the page of the version that was not made."""
+    failed: list[dict[str, str]] = evaluation["failed"]
+    told = [
+        f"“{rule['rule']}” on {rule['slice']}: {rule['found']}; would pass: {rule['would pass']}"
+        for rule in failed
+    ]
+    return dg.AssetObservation(
+        asset,
+        partition=partition,
+        description="\n".join([f"Not registered: {evaluation['summary']}", *told]),
+        metadata={
+            "verdict": "rejected",
+            "why": evaluation["summary"],
+            "failed": table_of(failed),
+            "report": dg.MetadataValue.path(evaluation["report"]),
+        },
+    )
 
 
 def register_version(
