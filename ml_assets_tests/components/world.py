@@ -123,3 +123,10 @@ def versions(result: ExecuteInProcessResult, name: str) -> dict[str | None, str]
         partition: (one.tags or {})["dagster/data_version"]
         for partition, one in materialized(result, name).items()
     }
+
+
+def failure_metadata(result: ExecuteInProcessResult) -> dict[str, dg.MetadataValue]:
+    """What the run's only failed step tells sensors."""
+    (event,) = result.get_step_failure_events()
+    failure = event.step_failure_data.user_failure_data
+    return dict(failure.metadata) if failure else {}

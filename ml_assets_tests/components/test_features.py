@@ -1,0 +1,66 @@
+"""Features are built from valid partitions only, and say by name what they lack."""
+
+import polars as pl
+
+from ml_assets.components.failures import missing_in
+from ml_assets.tables.accept import accept_partition
+from ml_assets.tables.reader import TableReader
+from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
+from ml_assets_tests.components.world import World, failure_metadata, failure_of, materialized, versions
+
+
+def _with_a_robot(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.with_columns(pl.col("machine").replace("drill", "robot"))
+
+
+def test_history_ends_where_the_table_begins(world: World) -> None:
+    first, second = days(2)
+    world.run(READINGS, partition=first, last=second)
+    assert world.run(FEATURES, partition=first, last=second).success
+    rows = world.main.scan(FEATURES, [first, second]).collect()
+    known = rows.group_by("partition_date", maintain_order=True).agg(pl.col("made_yesterday").count())
+    assert known["made_yesterday"].to_list() == [0, 48]
+
+
+def test_a_range_gives_each_day_the_bytes_a_run_of_its_own_gives(world: World, tmp_path) -> None:
+    first, *_, last = wanted = days(4)
+    world.run(READINGS, partition=first, last=last)
+    whole = versions(world.run(FEATURES, partition=first, last=last), FEATURES)
+    other = World(tmp_path / "other")
+    other.run(READINGS, partition=first, last=last)
+    by_day = {day: versions(other.run(FEATURES, partition=day), FEATURES)[day] for day in wanted}
+    assert whole == by_day
+
+
+def test_missing_inputs_are_named_and_what_can_be_built_is(world: World) -> None:
+    wanted = days(5)
+    for day in (wanted[0], wanted[1], wanted[3], wanted[4]):
+        world.run(READINGS, partition=day)
+    result = world.run(FEATURES, partition=wanted[0], last=wanted[-1])
+    assert not result.success
+    said = failure_of(result)
+    # The third day lacks itself, the fourth its yesterday.
+    assert f"{FEATURES} {wanted[2]} ({READINGS} {wanted[2]} is missing)" in said
+    assert f"{FEATURES} {wanted[3]} ({READINGS} {wanted[2]} is missing)" in said
+    assert missing_in(failure_metadata(result)) == {READINGS: [wanted[2]]}
+    assert list(materialized(result, FEATURES)) == [wanted[0], wanted[1], wanted[4]]
+
+
+def test_a_rejected_input_is_refused_as_rejected_and_not_asked_for(world: World, source: Source) -> None:
+    first, second = days(2)
+    source.spoiled[second] = _with_a_robot
+    world.run(READINGS, partition=first, last=second)
+    result = world.run(FEATURES, partition=second)
+    assert f"{FEATURES} {second} ({READINGS} {second} is rejected)" in failure_of(result)
+    assert missing_in(failure_metadata(result)) == {}
+    assert world.main.keys(FEATURES) == []
+
+
+def test_an_accepted_input_is_used_as_it_is(world: World, source: Source) -> None:
+    (day,) = days(1)
+    source.spoiled[day] = _with_a_robot
+    world.run(READINGS, partition=day)
+    accept_partition(world.platform.lake, world.platform.ledger, READINGS, day, "ada", "the robot is real")
+    assert world.run(FEATURES, partition=day).success
+    rows = TableReader.at(world.platform.lake).scan(FEATURES, [day]).collect()
+    assert "robot" in rows["machine"].to_list()

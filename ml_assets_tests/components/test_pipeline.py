@@ -1,0 +1,287 @@
+"""The life of a model, trained for real by two processes: first version, again, promoted, challenged, replaced.
+
+One installation; each fixture is a chapter and rests on the one before. Tests read what a chapter left.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import polars as pl
+import pytest
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from ml_assets.features.encoding import FittedState
+from ml_assets.release.bundle import BundleContents, build_bundle
+from ml_assets.release.parts import bundles_of, registry_of, releases_of
+from ml_assets.release.store import Bundle
+from ml_assets.snapshots.keep import keep_branch, version_branch
+from ml_assets.snapshots.reader import FITTED, open_snapshot
+from ml_assets.training.load import load_model
+from ml_assets_tests.components import plant
+from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
+from ml_assets_tests.components.world import STAGES, World, failure_of, key_of, materialized
+from resources.launcher.job import TrainingJob, TrainingResult
+
+TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
+DAY, NEXT_DAY = days(2, start=WINDOW)
+FIVE_STEPS = [f"{MODEL}.{name}" for name in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
+
+pytestmark = pytest.mark.xdist_group("life of a model")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One run of the execution set."""
+
+    result: ExecuteInProcessResult
+    facts: dict[str, dict[str, Any]]
+    """Asset → metadata of its materialization as plain values; absent where it was not materialized."""
+    branches: dict[str, str]
+    """The lake's kept branches after the run."""
+
+
+@pytest.fixture(scope="module")
+def world(long_lived: World) -> World:
+    """Readings and features for both days."""
+    first, *_, last = days(WINDOW + 2)
+    assert long_lived.run(READINGS, partition=first, last=last).success
+    assert long_lived.run(FEATURES, partition=first, last=last).success
+    return long_lived
+
+
+def _live(world: World, day: str) -> Chapter:
+    result = world.train(day)
+    assert result.success, failure_of(result)
+    facts = {
+        name: {fact: value.value for fact, value in found[day].metadata.items()}
+        for name in STAGES
+        if day in (found := materialized(result, name))
+    }
+    return Chapter(result, facts, world.platform.lake.branches("keep-"))
+
+
+@pytest.fixture(scope="module")
+def first(world: World) -> Chapter:
+    """The first version."""
+    return _live(world, DAY)
+
+
+@pytest.fixture(scope="module")
+def again(world: World, first: Chapter) -> Chapter:
+    """The same day once more."""
+    return _live(world, DAY)
+
+
+@pytest.fixture(scope="module")
+def challenger(world: World, again: Chapter) -> Chapter:
+    """The next day, with the first version in production."""
+    releases_of(world.platform).promote(MODEL, 1, author="ada", reason="the first")
+    return _live(world, NEXT_DAY)
+
+
+@pytest.fixture(scope="module")
+def praised(world: World, challenger: Chapter) -> Chapter:
+    """The next day again, after somebody improved all numbers stored with the champion."""
+    champion = registry_of(world.platform).version(MODEL, 1)
+    world.platform.tracker.record(champion.run_id, {"holdout_rmse": 0.001, "best_validation_loss": 0.0}, 1)
+    for name, value in {"holdout_rmse": "0.001", "gate_status": "blessed"}.items():
+        registry_of(world.platform).tag(MODEL, 1, name, value)
+    return _live(world, NEXT_DAY)
+
+
+@pytest.fixture(scope="module")
+def dethroned(world: World, first: Chapter, praised: Chapter) -> Chapter:
+    """The next day again, with noise for weights in production."""
+    noise = _with_noise_for_weights(world, bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"]))
+    run = first.facts[CHECKPOINT]["mlflow/run"]
+    version = registry_of(world.platform).register(noise, run_id=run, gate_status="blessed", links={})
+    releases_of(world.platform).promote(MODEL, version.number, author="eve", reason="noise")
+    return _live(world, NEXT_DAY)
+
+
+def _with_noise_for_weights(world: World, bundle: Bundle) -> Bundle:
+    """The same bundle, made from weights that learned nothing."""
+    import torch
+
+    lineage = bundle.facts.lineage
+    folder = world.settings.artifacts_folder / "training" / MODEL / lineage.fingerprint[:16]
+    job = TrainingJob.from_json((folder / "job.json").read_text())
+    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+    module = load_model(job, snapshot.inputs, Path(TrainingResult.read(folder / "result.json").weights))
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(10 * torch.randn_like(weight))
+    contents = BundleContents(
+        module=module,
+        fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
+        objective="regression",
+        rows=world.main.scan(FEATURES, [DAY]).collect(),
+        lineage=replace(lineage, weights_sha256="0" * 64),
+    )
+    return build_bundle(contents, bundles_of(world.platform))
+
+
+# One click
+
+
+def test_one_run_of_five_steps_makes_the_four_assets(first: Chapter) -> None:
+    assert [event.step_key for event in first.result.all_events if event.is_step_success] == FIVE_STEPS
+    assert list(first.facts) == list(STAGES)
+    assert first.facts[CHECKPOINT]["world size"] == 2
+    assert first.facts[CHECKPOINT]["reused"] is False
+
+
+def test_asking_for_any_of_the_four_asks_for_all_of_them(world: World) -> None:
+    graph = world.defs.resolve_asset_graph()
+    all_four = {key_of(stage) for stage in STAGES}
+    for stage in STAGES:
+        together = graph.get_execution_set_asset_and_check_keys(key_of(stage))
+        assert {key for key in together if isinstance(key, dg.AssetKey)} == all_four
+    (pipeline,) = {world.defs.get_assets_def(key) for key in all_four}
+    assert not pipeline.can_subset
+
+
+def test_loss_was_observed_on_the_checkpoint_while_it_trained(first: Chapter) -> None:
+    observed = [
+        event.asset_observation_data.asset_observation
+        for event in first.result.get_asset_observation_events()
+    ]
+    of_checkpoint = [one for one in observed if one.asset_key == key_of(CHECKPOINT)]
+    assert len(of_checkpoint) >= 3
+    assert all(one.partition == DAY for one in of_checkpoint)
+    assert "validation_loss" in of_checkpoint[-1].metadata
+
+
+def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: Chapter) -> None:
+    checks = {check.check_name: check for check in first.result.get_asset_check_evaluations()}
+    assert checks["inputs_current"].passed
+    assert checks["inputs_current"].description == f"all {WINDOW} partitions are current"
+    assert checks["gate"].passed
+    assert first.facts[EVALUATION]["verdict"] == "blessed"
+    assert first.facts[EVALUATION]["rmse"] < first.facts[EVALUATION]["baseline_rmse"]
+    assert Path(first.facts[EVALUATION]["report"]).is_file()
+
+
+# Lineage
+
+
+def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
+    commit_id, mlflow_run = first.facts[TRAINING_SET]["lake/commit"], first.facts[CHECKPOINT]["mlflow/run"]
+    dagster_run = first.result.run_id
+    version = registry_of(world.platform).version(MODEL, first.facts[REGISTERED]["version"])
+    run = _mlflow_run(world, mlflow_run)
+
+    commit = world.platform.lake.read_commit(commit_id)
+    assert commit.metadata["dagster_run"] == dagster_run
+    assert commit.metadata["::lakefs::Dagster::url[url:ui]"] == f"http://ui.test/runs/{dagster_run}"
+    assert run["dagster_run"] == dagster_run
+    assert run["lake_commit"] == commit_id
+    assert run["model_version"] == f"{MODEL}/{version.number}"
+    assert version.run_id == mlflow_run
+    assert version.tags["dagster_run"] == dagster_run
+    assert version.tags["lake_commit"] == commit_id
+    assert version.tags["partition"] == DAY
+    assert version.fingerprint == run["fingerprint"] == first.facts[TRAINING_SET]["fingerprint"]
+    assert version.tags["snapshot_digest"] == run["snapshot_digest"] == commit.metadata["snapshot"]
+
+
+def _mlflow_run(world: World, run_id: str) -> dict[str, str]:
+    """Tags of an MLflow run."""
+    from mlflow import MlflowClient
+
+    return dict(MlflowClient(world.settings.resolved_tracking_uri).get_run(run_id).data.tags)
+
+
+def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, first: Chapter) -> None:
+    commit = first.facts[TRAINING_SET]["lake/commit"]
+    assert first.branches == {version_branch(MODEL, 1): commit}
+    held = {stat.path for stat in world.platform.lake.list(commit, f"snapshots/{MODEL}/{DAY}/")}
+    assert {path.rsplit("/", 1)[1] for path in held} == {"snapshot.json", "fitted.json"}
+
+
+def test_the_branch_is_kept_before_anything_is_launched(first: Chapter) -> None:
+    # The commit id is known to the step that launches, and the branch was named on the page of the snapshot.
+    fingerprint = first.facts[TRAINING_SET]["fingerprint"]
+    assert first.facts[TRAINING_SET]["lake/branch"] == keep_branch(fingerprint)
+
+
+# Again
+
+
+def test_a_second_identical_run_finds_the_training_and_the_version(
+    world: World, first: Chapter, again: Chapter
+) -> None:
+    for asset, fact in (
+        (TRAINING_SET, "fingerprint"),
+        (TRAINING_SET, "snapshot"),
+        (TRAINING_SET, "lake/commit"),
+        (CHECKPOINT, "mlflow/run"),
+        (CHECKPOINT, "weights"),
+        (EVALUATION, "bundle"),
+        (REGISTERED, "version"),
+    ):
+        assert again.facts[asset][fact] == first.facts[asset][fact]
+    assert again.facts[CHECKPOINT]["reused"] is True
+    assert again.branches == first.branches
+
+
+# Champion
+
+
+def test_a_challenger_is_compared_with_the_champion_and_rejected_in_a_green_run(challenger: Chapter) -> None:
+    assert challenger.result.success
+    assert list(challenger.facts) == [TRAINING_SET, CHECKPOINT, EVALUATION]
+    assert challenger.facts[EVALUATION]["verdict"] == "rejected"
+    checks = {check.check_name: check for check in challenger.result.get_asset_check_evaluations()}
+    assert not checks["gate"].passed
+    assert checks["gate"].severity == dg.AssetCheckSeverity.WARN
+
+
+def test_an_observation_says_which_rule_kept_it_from_being_registered(challenger: Chapter) -> None:
+    (why,) = [
+        event.asset_observation_data.asset_observation
+        for event in challenger.result.get_asset_observation_events()
+        if event.asset_key == key_of(REGISTERED)
+    ]
+    assert why.partition == NEXT_DAY
+    said = why.description or ""
+    assert said.startswith("Not registered: Rejected: ")
+    assert "“far better than before” on all rows" in said
+    assert "would pass" in said
+    (row,) = [record.data for record in why.metadata["failed"].records]
+    assert row["asks"].startswith("rmse > 30")
+
+
+def test_numbers_stored_with_the_champion_change_no_verdict(challenger: Chapter, praised: Chapter) -> None:
+    assert praised.facts[EVALUATION] == challenger.facts[EVALUATION]
+    assert praised.facts[CHECKPOINT]["reused"] is True
+
+
+def test_noise_for_the_champions_weights_changes_the_verdict(praised: Chapter, dethroned: Chapter) -> None:
+    assert praised.facts[EVALUATION]["verdict"] == "rejected"
+    assert dethroned.facts[EVALUATION]["verdict"] == "blessed"
+    assert dethroned.facts[REGISTERED]["version"] == 3
+    assert dethroned.facts[CHECKPOINT]["weights"] == praised.facts[CHECKPOINT]["weights"]
+
+
+# Staleness
+
+
+def test_stale_inputs_are_named_and_trained_on_as_main_holds_them(
+    world: World, again: Chapter, dethroned: Chapter
+) -> None:
+    changed, after = days(WINDOW + 2)[4:6]
+    plant.SOURCE.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
+    assert world.run(READINGS, partition=changed).success
+    stale = _live(world, DAY)
+    (check,) = [
+        one for one in stale.result.get_asset_check_evaluations() if one.check_name == "inputs_current"
+    ]
+    assert not check.passed
+    assert check.severity == dg.AssetCheckSeverity.WARN
+    named = {record.data["partition"]: record.data["why"] for record in check.metadata["stale"].records}
+    assert named == dict.fromkeys((changed, after), f"{READINGS} {changed} changed")
+    assert stale.facts[TRAINING_SET]["snapshot"] == again.facts[TRAINING_SET]["snapshot"]

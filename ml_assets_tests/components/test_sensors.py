@@ -1,0 +1,170 @@
+"""What reacts by itself: a refused run gets its missing chain requested, a source is asked for its newest day."""
+
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.events import AssetKeyPartitionKey
+from dagster._core.execution.backfill import PartitionBackfill
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
+from ml_assets_tests.components.plant import FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.components.world import STAGES, World, key_of
+
+WINDOW_DAYS = days(WINDOW, start=1)
+"""The window of the model at its last day; its first day needs readings of the day before."""
+LAST_DAY = WINDOW_DAYS[-1]
+
+
+def _tell_of_failure(world: World, result: ExecuteInProcessResult) -> str:
+    """Evaluate the failed-upstream sensor on a failed run; its reason."""
+    context = dg.build_run_status_sensor_context(
+        sensor_name="build_missing_upstream",
+        dagster_event=result.get_run_failure_event(),
+        dagster_instance=world.instance,
+        dagster_run=result.dagster_run,
+        resources={"platform": world.platform},
+        repository_def=world.defs.get_repository_def(),
+        partition_key=None,
+    ).for_run_failure()
+    answer = build_missing_upstream(context)
+    assert isinstance(answer, dg.SkipReason)
+    return answer.skip_message or ""
+
+
+def _contents(world: World, backfill: PartitionBackfill) -> dict[str, list[str]]:
+    """Asset → partitions of a backfill, sorted."""
+    graph = world.defs.resolve_asset_graph()
+    subset = backfill.asset_backfill_data
+    assert subset is not None
+    found: dict[str, list[str]] = {}
+    wanted: set[AssetKeyPartitionKey] = set(subset.target_subset.iterate_asset_partitions())
+    for key in graph.toposorted_asset_keys:
+        keys = sorted(each.partition_key or "" for each in wanted if each.asset_key == key)
+        if keys:
+            found[key.to_user_string()] = keys
+    return found
+
+
+def test_a_run_refused_for_missing_inputs_gets_one_backfill_of_exactly_those(world: World) -> None:
+    refused = world.train(LAST_DAY)
+    assert "requested backfill" in _tell_of_failure(world, refused)
+    (backfill,) = world.instance.get_backfills()
+    assert backfill.tags[ASKED_BY] == refused.run_id
+    assert _contents(world, backfill) == {
+        READINGS: days(WINDOW + 1),
+        FEATURES: WINDOW_DAYS,
+        **{stage: [LAST_DAY] for stage in STAGES},
+    }
+
+
+def test_what_exists_is_not_requested_again(world: World) -> None:
+    world.run(READINGS, partition=days(1)[0], last=LAST_DAY)
+    world.run(FEATURES, partition=WINDOW_DAYS[0], last=WINDOW_DAYS[-3])
+    _tell_of_failure(world, world.train(LAST_DAY))
+    (backfill,) = world.instance.get_backfills()
+    assert _contents(world, backfill) == {
+        FEATURES: WINDOW_DAYS[-2:],
+        **{stage: [LAST_DAY] for stage in STAGES},
+    }
+
+
+def test_evaluated_twice_the_sensor_adds_nothing(world: World) -> None:
+    refused = world.train(LAST_DAY)
+    _tell_of_failure(world, refused)
+    assert _tell_of_failure(world, refused) == f"already requested as backfill for-{refused.run_id}"
+    assert len(world.instance.get_backfills()) == 1
+
+
+def test_other_failures_and_its_own_runs_are_left_alone(world: World, source: Source) -> None:
+    (day,) = days(1)
+    source.spoiled[day] = lambda rows: rows.drop("load")
+    rejected = world.run(READINGS, partition=day)
+    assert _tell_of_failure(world, rejected) == "the run did not fail for missing inputs"
+    own = world.run(*STAGES, partition=LAST_DAY, **{ASKED_BY: "an earlier run"})
+    assert _tell_of_failure(world, own) == "the run was itself asked for by this sensor"
+    assert world.instance.get_backfills() == []
+
+
+def test_a_refused_range_of_features_gets_its_inputs(world: World) -> None:
+    first, second, third = days(3)
+    world.run(READINGS, partition=first)
+    refused = world.run(FEATURES, partition=first, last=third)
+    _tell_of_failure(world, refused)
+    (backfill,) = world.instance.get_backfills()
+    assert _contents(world, backfill)[READINGS] == [second, third]
+
+
+def _ask_for_news(world: World) -> dg.RunRequest | dg.SkipReason:
+    sensor = world.defs.get_repository_def().get_sensor_def("readings_new_data")
+    context = dg.build_sensor_context(instance=world.instance, resources={"platform": world.platform})
+    answer: Any = sensor(context)
+    return answer
+
+
+def test_new_days_of_a_source_are_requested_as_one_range(world: World, source: Source) -> None:
+    source.newest = FIRST + timedelta(2)
+    request = _ask_for_news(world)
+    assert isinstance(request, dg.RunRequest)
+    first, _, third = days(3)
+    assert (request.tags[RANGE_START], request.tags[RANGE_END]) == (first, third)
+
+    assert world.run(READINGS, partition=first, last=third).success
+    nothing = _ask_for_news(world)
+    assert isinstance(nothing, dg.SkipReason)
+    assert nothing.skip_message == f"{READINGS} has everything: the newest day of the source is {third}"
+
+    source.newest += timedelta(1)
+    more = _ask_for_news(world)
+    assert isinstance(more, dg.RunRequest)
+    assert more.run_key != request.run_key
+    assert {more.tags[RANGE_START], more.tags[RANGE_END]} == {source.newest.isoformat()}
+
+
+def _tick(world: World) -> dg.RunRequest | dg.SkipReason:
+    schedule = world.defs.get_repository_def().get_schedule_def(f"{MODEL}_nightly")
+    answer: Any = schedule(dg.build_schedule_context(instance=world.instance))
+    return answer
+
+
+def test_the_nightly_tick_trains_the_sources_newest_day_once(
+    world: World, source: Source, tmp_path: Path
+) -> None:
+    world.instance = dg.DagsterInstance.local_temp(
+        str(tmp_path)
+    )  # a schedule opens its instance by reference
+    source.newest = date(2024, 2, 1)
+    request = _tick(world)
+    assert isinstance(request, dg.RunRequest)
+    assert request.partition_key == "2024-02-01"
+
+    world.instance.report_runless_asset_event(
+        dg.AssetMaterialization(key_of(f"{MODEL}/evaluation"), partition="2024-02-01")
+    )
+    nothing = _tick(world)
+    assert isinstance(nothing, dg.SkipReason)
+    assert "throughput 2024-02-01 is trained" in (nothing.skip_message or "")
+
+    source.newest = FIRST - timedelta(1)
+    early = _tick(world)
+    assert isinstance(early, dg.SkipReason)
+    assert "before the first partition" in (early.skip_message or "")
+
+
+def test_features_are_requested_only_once_all_of_the_inputs_checks_passed(
+    world: World, source: Source
+) -> None:
+    *_, three_before, _, _, newest = days(91)
+    features = key_of(FEATURES)
+    cursor = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance).cursor
+    source.spoiled[three_before] = lambda rows: rows.drop("load")
+    world.run(READINGS, partition=three_before, last=newest)
+    held = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance, cursor=cursor)
+    assert held.get_num_requested(features) == 0
+
+    source.mend()
+    world.run(READINGS, partition=three_before)
+    asked = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance, cursor=held.cursor)
+    assert asked.get_requested_partitions(features) == {newest}
