@@ -110,18 +110,18 @@ class ServingModel:
 
     def predict_row(self, row: Mapping[str, float | int | bool | str | None]) -> float:
         """The prediction for one raw row, without the cost of a frame. Raises as `predict`."""
-        feed: dict[str, NDArray[Any]] = {}
         try:
-            for name in self._numeric:
-                value = row[name]
-                feed[name] = np.array([[np.nan if value is None else value]], dtype=np.float32)
-            for name in self._category:
-                value = row[name]
-                feed[name] = np.array([[self._null if value is None else _text(value)]], dtype=object)
+            numbers = [row[name] for name in self._numeric]
+            words = [row[name] for name in self._category]
         except KeyError as error:
             raise InputRefused(f"column {error} is missing; the row has {sorted(row)}") from error
-        except (TypeError, ValueError) as error:
-            raise InputRefused(f"a numeric column holds something else: {error}") from error
+        for name, value in zip(self._numeric, numbers, strict=True):
+            if isinstance(value, str):
+                raise InputRefused(f"column {name!r} holds text, the model reads a number there: {value!r}")
+        matrix = np.array([[np.nan if value is None else value for value in numbers]], dtype=np.float32)
+        feed: dict[str, NDArray[Any]] = {name: matrix[:, i : i + 1] for i, name in enumerate(self._numeric)}
+        for name, value in zip(self._category, words, strict=True):
+            feed[name] = np.array([[self._null if value is None else _text(value)]], dtype=object)
         return float(self._run(feed)[0])
 
     def _feed(self, rows: pl.DataFrame) -> dict[str, NDArray[Any]]:
