@@ -67,8 +67,7 @@ def paired(
     value = sign * (challenger.value - reference.value)
     draws = sign * (challenger.draws - reference.draws)
     if relative:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            draws = draws / np.abs(reference.draws)
+        draws = draws / np.where(reference.draws != 0, np.abs(reference.draws), np.nan)
         value = value / abs(reference.value) if reference.value else math.nan
     return Sample(value, draws, challenger.blocks)
 

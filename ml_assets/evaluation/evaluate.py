@@ -61,6 +61,7 @@ def evaluate(
         confidence=spec.confidence,
         min_slice_rows=spec.min_slice_rows,
         names={role: called[role] for role in _ROLES if role in called},
+        champion_seen=champion.seen if champion is not None else (),
         overall=parts[0],
         slices=tuple(parts[1:]),
         curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),

@@ -126,6 +126,8 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
     """What the comparison says, for someone who reads nothing else: one sentence a reference."""
     found: list[str] = []
     for reference, improvements in evaluation.overall.improvements.items():
+        if reference == "champion" and evaluation.champion_seen:
+            continue  # not a fair comparison; the verdict says why
         better: list[str] = []
         worse: list[str] = []
         level: list[str] = []
@@ -140,7 +142,7 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
             if which
         ]
         if parts:
-            found.append(f"Against {words.THE[reference]} it is {'; '.join(parts)}.")
+            found.append(f"Against {words.THE[reference]} the challenger is {'; '.join(parts)}.")
     return found
 
 

@@ -126,6 +126,8 @@ class Evaluation(Document):
     min_slice_rows: int
     names: dict[Role, str]
     """How to call each model in prose, such as `champion (version 7)`."""
+    champion_seen: tuple[str, ...] = ()
+    """Partitions of this holdout that the champion was trained or selected on: its numbers are flattered."""
     overall: Part
     slices: tuple[Part, ...]
     curves: Curves

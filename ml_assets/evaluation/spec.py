@@ -117,11 +117,14 @@ class EvaluationSpec(Section):
     seed: int = 0
     """Of the redraws: the same holdout and predictions give the same intervals."""
     baseline: BaselineSpec = BaselineSpec()
-    gates: tuple[Gate, ...] = Field(min_length=1)
+    gates: tuple[Gate, ...]
     """At least one: a model nobody judges cannot be blessed."""
 
     @model_validator(mode="after")
     def _gates_fit(self) -> Self:
+        # Not `min_length`: pydantic would report it as well whenever the one gate has a typo.
+        if not self.gates:
+            raise ValueError("gates must name at least one rule: a model nobody judges cannot be blessed")
         names = [gate.name for gate in self.gates]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")
