@@ -1,0 +1,53 @@
+"""A made-up holdout: days that are all easy or all hard, three models of different quality."""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+import numpy as np
+import polars as pl
+
+from ml_assets.evaluation.metrics import Vector
+
+
+@dataclass(frozen=True)
+class Case:
+    """A holdout and the predictions of its models."""
+
+    holdout: pl.DataFrame
+    challenger: Vector
+    champion: Vector
+    baseline: Vector
+
+    def predictions(self, *, champion: bool = True) -> dict[str, Vector]:
+        """As `evaluate` takes them."""
+        some = {"challenger": self.challenger, "baseline": self.baseline}
+        return some | ({"champion": self.champion} if champion else {})
+
+
+def sigmoid(logits: Vector) -> Vector:
+    """Logits to probabilities."""
+    return 1 / (1 + np.exp(-logits))
+
+
+def make_case(days: int = 40, rows_a_day: int = 60, seed: int = 0) -> Case:
+    """Binary labels that share the day's difficulty; the challenger knows more of it than the champion."""
+    random = np.random.default_rng(seed)
+    day = np.repeat(np.arange(days), rows_a_day)
+    rows = len(day)
+    hardness = random.normal(0, 0.8, days)[day]
+    known = random.normal(0, 1, rows)
+    label = (random.random(rows) < sigmoid(-1.4 + 0.8 * known + hardness)).astype(np.float64)
+    holdout = pl.DataFrame(
+        {
+            "date": [date(2013, 11, 1) + timedelta(days=int(one)) for one in day],
+            "origin": random.choice(["EWR", "JFK", "LGA"], rows),
+            "carrier": random.choice(["AA", "UA", "HA"], rows, p=[0.5, 0.49, 0.01]),
+            "label": label,
+        }
+    )
+    return Case(
+        holdout,
+        challenger=sigmoid(-1.35 + 0.8 * known + 0.5 * hardness),
+        champion=sigmoid(-1.35 + 0.5 * known + random.normal(0, 0.4, rows)),
+        baseline=np.full(rows, 0.25),
+    )

@@ -1,0 +1,62 @@
+"""The law of blocks: a metric over counts equals the metric over the rows repeated so often."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_assets.evaluation.blocks import block_form
+from ml_assets.evaluation.metrics import METRICS, Metric, calibration_edges, ece
+
+
+@st.composite
+def resamples(draw: st.DrawFn, binary: bool) -> tuple[Any, Any, Any, Any]:
+    """Labels, predictions (with many ties), blocks and how often each block is drawn."""
+    rows = draw(st.integers(1, 60))
+    blocks = draw(st.integers(1, 6))
+    labels = st.sampled_from([0.0, 1.0]) if binary else st.integers(-50, 50).map(float)
+    scores = st.integers(0, 8).map(lambda n: n / 8) if binary else st.integers(-50, 50).map(float)
+    y = draw(st.lists(labels, min_size=rows, max_size=rows))
+    p = draw(st.lists(scores, min_size=rows, max_size=rows))
+    ids = draw(st.lists(st.integers(0, blocks - 1), min_size=rows, max_size=rows))
+    counts = draw(st.lists(st.integers(0, 3), min_size=blocks, max_size=blocks))
+    return np.array(y), np.array(p), np.array(ids, dtype=np.intp), np.array(counts)
+
+
+def check(metric: Metric, drawn: tuple[Any, Any, Any, Any]) -> None:
+    y, p, ids, counts = drawn
+    form = block_form(metric, y, p, ids, len(counts))
+    [found] = form(counts[None].astype(np.float64))
+    repeated = np.repeat(np.arange(len(y)), counts[ids])
+    if metric.name == "ece":
+        # The bins are those of the holdout, not of each redraw.
+        expected = ece(y[repeated], p[repeated], calibration_edges(p))
+    else:
+        expected = metric.on_rows(y[repeated], p[repeated])
+    if math.isnan(expected):
+        assert math.isnan(found)
+    else:
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["auc", "logloss", "brier", "ece"])
+@given(drawn=resamples(binary=True))
+def test_binary_metric_of_counts_is_that_of_repeated_rows(name: str, drawn: Any) -> None:
+    check(METRICS[name], drawn)
+
+
+@pytest.mark.parametrize("name", ["rmse", "mae", "r2"])
+@given(drawn=resamples(binary=False))
+def test_regression_metric_of_counts_is_that_of_repeated_rows(name: str, drawn: Any) -> None:
+    check(METRICS[name], drawn)
+
+
+def test_r2_keeps_its_digits_far_from_zero() -> None:
+    random = np.random.default_rng(0)
+    y = 1e8 + random.normal(size=500)
+    p = y + 0.1 * random.normal(size=500)
+    form = block_form(METRICS["r2"], y, p, np.arange(500, dtype=np.intp) % 10, 10)
+    assert form(np.ones((1, 10)))[0] == pytest.approx(METRICS["r2"].on_rows(y, p), rel=1e-6)

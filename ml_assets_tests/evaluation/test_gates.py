@@ -1,0 +1,243 @@
+"""The gate's table: which measurements give which verdict, and what it says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml_assets.evaluation.bootstrap import Sample
+from ml_assets.evaluation.gates import Cell, Champion, judge
+from ml_assets.evaluation.result import GateVerdict
+from ml_assets.evaluation.slices import SliceKey
+from ml_assets.evaluation.spec import EvaluationSpec
+
+CHAMPION = Champion("version 7")
+NOISE = np.random.default_rng(0).normal(size=1000)
+BLOCKS = 61
+
+
+def cell(
+    better_by: float,
+    half: float,
+    *,
+    where: SliceKey | None = None,
+    rows: int = 5000,
+    blocks: int = BLOCKS,
+    champion: bool = True,
+    noise: Any = NOISE,
+) -> Cell:
+    """AUC 0.70 of champion and baseline; the challenger's is better by `better_by` ± `half` (at 95 %)."""
+    reference = Sample(0.70, np.full(len(noise), 0.70), blocks)
+    better = Sample(0.70 + better_by, 0.70 + better_by + noise * half / 2.02, blocks)
+    samples = {("challenger", "auc"): better, ("baseline", "auc"): reference}
+    return Cell(where, rows, blocks, samples | ({("champion", "auc"): reference} if champion else {}))  # pyright: ignore
+
+
+def verdict(*gates: dict[str, Any], cells: list[Cell], champion: Champion | None = CHAMPION) -> GateVerdict:
+    named = [{"name": f"rule {index}", "metric": "auc"} | gate for index, gate in enumerate(gates, start=1)]
+    spec = EvaluationSpec.model_validate({"objective": "binary", "slices": ["carrier"], "gates": named})
+    return judge(spec, cells, champion)
+
+
+@pytest.mark.parametrize(
+    ("gate", "better_by", "half", "status"),
+    [
+        # Value thresholds: the measured value decides.
+        ({"at_least": 0.71}, 0.02, 0.05, "blessed"),
+        ({"at_least": 0.72}, 0.02, 0.05, "blessed"),
+        ({"at_least": 0.73}, 0.02, 0.05, "rejected"),
+        ({"at_most": 0.71}, 0.02, 0.05, "rejected"),
+        ({"at_most": 0.73}, 0.02, 0.05, "blessed"),
+        # Change thresholds: the interval decides.
+        ({"better_than": "champion"}, 0.02, 0.01, "blessed"),
+        ({"better_than": "champion"}, 0.02, 0.03, "undecided"),
+        ({"better_than": "champion"}, -0.02, 0.01, "rejected"),
+        ({"better_than": "champion", "by": 0.015}, 0.02, 0.01, "undecided"),
+        ({"better_than": "champion", "by": 0.04}, 0.02, 0.01, "rejected"),
+        ({"better_than": "champion", "by": -0.03}, -0.01, 0.01, "blessed"),
+        ({"better_than": "champion", "by": -0.03}, -0.05, 0.01, "rejected"),
+        ({"better_than": "baseline"}, 0.02, 0.01, "blessed"),
+        # As a share of the champion's 0.70: better by 2.86 % ± 1.43 %.
+        ({"better_than": "champion", "by": "1%"}, 0.02, 0.01, "blessed"),
+        ({"better_than": "champion", "by": "2%"}, 0.02, 0.01, "undecided"),
+        ({"better_than": "champion", "by": "5%"}, 0.02, 0.01, "rejected"),
+        # A guard rail fails only where harm is shown.
+        ({"better_than": "champion", "if_unsure": "pass"}, -0.01, 0.03, "blessed"),
+        ({"better_than": "champion", "if_unsure": "pass"}, -0.02, 0.01, "rejected"),
+        # The same model again is not better.
+        ({"better_than": "champion"}, 0.0, 0.0, "undecided"),
+        ({"better_than": "champion", "by": -0.001}, 0.0, 0.0, "blessed"),
+    ],
+)
+def test_one_rule(gate: dict[str, Any], better_by: float, half: float, status: str) -> None:
+    assert verdict(gate, cells=[cell(better_by, half)]).status == status
+
+
+def test_asking_for_more_confidence_can_undecide() -> None:
+    gate = {"better_than": "champion"}
+    assert verdict(gate, cells=[cell(0.02, 0.017)]).status == "blessed"
+    assert verdict(gate | {"confidence": 0.99}, cells=[cell(0.02, 0.017)]).status == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("gates", "status"),
+    [
+        ([{"at_least": 0.7}, {"better_than": "baseline"}], "blessed"),
+        ([{"at_least": 0.7}, {"better_than": "baseline", "by": 0.015}], "undecided"),
+        ([{"at_least": 0.9}, {"better_than": "baseline", "by": 0.015}], "rejected"),
+    ],
+)
+def test_worst_rule_decides(gates: list[dict[str, Any]], status: str) -> None:
+    assert verdict(*gates, cells=[cell(0.02, 0.01)]).status == status
+
+
+def test_loss_is_better_where_it_is_lower() -> None:
+    spec = EvaluationSpec.model_validate(
+        {"objective": "binary", "gates": [{"name": "g", "metric": "logloss", "better_than": "baseline"}]}
+    )
+    low, high = Sample(0.50, 0.50 + NOISE / 1000, BLOCKS), Sample(0.55, 0.55 + NOISE / 1000, BLOCKS)
+    for challenger, baseline, status in ((low, high, "blessed"), (high, low, "rejected")):
+        samples = {("challenger", "logloss"): challenger, ("baseline", "logloss"): baseline}
+        assert judge(spec, [Cell(None, 100, BLOCKS, samples)], None).status == status  # pyright: ignore
+
+
+def test_first_model_is_decided_by_the_baseline_it_names() -> None:
+    gates = [{"better_than": "champion"}, {"better_than": "baseline"}]
+    found = verdict(*gates, cells=[cell(0.02, 0.01, champion=False)], champion=None)
+    assert found.status == "blessed"
+    assert [rule.status for rule in found.rules] == ["not_applicable", "passed"]
+    assert found.rules[0].explanation == "not applicable: first model, there is no champion to compare with"
+
+
+@pytest.mark.parametrize(
+    ("better_by", "status"), [(0.02, "blessed"), (-0.02, "rejected"), (0.0, "undecided")]
+)
+def test_first_model_is_decided_by_the_baseline_unasked(better_by: float, status: str) -> None:
+    found = verdict({"better_than": "champion"}, cells=[cell(better_by, 0.01, champion=False)], champion=None)
+    assert found.status == status
+    assert found.rules[1].rule == "first model: better than the naive baseline"
+
+
+def test_nothing_is_blessed_by_rules_that_do_not_apply() -> None:
+    small = [cell(0.0, 0.0), cell(0.1, 0.01, where=SliceKey("carrier", "HA"), rows=40)]
+    found = verdict({"better_than": "baseline", "slice": {"carrier": "HA"}}, cells=small)
+    assert found.status == "undecided"
+    assert found.summary == "Undecided: no rule applied."
+
+
+class TestChampionThatHasSeenTheHoldout:
+    SEEN = Champion.compare(
+        "version 7",
+        trained_on=["2013-10-31", "2013-11-01", "2013-11-02"],
+        holdout=["2013-11-02", "2013-11-01"],
+    )
+
+    def test_undecides_the_rules_about_it(self) -> None:
+        found = verdict({"better_than": "champion"}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
+        assert found.status == "undecided"
+        assert (
+            "trained or selected on 2 of this holdout's partitions (2013-11-01 … 2013-11-02)"
+            in found.reasons[0]
+        )
+
+    def test_undecides_even_where_no_rule_asks_about_it(self) -> None:
+        found = verdict({"at_least": 0.5}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
+        assert found.status == "undecided"
+        assert [rule.status for rule in found.rules] == ["passed"]
+
+    def test_does_not_save_a_model_that_fails_on_its_own(self) -> None:
+        gates = [{"better_than": "champion"}, {"at_least": 0.9}]
+        assert verdict(*gates, cells=[cell(0.02, 0.01)], champion=self.SEEN).status == "rejected"
+
+
+class TestSlices:
+    @staticmethod
+    def cells(**better: tuple[float, float, int]) -> list[Cell]:
+        parts = [
+            cell(by, half, where=SliceKey("carrier", name), rows=rows)
+            for name, (by, half, rows) in better.items()
+        ]
+        return [cell(0.02, 0.001), *parts]
+
+    def test_one_slice_can_reject_by_name(self) -> None:
+        found = verdict(
+            {"better_than": "champion", "slice": {"carrier": "*"}},
+            cells=self.cells(AA=(0.02, 0.01, 900), UA=(-0.03, 0.01, 900)),
+        )
+        assert found.status == "rejected"
+        [failed] = [rule for rule in found.rules if rule.status == "failed"]
+        assert failed.slice == "carrier=UA"
+        assert failed.would_pass is not None
+
+    def test_only_the_slice_that_was_named_is_judged(self) -> None:
+        found = verdict(
+            {"better_than": "champion", "slice": {"carrier": "AA"}},
+            cells=self.cells(AA=(0.02, 0.01, 900), UA=(-0.03, 0.01, 900)),
+        )
+        assert found.status == "blessed"
+        assert [rule.slice for rule in found.rules] == ["carrier=AA"]
+
+    def test_small_slices_are_not_judged_and_say_so(self) -> None:
+        gate = {"better_than": "champion", "slice": {"carrier": "*"}}
+        cells = self.cells(AA=(0.02, 0.01, 900), HA=(-0.3, 0.01, 60))
+        found = verdict(gate, cells=cells)
+        assert found.status == "blessed"
+        assert found.rules[1].explanation == (
+            "not applicable: 60 rows, fewer than the 500 a slice needs to be judged"
+        )
+        assert verdict(gate | {"min_rows": 50}, cells=cells).status == "rejected"
+
+    def test_slice_that_does_not_exist_is_not_passed_over(self) -> None:
+        found = verdict({"at_least": 0.5, "slice": {"carrier": "XX"}}, cells=self.cells(AA=(0.02, 0.01, 900)))
+        assert found.status == "undecided"
+        assert "no row with carrier=XX" in found.reasons[0]
+
+    def test_looking_at_many_slices_does_not_reject_by_luck(self) -> None:
+        random = np.random.default_rng(7)
+        gate = {"better_than": "champion", "slice": {"carrier": "*"}, "if_unsure": "pass"}
+        rejected = 0
+        for _ in range(100):
+            # Fourteen slices of a challenger that is neither better nor worse: what is measured is noise.
+            cells = [
+                cell(
+                    float(random.normal()) * 0.01,
+                    0.0202,
+                    where=SliceKey("carrier", f"C{index}"),
+                    noise=random.normal(size=400),
+                )
+                for index in range(14)
+            ]
+            rejected += verdict(gate, cells=cells).status == "rejected"
+        # One interval at a time would reject about 30 of 100; a lower end by luck happens to 2.5 %.
+        assert rejected <= 8
+
+
+class TestExplanations:
+    def test_undecided_says_how_much_longer_a_holdout_would_do(self) -> None:
+        [rule] = verdict({"better_than": "champion"}, cells=[cell(0.01, 0.02)]).rules
+        assert rule.explanation.startswith("improvement of AUC over the champion is +0.0100 [−0.0")
+        assert "so these 61 blocks cannot tell" in rule.explanation
+        assert rule.would_pass is not None
+        assert "a holdout about 3.7 times as long" in rule.would_pass
+
+    def test_failed_value_says_by_how_much(self) -> None:
+        [rule] = verdict({"at_least": 0.75}, cells=[cell(0.02, 0.01)]).rules
+        assert "at least 0.7500 is asked, missed by 0.0300" in rule.explanation
+        assert rule.would_pass == "AUC of at least 0.7500, 0.0300 more than measured"
+
+    @pytest.mark.parametrize(
+        ("better_by", "by", "words"),
+        [(-0.02, 0.0, "it is worse"), (0.02, 0.05, "it is better, but not by enough")],
+    )
+    def test_failed_change_tells_worse_from_not_enough(self, better_by: float, by: float, words: str) -> None:
+        [rule] = verdict({"better_than": "champion", "by": by}, cells=[cell(better_by, 0.01)]).rules
+        assert rule.explanation.endswith(words)
+
+    def test_passed_rule_needs_nothing(self) -> None:
+        [rule] = verdict({"better_than": "champion"}, cells=[cell(0.02, 0.01)]).rules
+        assert rule.would_pass is None
+
+    def test_too_few_blocks_are_said(self) -> None:
+        found = verdict({"better_than": "champion"}, cells=[cell(0.2, 0.001, blocks=4)])
+        assert found.status == "undecided"
+        assert "4 blocks, at least 5 are needed" in found.reasons[0]

@@ -1,0 +1,136 @@
+"""The report: needs nothing else, says everything, and cannot be written to by its data."""
+
+import base64
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ml_assets.evaluation.curves import roc
+from ml_assets.evaluation.evaluate import evaluate
+from ml_assets.evaluation.gates import Champion
+from ml_assets.evaluation.pictures import pictures
+from ml_assets.evaluation.report import plain_findings, render, summary_markdown, write_report
+from ml_assets.evaluation.result import LossCurve, Report
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets_tests.evaluation.cases import Case
+
+SPEC = EvaluationSpec.model_validate(
+    {
+        "objective": "binary",
+        "slices": ["origin", "carrier"],
+        "min_slice_rows": 100,
+        "draws": 200,
+        "gates": [
+            {"name": "ranks <b>well</b>", "metric": "auc", "at_least": 0.99},
+            {"name": "every carrier", "metric": "auc", "better_than": "champion", "slice": {"carrier": "*"}},
+        ],
+    }
+)
+LOSS = LossCurve(
+    training=((20, 0.7), (40, 0.6), (60, 0.5)), validation=((30, 0.65), (60, 0.55)), best_step=60
+)
+
+
+def make_report(case: Case, champion: Champion | None) -> Report:
+    predictions = case.predictions(champion=champion is not None)
+    return Report(
+        title="flight_delay & <i>friends</i>",
+        partition="2013-12-31",
+        lineage={
+            "lake commit": "9f2c" * 16,
+            "MLflow run": "http://127.0.0.1:5000/#/runs/1",
+            "odd": "javascript:x",
+        },
+        loss=LOSS,
+        evaluation=evaluate(case.holdout, predictions, SPEC, champion=champion),
+    )
+
+
+@pytest.fixture(scope="module")
+def report(case: Case) -> Report:
+    return make_report(case, Champion("version 7"))
+
+
+@pytest.fixture(scope="module")
+def html(report: Report) -> str:
+    return render(report)
+
+
+def test_loads_nothing_from_elsewhere(html: str) -> None:
+    sources = re.findall(r"""(?:src|url)\s*[=(]\s*["']?([^"')\s>]+)""", html)
+    assert sources
+    assert all(one.startswith("data:") for one in sources)
+    assert not re.search(r"<(script|link|iframe)|@import", html)
+    assert re.findall(r'href="([^"]+)"', html) == ["http://127.0.0.1:5000/#/runs/1"]
+
+
+def test_text_from_outside_stays_text(html: str) -> None:
+    assert "flight_delay &amp; &lt;i&gt;friends&lt;/i&gt;" in html
+    assert "ranks &lt;b&gt;well&lt;/b&gt;" in html
+    assert "<b>well</b>" not in html
+
+
+def test_verdict_rules_slices_and_lineage_are_on_it(html: str, report: Report) -> None:
+    verdict = report.evaluation.verdict
+    assert verdict.status == "rejected"
+    for said in (verdict.summary, "would pass:", "by origin", "JFK", "champion (version 7)", "9f2c" * 16):
+        assert said in html
+    assert "Fewer than 100 rows, not measured: HA" in html
+    assert html.count("data:image/svg+xml;base64,") == 4
+
+
+def test_written_and_read_back_it_is_the_same_to_the_byte(html: str, report: Report, tmp_path: Path) -> None:
+    files = write_report(report, tmp_path / "deep" / "folder")
+    assert Report.model_validate_json(files.json.read_text()) == report
+    assert files.html.read_text() == html
+
+
+def test_first_model_is_compared_with_the_baseline(case: Case) -> None:
+    html = render(make_report(case, champion=None))
+    assert "improvement on baseline" in html
+    assert "improvement on champion" not in html
+    assert "first model" in html
+
+
+def test_flattered_champion_is_not_called_worse(case: Case) -> None:
+    seen = make_report(case, Champion("version 7", ("2013-11-01",))).evaluation
+    assert all("champion" not in sentence for sentence in plain_findings(seen))
+
+
+def test_pictures_are_small_pngs(report: Report) -> None:
+    drawn = pictures(report.evaluation, report.loss)
+    assert list(drawn) == ["calibration", "ranking", "scores", "loss"]
+    for data in drawn.values():
+        assert base64.b64decode(data).startswith(b"\x89PNG")
+        assert len(data) < 50_000
+
+
+def test_asset_page_gets_verdict_metrics_and_pictures(report: Report) -> None:
+    page = summary_markdown(report)
+    assert page.startswith(f"**{report.evaluation.verdict.summary}**")
+    assert "| AUC | 0." in page
+    assert page.count("](data:image/png;base64,") == 4
+
+
+def test_roc_is_thin_and_its_area_is_the_auc(case: Case) -> None:
+    import numpy as np
+    import sklearn.metrics as sk
+
+    y = case.holdout.get_column("label").to_numpy()
+    points = roc(y, case.challenger)
+    assert len(points) <= 200
+    assert (points[0], points[-1]) == ((0, 0), (1, 1))
+    x, height = (np.array(axis) for axis in zip(*points, strict=True))
+    assert np.trapezoid(height, x) == pytest.approx(sk.roc_auc_score(y, case.challenger), abs=0.002)
+
+
+def test_heavy_libraries_wait_until_they_are_needed() -> None:
+    modules = ["spec", "evaluate", "gates", "baseline", "report", "pictures", "result"]
+    imports = "; ".join(f"import ml_assets.evaluation.{name}" for name in modules)
+    heavy = ["matplotlib", "jinja2", "sklearn", "scipy", "torch", "mlflow", "pandas", "dagster"]
+    check = f"{imports}; import sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,71 @@
+"""What a pipeline may write, and what a typo gets."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from ml_assets.evaluation.spec import EvaluationSpec, Gate, Margin
+
+GATE = {"name": "ranks", "metric": "auc", "at_least": 0.7}
+
+
+def spec(**changes: Any) -> EvaluationSpec:
+    return EvaluationSpec.model_validate({"objective": "binary", "gates": [GATE]} | changes)
+
+
+def test_short_form_of_a_slice_is_its_column() -> None:
+    found = spec(
+        slices=["origin", {"column": "date", "by": "month"}], baseline={"groups": ["carrier", "origin"]}
+    )
+    assert [one.name for one in found.sliced_by] == ["origin", "month"]
+    assert found.columns == ("date", "origin", "carrier")
+
+
+@pytest.mark.parametrize(
+    ("by", "margin"),
+    [
+        (0.01, Margin(0.01)),
+        (-0.02, Margin(-0.02)),
+        ("0.5%", Margin(0.005, relative=True)),
+        ("-1 %", Margin(-0.01, relative=True)),
+    ],
+)
+def test_margin_is_a_number_or_a_share(by: float | str, margin: Margin) -> None:
+    assert Gate(name="g", metric="auc", better_than="champion", by=by).margin == margin
+
+
+@pytest.mark.parametrize(
+    ("gate", "complaint"),
+    [
+        ({"name": "g", "metric": "auc"}, "give one of at_least, at_most, better_than; found none"),
+        (GATE | {"at_most": 0.9}, "found at_least and at_most"),
+        (GATE | {"by": 0.1}, "by needs better_than"),
+        (GATE | {"if_unsure": "pass"}, "if_unsure needs better_than"),
+        (GATE | {"slice": {"origin": "JFK", "carrier": "AA"}}, "slice is one `column: value`"),
+        (GATE | {"slice": {"orign": "JFK"}}, "'orign' is not among the slices"),
+        (GATE | {"metric": "ndcg"}, "use one of auc, logloss, brier, ece"),
+        (GATE | {"at_lest": 0.7}, "unknown key 'at_lest': did you mean 'at_least'"),
+        ({"name": "g", "metric": "auc", "better_than": "champion", "by": "half"}, 'such as "0.5%"'),
+        ({"name": "g", "metric": "auc", "better_than": "champion", "by": "0.5%%"}, 'such as "0.5%"'),
+        ({"name": "g", "metric": "auc", "better_than": "champoin"}, "'champion' or 'baseline'"),
+    ],
+)
+def test_gate_that_cannot_be_meant_is_refused(gate: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint.replace("(", r"\(")):
+        spec(gates=[gate], slices=["origin"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"gates": []}, "at least one rule"),
+        ({"gates": [GATE, GATE]}, "gate names must be unique: ranks"),
+        ({"slices": ["month", {"column": "date", "by": "month"}]}, "slice names must be unique: month"),
+        ({"slice": ["origin"]}, "unknown key 'slice': did you mean 'slices'"),
+        ({"draws": 10}, "greater than or equal to 100"),
+    ],
+)
+def test_section_that_cannot_be_meant_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        spec(**changes)
