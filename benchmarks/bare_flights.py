@@ -281,8 +281,8 @@ def main() -> int:
             value=seconds,
             unit="s",
             peers=stages,
-            bar="≤ 120 s",
-            ok=seconds <= 120,
+            bar="none: it is the peer in end_to_end.py",
+            ok=True,
         ),
     ]
     return emit(results, json=arguments.json)

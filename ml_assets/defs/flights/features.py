@@ -3,9 +3,10 @@
 Here: one pure function over tables of the lake, and the names of what it adds. Not here: reading or writing,
 and what is fitted on training rows (`ml_assets.features.encoding`).
 
-Known when: the timetable (with the aircraft assigned) long before; a departure at `departed_at`; an arrival
-at `landed_at`; a weather report at `known_at`. Other flights are read only through windows by those moments
-(`history`) or `join_as_of`, never by date.
+Known when: the timetable long before, with the aircraft assigned (the source names the aircraft that flew: a
+swap in the last two hours is taken as known); a departure at `departed_at`; an arrival at `landed_at`; a
+weather report at `known_at`. Other flights are read only through windows by those moments (`history`) or
+`join_as_of`, never by date.
 """
 
 import math

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 
 import polars as pl
 
-from ml_assets.defs.flights import source
+from ml_assets.defs.flights import clock, source
 
 Days = Mapping[str, pl.DataFrame]
 
@@ -47,6 +47,25 @@ def test_scheduled_arrival_is_when_the_clock_at_the_destination_shows_it() -> No
     overnight = flight(date(2013, 1, 1), "B6", 739)  # 23:59 to Puerto Rico, which no airport row knows
     assert (overnight["dest"], overnight["sched_arr_time"]) == ("PSE", 445)
     assert overnight["scheduled_arrival_at"] == datetime(2013, 1, 2, 8, 45, tzinfo=UTC)  # UTC-4
+
+
+def test_arrivals_in_hours_that_are_skipped_or_repeated_have_one_moment() -> None:
+    flights = pl.DataFrame(
+        {
+            "dest": ["BOS", "BOS"],
+            "sched_arr_time": pl.Series([230, 130], dtype=pl.Int16),
+            "scheduled_departure_at": [
+                datetime(2013, 3, 10, 6, tzinfo=UTC),
+                datetime(2013, 11, 3, 4, tzinfo=UTC),
+            ],
+        },
+        schema_overrides={"scheduled_departure_at": pl.Datetime("us", "UTC")},
+    )
+    arrivals = flights.select(clock.scheduled_arrival_at({"BOS": "America/New_York"})).to_series()
+    assert arrivals.to_list() == [
+        datetime(2013, 3, 10, 7, 30, tzinfo=UTC),  # 02:30 does not exist: 03:30 of summer time
+        datetime(2013, 11, 3, 5, 30, tzinfo=UTC),  # 01:30 comes twice: the first
+    ]
 
 
 def test_landing_agrees_with_the_arrival_clock_of_the_source(year: Mapping[str, pl.DataFrame]) -> None:
