@@ -1,9 +1,7 @@
 """Step 3: launch the job, show its metrics while it runs, and wait for its result."""
 
-import subprocess
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,14 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
+from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
+PROJECT = Path(__file__).parents[3]
+"""Root of the source tree, whose commit and lock file a run's record names."""
 OBSERVE_EVERY_SECONDS = 1.0
 """Each observation is a row in Dagster's event log; the tracker gets every point."""
 
@@ -107,24 +108,11 @@ def tracking_facts(
             "dagster_run": snapshot["run_id"],
             "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
             "world_size": str(settings.workers),
-            "git_commit": git_commit(),
+            **environment_facts(PROJECT),
         },
         dataset_name=spec.features.table,
         dataset_digest=job.snapshot_digest,
     )
-
-
-@lru_cache
-def git_commit() -> str:
-    """The project's git commit, `-dirty` with uncommitted changes; `unknown` outside a checkout."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown"
 
 
 def _shown(result: TrainingResult) -> dict[str, Any]:
