@@ -5,11 +5,11 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from ml_assets.checkout import ROOT
 from ml_assets.cli.problems import Problem
 from resources.platform import Platform
 from resources.settings import Settings
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from ml_assets.components.base import SpecComponent
 
-ROOT = Path(__file__).parent.parent.parent
-"""The checkout: `pyproject.toml`, `workspace.yaml` and `deployment/` lie there."""
 
 Component = TypeVar("Component", bound="SpecComponent")
 

@@ -17,7 +17,8 @@ import yaml
 from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
-ROOT = Path(__file__).parent.parent.parent
+from ml_assets.checkout import ROOT
+
 DEFS = ROOT / "ml_assets" / "defs"
 _DOCUMENT_KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
 _PLACED = re.compile(r"^(?P<key>.*) at (?P<file>.+):(?P<line>\d+)$")

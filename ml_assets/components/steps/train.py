@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from ml_assets.checkout import ROOT
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
@@ -16,8 +16,6 @@ from resources.launcher.protocol import TrainingEvent
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
-PROJECT = Path(__file__).parents[3]
-"""Root of the source tree, whose commit and lock file a run's record names."""
 OBSERVE_EVERY_SECONDS = 1.0
 """Each observation is a row in Dagster's event log; the tracker gets every point."""
 
@@ -108,7 +106,7 @@ def tracking_facts(
             "dagster_run": snapshot["run_id"],
             "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
             "world_size": str(settings.workers),
-            **environment_facts(PROJECT),
+            **environment_facts(ROOT),
         },
         dataset_name=spec.features.table,
         dataset_digest=job.snapshot_digest,
