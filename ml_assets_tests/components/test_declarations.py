@@ -1,0 +1,89 @@
+"""What is wrong with a `defs.yaml` is said in one line: file, line, key, and the nearest right word."""
+
+from pathlib import Path
+
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+
+from ml_assets.components.declarations import DeclarationRefused, in_one_line, require_declared_inputs
+
+ROOT = Path(__file__).parents[2]
+DECLARED = (ROOT / "ml_assets" / "defs" / "store_demand" / "defs.yaml").read_text()
+
+
+def _load(text: str) -> None:
+    """Load a defs folder whose only file holds `text`."""
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.defs_folder_path / "demand"
+        folder.mkdir()
+        (folder / "defs.yaml").write_text(text)
+        with in_one_line(sandbox.defs_folder_path), sandbox.build_component_tree() as tree:
+            require_declared_inputs(tree.build_defs())
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "key", "hint"),
+    [
+        pytest.param("description:", "descripton:", "attributes.descripton", "description", id="top level"),
+        pytest.param("cadence:", "cadense:", "attributes.partitions.cadense", "cadence", id="section"),
+        pytest.param(
+            "nullable:", "nulable:", "attributes.contract.columns.6.nulable", "nullable", id="column"
+        ),
+        pytest.param(
+            "global_batch:", "global_bach:", "attributes.training.global_bach", "global_batch", id="training"
+        ),
+        pytest.param(
+            "better_than:",
+            "beter_than:",
+            "attributes.evaluation.gates.0.beter_than",
+            "better_than",
+            id="gate",
+        ),
+        pytest.param("lookback:", "look_back:", "attributes.inputs.0.look_back", "lookback", id="input"),
+    ],
+)
+def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
+    right: str, wrong: str, key: str, hint: str
+) -> None:
+    text = DECLARED.replace(right, wrong, 1)
+    line = next(number for number, said in enumerate(text.splitlines(), start=1) if wrong in said)
+    with pytest.raises(DeclarationRefused) as refused:
+        _load(text)
+    (said,) = str(refused.value).splitlines()
+    place, _, rest = said.partition(" ")
+    assert place.endswith(f"demand/defs.yaml:{line}")
+    assert rest == f"{key}: unknown key '{wrong[:-1]}': did you mean '{hint}'?"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        pytest.param("cadence: weekly", "cadence: wekly", "'wekly' should be 'daily' or 'weekly'", id="word"),
+        pytest.param(
+            "components.FeatureTable",
+            "components.FeatureTabel",
+            "no component 'ml_assets.components.FeatureTabel': did you mean 'ml_assets.components.FeatureTable'?",
+            id="component",
+        ),
+        pytest.param(
+            "features.sales_features",
+            "features.sales_feature",
+            "ml_assets.defs.store_demand.features has no 'sales_feature'; did you mean 'sales_features'?",
+            id="function",
+        ),
+        pytest.param(
+            "table: datasets/sales", "table: datasets/sale", "did you mean 'datasets/sales'?", id="table"
+        ),
+        pytest.param("global_batch: 64", "global_batch: 63", "63 / 2 = 31.5; use 62", id="arithmetic"),
+        pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
+        pytest.param("lookback: 4", "lookback: -1", "greater than or equal to 0", id="negative"),
+    ],
+)
+def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, said: str) -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        _load(DECLARED.replace(right, wrong, 1))
+    assert said in str(refused.value).splitlines()[0]
+
+
+def test_the_declarations_of_this_project_load() -> None:
+    _load(DECLARED)

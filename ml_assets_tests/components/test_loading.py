@@ -1,0 +1,78 @@
+"""The code location: cheap to load, valid as a whole, and the graph of assets it has always been."""
+
+import json
+import subprocess
+import sys
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from syrupy.assertion import SnapshotAssertion
+
+from ml_assets.definitions import build_defs
+
+HEAVY = ("torch", "mlflow", "pandas", "pandera", "kubernetes", "matplotlib", "onnxruntime", "sklearn")
+_LOAD = """
+import json, sys
+from ml_assets.definitions import defs
+loaded = defs()
+loaded.get_repository_def().load_all_definitions()
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.fixture(scope="module")
+def defs() -> dg.Definitions:
+    """Everything this project declares."""
+    return build_defs()
+
+
+def test_loading_the_definitions_imports_no_heavy_library() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOAD], capture_output=True, text=True, check=True)
+    imported = json.loads(done.stdout.splitlines()[-1])
+    assert "dagster" in imported
+    assert [name for name in HEAVY if name in imported] == []
+
+
+def test_all_definitions_are_valid_together(defs: dg.Definitions) -> None:
+    dg.Definitions.validate_loadable(defs)
+
+
+def test_sensors_and_schedules_can_run_what_they_request(defs: dg.Definitions) -> None:
+    repository = defs.get_repository_def()
+    assert repository.has_sensor_def("build_missing_upstream")
+    for schedule in repository.schedule_defs:
+        assert repository.has_job(schedule.job_name)
+
+
+def test_the_asset_graph_is_as_it_was(defs: dg.Definitions, snapshot: SnapshotAssertion) -> None:
+    graph = defs.resolve_asset_graph()
+    assert {key.to_user_string(): _facts(graph, key) for key in graph.toposorted_asset_keys} == snapshot
+
+
+def _facts(graph: BaseAssetGraph, key: dg.AssetKey) -> dict[str, object]:
+    """What people and other code rely on; nothing that follows from code or installation."""
+    node = graph.get(key)
+    mappings = {
+        parent.to_user_string(): repr(graph.get_partition_mapping(key, parent)) for parent in node.parent_keys
+    }
+    condition = node.automation_condition
+    partitions = node.partitions_def
+    return {
+        "group": node.group_name,
+        "kinds": sorted(node.kinds),
+        "owners": sorted(node.owners),
+        "partitions": None if partitions is None else _partitions(partitions),
+        "depends on": dict(sorted(mappings.items())),
+        "checks": sorted(
+            f"{check.name}{' (blocking)' if graph.get(check).blocking else ''}" for check in node.check_keys
+        ),
+        "materialized with": sorted(each.to_user_string() for each in node.execution_set_asset_keys - {key}),
+        "automation": condition.get_label() if condition else None,
+        "backfill": repr(node.backfill_policy),
+    }
+
+
+def _partitions(partitions: dg.PartitionsDefinition) -> str:
+    keys = partitions.get_partition_keys()
+    return f"{type(partitions).__name__} {keys[0]}..{keys[-1]} ({len(keys)})"
