@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from resources.mlflow_database import make_database
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -26,6 +29,7 @@ _SWITCHES = {
 }
 _REFUSALS = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
 
+_SQLITE = "sqlite:///"
 _RACES = 4
 _RACE_WORDS = ("IntegrityError", "UniqueViolation")
 Answer = TypeVar("Answer")
@@ -56,12 +60,13 @@ def open_client(uri: str) -> "MlflowClient":
     with reaching(uri):
         from mlflow.tracking import MlflowClient
 
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        if uri.startswith("sqlite:///"):
+        if uri.startswith(_SQLITE):
+            path = Path(uri.removeprefix(_SQLITE))
+            make_database(path)
             # Written once into the file: from then on readers, such as the UI, do not stop writers.
-            with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
+            with closing(sqlite3.connect(path)) as database:
                 database.execute("PRAGMA journal_mode=WAL")
-        return client
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 @contextmanager
