@@ -13,8 +13,12 @@ def number(value: float | None, *, signed: bool = False) -> str:
     """A measurement for people: four decimals, fewer where it is large; `–` where undefined."""
     if value is None or not math.isfinite(value):
         return "–"
-    digits = 4 if abs(value) < 10 else 3 if abs(value) < 100 else 2 if abs(value) < 1000 else 0
-    return format(value, f"{'+' if signed else 'z'},.{digits}f").replace("-", "−")
+    return format(value, f"{'+' if signed else 'z'},.{_digits(value)}f").replace("-", "−")
+
+
+def _digits(value: float) -> int:
+    size = abs(value)
+    return 4 if size < 10 else 3 if size < 100 else 2 if size < 1000 else 0
 
 
 def share(value: float | None, *, signed: bool = False) -> str:
@@ -34,10 +38,13 @@ def with_interval(one: Interval, *, signed: bool = False, relative: bool = False
 
 
 def half_width(one: Interval) -> str:
-    """`± 0.0127`; empty without an interval. Of the upper side: the lower may be cut to the metric's range."""
+    """`± 0.0127`, with as many decimals as the value; empty without an interval.
+
+    Taken from the upper end, because the lower one may be cut to the metric's range.
+    """
     if one.value is None or one.high is None:
         return ""
-    return f"± {number(one.high - one.value)}"
+    return f"± {one.high - one.value:,.{_digits(one.value)}f}"
 
 
 def gain(one: Interval, relative: bool) -> str:
