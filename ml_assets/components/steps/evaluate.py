@@ -107,7 +107,12 @@ def evaluate_job(
     if champion is not None:
         predictions["champion"] = ServingModel.load(champion[1].folder).predict(holdout)
     measured = evaluate(
-        holdout, predictions, spec.evaluation, champion=champion[0] if champion else None, label=label
+        holdout,
+        predictions,
+        spec.evaluation,
+        champion=champion[0] if champion else None,
+        label=label,
+        baseline_name=baseline.name,
     )
     return bundle, Report(
         title=spec.name,
