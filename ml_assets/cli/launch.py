@@ -1,9 +1,18 @@
 """`ml-assets launch`: materialize a model or a table in this process."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+SHOWN = ("verdict", "auc", "logloss", "rmse", "report", "version", "gate", "next")
+"""What of a materialization's metadata a terminal shows."""
 
 
 @click.command("launch", short_help="Materialize a model or a table in this process.")
@@ -18,6 +27,7 @@ def command(target: str, partitions: str | None) -> None:
     import dagster as dg
     from rich.console import Console
 
+    from ml_assets.cli.partitions import typed_range
     from ml_assets.cli.runs import materialize
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
 
@@ -27,33 +37,53 @@ def command(target: str, partitions: str | None) -> None:
     else:
         pipeline = project.component(TrainingPipeline, target)
         keys = [dg.AssetKey([pipeline.spec.name, stage]) for stage in STAGES]
-        pipeline.spec.partitions.as_cadence.bounds(partitions or "")  # refuses what is no key of this model
     _require_known(project, keys)
-    first, _, last = (partitions or "").partition("..")
+    first, last = typed_range(
+        target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
+    )
+    if last is not None and len(keys) > 1:
+        raise Problem(f"a model is trained for one partition at a time: ml-assets launch {target} {last}")
     console = Console(stderr=True)
     with console.status(f"{target} {partitions or ''}") as status:
         finished = materialize(
             project,
             keys,
-            partition=first or None,
-            last=last or None,
+            partition=first,
+            last=last,
             on_progress=lambda text: status.update(f"{target}: {text}"),
         )
     say(f"{target} {partitions or ''}: {finished.materialized} materializations in {finished.seconds:.1f} s")
     for key, facts in finished.metadata.items():
-        shown = {
-            name: facts[name]
-            for name in ("verdict", "auc", "logloss", "rmse", "version", "gate", "next")
-            if name in facts
-        }
+        shown = [f"{name} {_short(facts[name])}" for name in SHOWN if name in facts]
         if shown:
-            say(f"  {key.to_user_string()}: " + ", ".join(f"{name} {value}" for name, value in shown.items()))
+            say(f"  {key.to_user_string()}: {', '.join(shown)}")
     for key, text in finished.observed.items():
         say(f"  {key.to_user_string()}: {text}")
     say(f"  run {project.settings.ui_url}/runs/{finished.run_id}")
 
 
-def _require_known(project: Project, keys: list) -> None:
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _require_partitions(project: Project, target: str, key: "dg.AssetKey", partitions: Sequence[str]) -> None:
+    partitioned_by = project.defs.resolve_asset_graph().get(key).partitions_def
+    if partitioned_by is None:
+        if partitions:
+            raise Problem(f"{target} has no partitions: leave {'..'.join(partitions)} out")
+        return
+    have = partitioned_by.get_partition_keys()
+    span = f"its partitions are {have[0]} to {have[-1]}" if have else "it has none yet"
+    if not partitions:
+        raise Problem(
+            f"{target} needs a partition, as in ml-assets launch {target} {have[-1] if have else 'DAY'}; {span}"
+        )
+    for partition in partitions:
+        if partition not in have:
+            raise Problem(f"{target} has no partition '{partition}': {span}")
+
+
+def _require_known(project: Project, keys: Sequence["dg.AssetKey"]) -> None:
     known = project.defs.resolve_asset_graph().get_all_asset_keys()
     for key in keys:
         if key not in known:

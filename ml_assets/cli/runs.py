@@ -95,7 +95,7 @@ def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
                 if failure and failure.description
                 else event.step_failure_data.error.message
             )
-            return f"{event.step_key}: {message.strip()}"
+            return f"{_step(event.step_key or '')}: {message.strip()}"
     return "the run failed before any step; ML_ASSETS_TRACEBACK=1 shows why"
 
 
@@ -128,9 +128,14 @@ def _in_words(event: dg.DagsterEvent | None) -> str | None:
     if event is None:
         return None
     if event.is_step_start and event.step_key:
-        return event.step_key.rpartition(".")[2].replace("__", "/")
+        return _step(event.step_key).rpartition(".")[2]
     if event.is_asset_observation:
         facts = {name: v.value for name, v in event.asset_observation_data.asset_observation.metadata.items()}
         shown = [f"{name} {facts[name]:.4g}" for name in ("step", "loss", "validation_loss") if name in facts]
         return f"train: {', '.join(shown)}" if shown else None
     return None
+
+
+def _step(key: str) -> str:
+    """Dagster writes `a__b` for the step of asset `a/b`."""
+    return key.replace("__", "/")

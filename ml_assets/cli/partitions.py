@@ -1,0 +1,41 @@
+"""What a person types as partitions, checked against what an asset has before anything runs."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ml_assets.cli.problems import Problem
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+
+def typed_range(
+    name: str, partitions: "dg.PartitionsDefinition | None", typed: str | None
+) -> tuple[str | None, str | None]:
+    """First and last key of `typed`: `KEY`, `FIRST..LAST` (last None for a single key), or nothing.
+
+    `Problem` says which partitions `name` has.
+    """
+    if partitions is None:
+        if typed:
+            raise Problem(f"{name} has no partitions: leave out '{typed}'")
+        return None, None
+    keys = partitions.get_partition_keys()
+    if not typed:
+        raise Problem(f"{name} has partitions {keys[0]} to {keys[-1]}: name one, or a range FIRST..LAST")
+    first, dots, last = typed.partition("..")
+    for key in (first, last) if dots else (first,):
+        require_key(name, keys, key)
+    if dots and last < first:
+        raise Problem(f"{name}: the range {typed} ends before it begins")
+    return first, last if dots else None
+
+
+def require_key(name: str, keys: Sequence[str], key: str) -> None:
+    """`Problem` with the nearest earlier key where `key` is none of `keys`, which are sorted."""
+    at = bisect_left(keys, key)
+    if at < len(keys) and keys[at] == key:
+        return
+    before = f"; the one before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
+    raise Problem(f"{name} has no partition '{key}': they go from {keys[0]} to {keys[-1]}{before}")
