@@ -1,10 +1,40 @@
 """`ml-assets plan`: what materializing a model would run, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
+from ml_assets.cli.partitions import typed_range
+from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetNode
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from ml_assets.components.specs import TrainingPipelineSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """How things stand for one partition of a model."""
+
+    window: Sequence[str]
+    """Partitions of the feature table it reads."""
+    commit: str
+    """Of main."""
+    rejected: Mapping[str, str]
+    """`table key` → why; of the feature table or of what it is made from."""
+    stale: Mapping[str, str]
+    """Key of the feature table → which inputs changed."""
+    missing: Mapping[str, Sequence[str]]
+    """Table → keys that could be built, in the order of building."""
+    done: bool
+    """It has been evaluated before."""
 
 
 @click.command("plan", short_help="What materializing a model would run, and why.")
@@ -12,76 +42,115 @@ from ml_assets.cli.project import Project, say
 @click.argument("partition")
 def command(model: str, partition: str) -> None:
     """Say what the window of MODEL at PARTITION lacks, what would be built, and what would run; change nothing."""
-    import dagster as dg
-    from dagster._core.definitions.events import AssetKeyPartitionKey
-
-    from ml_assets.components.sensors import with_missing_ancestors
     from ml_assets.components.training_pipeline import TrainingPipeline, stage_key
-    from ml_assets.tables.guard import judge_window
-    from ml_assets.tables.reader import TableReader
 
     project = Project.here()
     spec = project.component(TrainingPipeline, model).spec
-    spec.partitions.as_cadence.bounds(partition)  # refuses what is no key of this model
+    graph = project.defs.resolve_asset_graph()
+    definition = graph.get(stage_key(spec, "training_set")).partitions_def
+    if typed_range(model, definition, partition)[1] is not None:
+        raise Problem(f"a model is planned for one partition at a time, not for {partition}")
+    outlook = look(project, spec, partition)
+    table = spec.features.table
+    first, last = outlook.window[0], outlook.window[-1]
+    say(
+        f"{model} {partition} reads {len(outlook.window)} partitions of {table}, {first} to {last}, "
+        f"at main {outlook.commit[:12]}"
+    )
+    for what, why in outlook.rejected.items():
+        say(f"  rejected  {what}: {why.splitlines()[0]}")
+    for key, why in outlook.stale.items():
+        say(f"  stale     {table} {key}: {why}")
+    for name, keys in outlook.missing.items():
+        say(f"  missing   {name}: {_spans(keys, graph.get(_key(name)).partitions_def)}")
+    say()
+    for line in _conclusion(spec, partition, outlook):
+        say(line)
+
+
+def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outlook:
+    """Judge the window as the first step of a run would, and what it is made from. `Problem` without a window."""
+    from dagster._core.definitions.events import AssetKeyPartitionKey
+
+    from ml_assets.components.sensors import with_missing_ancestors
+    from ml_assets.components.training_pipeline import stage_key
+    from ml_assets.tables.cadence import UNPARTITIONED
+    from ml_assets.tables.guard import judge_window
+    from ml_assets.tables.reader import TableReader
+
     graph = project.defs.resolve_asset_graph()
     reader = TableReader.at(project.platform.lake, "main")
     table = spec.features.table
-    features = dg.AssetKey(table.split("/"))
-    training_set = stage_key(spec, "training_set")
-    window = sorted(
-        parent.partition_key or ""
-        for parent in graph.get_parents_partitions(training_set, partition).parent_partitions
-    )
-    verdict = judge_window(reader, project.platform.ledger, table, window)
+    parents = graph.get_parents_partitions(stage_key(spec, "training_set"), partition).parent_partitions
+    window = sorted(parent.partition_key or UNPARTITIONED for parent in parents)
     if not window:
-        say(f"{model} {partition}: no partition of {table} lies in its window")
-        raise SystemExit(1)
-    say(
-        f"{model} {partition} reads {len(window)} partitions of {table}, {window[0]} to {window[-1]}, "
-        f"at main {reader.commit_id[:12]}"
-    )
-    if len(window) < spec.window.total:
-        say(f"  too early: the window needs {spec.window.total} partitions; it would refuse")
-    for key, why in verdict.rejected.items():
-        say(f"  rejected  {table} {key}: {why.splitlines()[0]}")
-    for key, why in verdict.stale.items():
-        say(f"  stale     {table} {key}: {why}")
-    missing = {AssetKeyPartitionKey(features, key) for key in verdict.missing}
-    to_build = with_missing_ancestors(graph, reader, missing)
-    for name in sorted({each.asset_key.to_user_string() for each in to_build}):
-        keys = sorted(
-            each.partition_key or "all" for each in to_build if each.asset_key.to_user_string() == name
-        )
-        say(f"  missing   {name}: {_spans(keys, graph.get(dg.AssetKey(name.split('/'))))}")
+        raise Problem(f"{spec.name} {partition}: no partition of {table} lies in its window")
+    verdict = judge_window(reader, project.platform.ledger, table, window)
+    rejected = {f"{table} {key}": why for key, why in verdict.rejected.items()}
+    lacking = {AssetKeyPartitionKey(_key(table), key) for key in verdict.missing}
+    absent: dict[str, list[str]] = {}
+    for each in with_missing_ancestors(graph, reader, lacking):
+        absent.setdefault(each.asset_key.to_user_string(), []).append(each.partition_key or UNPARTITIONED)
+    missing: dict[str, list[str]] = {}
+    for name in (key.to_user_string() for key in graph.toposorted_asset_keys):
+        keys = sorted(absent.get(name, ()))
+        above = judge_window(reader, project.platform.ledger, name, keys).rejected
+        rejected |= {f"{name} {key}": why for key, why in above.items()}
+        if buildable := [key for key in keys if key not in above]:
+            missing[name] = buildable
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
-    say()
-    if verdict.rejected:
-        say(
-            "It would refuse: mend the sources of what is rejected, or `ml-assets accept TABLE PARTITION --reason '…'`."
-        )
-    elif to_build:
-        say(
-            "It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is"
-        )
-        say("missing, in order, and the model after it. By hand, in this order:")
-        say(
-            f"  ml-assets launch TABLE FIRST..LAST   for each table above, then   ml-assets launch {model} {partition}"
-        )
-    elif partition in done:
-        say(
-            "It has been trained and evaluated before; an unchanged window finds the finished training and repeats only"
-        )
-        say(f"snapshot and evaluation. Run it: ml-assets launch {model} {partition}")
-    else:
-        how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"
-        say(f"It would run validate_inputs → snapshot → train ({how}) → evaluate → register.")
-        say(f"Run it: ml-assets launch {model} {partition}")
+    return Outlook(
+        window=window,
+        commit=reader.commit_id,
+        rejected=rejected,
+        stale=verdict.stale,
+        missing=missing,
+        done=partition in done,
+    )
 
 
-def _spans(keys: Sequence[str], node) -> str:
-    """`2013-01-01..2013-01-05 (5)`, several spans joined."""
+def _conclusion(spec: "TrainingPipelineSpec", partition: str, outlook: Outlook) -> list[str]:
+    launch = f"ml-assets launch {spec.name} {partition}"
+    if len(outlook.window) < spec.window.total:
+        return [
+            f"It would refuse, too early: the window needs {spec.window.total} partitions. Choose a later "
+            "partition, or a shorter window."
+        ]
+    if outlook.rejected:
+        return [
+            "It would refuse: mend the sources of what is rejected and materialize it again, or",
+            "ml-assets accept TABLE PARTITION --reason '…'.",
+        ]
+    if outlook.missing:
+        return [
+            "It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is",
+            "missing, in order, and the model after it. By hand, in this order:",
+            f"  ml-assets launch TABLE FIRST..LAST   for each table above, then   {launch}",
+        ]
+    if outlook.stale and spec.stale == "refuse":
+        return ["It would refuse what is stale: materialize those partitions again."]
+    if outlook.done:
+        return [
+            "It has been trained and evaluated before; an unchanged window finds the finished training and repeats",
+            f"only snapshot and evaluation. Run it: {launch}",
+        ]
+    how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"
+    return [
+        f"It would run validate_inputs → snapshot → train ({how}) → evaluate → register.",
+        f"Run it: {launch}",
+    ]
+
+
+def _key(table: str) -> "dg.AssetKey":
+    import dagster as dg
+
+    return dg.AssetKey(table.split("/"))
+
+
+def _spans(keys: Sequence[str], node: "BaseAssetNode") -> list[str]:
+    """Neighbouring keys as `2013-01-01..2013-01-05`; none for a table without partitions."""
     if node.partitions_def is None:
-        return "the whole table"
+        return []
     order = {key: i for i, key in enumerate(node.partitions_def.get_partition_keys())}
     spans: list[list[str]] = []
     for key in keys:
@@ -89,8 +158,4 @@ def _spans(keys: Sequence[str], node) -> str:
             spans[-1].append(key)
         else:
             spans.append([key])
-    return ", ".join(_span(span) for span in spans)
-
-
-def _span(keys: Sequence[str]) -> str:
-    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]} ({len(keys)})"
+    return [span[0] if len(span) == 1 else f"{span[0]}..{span[-1]}" for span in spans]
