@@ -12,7 +12,13 @@ from ml_assets.cli.project import Project, say
 @click.argument("table")
 @click.option("--first", metavar="DAY", help="First day to build; by default 28 partitions before the last.")
 @click.option("--last", metavar="DAY", help="Last day to build; by default the newest in the lake.")
-@click.option("--cuts", default=3, show_default=True, help="At how many moments the future is hidden.")
+@click.option(
+    "--cuts",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="At how many moments the future is hidden.",
+)
 def command(table: str, first: str | None, last: str | None, cuts: int) -> None:
     """Hide what was not yet known at some moments, rebuild TABLE (`features/…`), and compare earlier rows.
 

@@ -18,9 +18,14 @@ def command(model: str, version: int | None, reason: str | None, show_log: bool)
     project = Project.here()
     releases = releases_of(project.platform)
     if show_log:
-        for row in releases.log(model):
+        log = releases.log(model)
+        if not log:
+            raise Problem(f"no version of '{model}' was ever in production")
+        for row in log:
             say(f"{row.at:%Y-%m-%d %H:%M:%S} UTC  version {row.version}  by {row.author}: {row.reason}")
         return
+    if not reason:
+        raise Problem("others will want to know why: add --reason '…'")
     if version is None:
         blessed = [
             one for one in registry_of(project.platform).versions(model) if one.gate_status == "blessed"
@@ -30,7 +35,7 @@ def command(model: str, version: int | None, reason: str | None, show_log: bool)
                 f"{model} has no blessed version; materialize the model first: ml-assets launch {model} DATE"
             )
         version = blessed[-1].number
-    promotion = releases.promote(model, version, author=project.settings.author, reason=reason or "")
+    promotion = releases.promote(model, version, author=project.settings.author, reason=reason)
     say(f"{model} version {promotion.version} is in production since {promotion.at:%Y-%m-%d %H:%M} UTC,")
     say(f"promoted by {promotion.author}: {promotion.reason}")
     say(f"Load it anywhere: mlflow.pyfunc.load_model('models:/{model}@production')")
