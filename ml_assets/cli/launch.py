@@ -66,23 +66,6 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _require_partitions(project: Project, target: str, key: "dg.AssetKey", partitions: Sequence[str]) -> None:
-    partitioned_by = project.defs.resolve_asset_graph().get(key).partitions_def
-    if partitioned_by is None:
-        if partitions:
-            raise Problem(f"{target} has no partitions: leave {'..'.join(partitions)} out")
-        return
-    have = partitioned_by.get_partition_keys()
-    span = f"its partitions are {have[0]} to {have[-1]}" if have else "it has none yet"
-    if not partitions:
-        raise Problem(
-            f"{target} needs a partition, as in ml-assets launch {target} {have[-1] if have else 'DAY'}; {span}"
-        )
-    for partition in partitions:
-        if partition not in have:
-            raise Problem(f"{target} has no partition '{partition}': {span}")
-
-
 def _require_known(project: Project, keys: Sequence["dg.AssetKey"]) -> None:
     known = project.defs.resolve_asset_graph().get_all_asset_keys()
     for key in keys:

@@ -11,9 +11,6 @@ from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetNode
-
-if TYPE_CHECKING:
     import dagster as dg
 
     from ml_assets.components.specs import TrainingPipelineSpec
@@ -147,15 +144,19 @@ def _key(table: str) -> "dg.AssetKey":
     return dg.AssetKey(table.split("/"))
 
 
-def _spans(keys: Sequence[str], node: "BaseAssetNode") -> list[str]:
-    """Neighbouring keys as `2013-01-01..2013-01-05`; none for a table without partitions."""
-    if node.partitions_def is None:
-        return []
-    order = {key: i for i, key in enumerate(node.partitions_def.get_partition_keys())}
+def _spans(keys: Sequence[str], partitions: "dg.PartitionsDefinition | None") -> str:
+    """`2013-01-01..2013-01-05 (5)`, several spans joined."""
+    if partitions is None:
+        return "the whole table"
+    order = {key: i for i, key in enumerate(partitions.get_partition_keys())}
     spans: list[list[str]] = []
     for key in keys:
         if spans and order[key] == order[spans[-1][-1]] + 1:
             spans[-1].append(key)
         else:
             spans.append([key])
-    return [span[0] if len(span) == 1 else f"{span[0]}..{span[-1]}" for span in spans]
+    return ", ".join(_span(span) for span in spans)
+
+
+def _span(keys: Sequence[str]) -> str:
+    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]} ({len(keys)})"
