@@ -58,10 +58,16 @@ def command(model: str, partition: str) -> None:
         say(f"  rejected  {what}: {why.splitlines()[0]}")
     for key, why in outlook.stale.items():
         say(f"  stale     {table} {key}: {why}")
+    by_hand: list[str] = []
     for name, keys in outlook.missing.items():
-        say(f"  missing   {name}: {_spans(keys, graph.get(_key(name)).partitions_def)}")
+        spans = _spans(keys, graph.get(_key(name)).partitions_def)
+        shown = ", ".join(_named(span) for span in spans) or "the whole table"
+        say(f"  missing   {name}: {shown}")
+        by_hand += [f"ml-assets launch {name} {_typed(span)}" for span in spans] or [
+            f"ml-assets launch {name}"
+        ]
     say()
-    for line in _conclusion(spec, partition, outlook):
+    for line in _conclusion(spec, partition, outlook, by_hand):
         say(line)
 
 
@@ -106,7 +112,9 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outl
     )
 
 
-def _conclusion(spec: "TrainingPipelineSpec", partition: str, outlook: Outlook) -> list[str]:
+def _conclusion(
+    spec: "TrainingPipelineSpec", partition: str, outlook: Outlook, by_hand: Sequence[str]
+) -> list[str]:
     launch = f"ml-assets launch {spec.name} {partition}"
     if len(outlook.window) < spec.window.total:
         return [
@@ -122,7 +130,7 @@ def _conclusion(spec: "TrainingPipelineSpec", partition: str, outlook: Outlook) 
         return [
             "It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is",
             "missing, in order, and the model after it. By hand, in this order:",
-            f"  ml-assets launch TABLE FIRST..LAST   for each table above, then   {launch}",
+            *(f"  {command}" for command in (*by_hand, launch)),
         ]
     if outlook.stale and spec.stale == "refuse":
         return ["It would refuse what is stale: materialize those partitions again."]
@@ -144,10 +152,10 @@ def _key(table: str) -> "dg.AssetKey":
     return dg.AssetKey(table.split("/"))
 
 
-def _spans(keys: Sequence[str], partitions: "dg.PartitionsDefinition | None") -> str:
-    """`2013-01-01..2013-01-05 (5)`, several spans joined."""
+def _spans(keys: Sequence[str], partitions: "dg.PartitionsDefinition | None") -> list[list[str]]:
+    """Runs of neighbouring keys; none for a table without partitions."""
     if partitions is None:
-        return "the whole table"
+        return []
     order = {key: i for i, key in enumerate(partitions.get_partition_keys())}
     spans: list[list[str]] = []
     for key in keys:
@@ -155,8 +163,12 @@ def _spans(keys: Sequence[str], partitions: "dg.PartitionsDefinition | None") ->
             spans[-1].append(key)
         else:
             spans.append([key])
-    return ", ".join(_span(span) for span in spans)
+    return spans
 
 
-def _span(keys: Sequence[str]) -> str:
-    return keys[0] if len(keys) == 1 else f"{keys[0]}..{keys[-1]} ({len(keys)})"
+def _typed(span: Sequence[str]) -> str:
+    return span[0] if len(span) == 1 else f"{span[0]}..{span[-1]}"
+
+
+def _named(span: Sequence[str]) -> str:
+    return span[0] if len(span) == 1 else f"{_typed(span)} ({len(span)})"
