@@ -118,8 +118,8 @@ class MetricSink:
     where `deliver` raises a `TrackerError` it stays, and is tried again after a growing pause. So a hung
     or absent tracker costs nothing and loses nothing; a killed process loses at most the last half second.
 
-    `seen` is metric → last step the tracker already has: a resumed training repeats the steps since its
-    checkpoint, and those are not stored twice.
+    `seen` is metric → last step the tracker already has. A metric's steps only go up: a training that goes on
+    from a checkpoint repeats the steps since, and those are not stored twice.
     """
 
     def __init__(
@@ -142,10 +142,15 @@ class MetricSink:
         self._thread = threading.Thread(target=self._work, name="metric-sink", daemon=True)
         self._thread.start()
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Take the metrics of one step; returns in about a microsecond whatever the tracker does."""
+    def log(self, values: Mapping[str, float], step: int, at: float | None = None) -> None:
+        """Take the metrics of one step; returns in about a microsecond whatever the tracker does.
+
+        `at` is when they were measured, in seconds since the epoch (UTC), now if not given. The tracker keeps
+        a point that comes again with the same time once, whoever sends it.
+        """
+        time_ns = time.time_ns() if at is None else int(at * 1e9)
         # A deque's append is atomic and never waits, so the hot path takes no lock.
-        self._queue.append(([(name, float(value)) for name, value in values.items()], step, time.time_ns()))
+        self._queue.append(([(name, float(value)) for name, value in values.items()], step, time_ns))
 
     def close(self, timeout: float = 10.0) -> bool:
         """One last try of at most `timeout` seconds. True: all delivered. False: the rest is in the spool."""
@@ -186,9 +191,7 @@ class MetricSink:
         points: list[Point] = []
         for _ in range(len(self._queue)):
             values, step, time_ns = self._queue.popleft()
-            points += [
-                Point(name, value, step, time_ns // 1_000_000)
-                for name, value in values
-                if step > self._seen.get(name, -1)
-            ]
+            new = [(name, value) for name, value in values if step > self._seen.get(name, -1)]
+            points += [Point(name, value, step, time_ns // 1_000_000) for name, value in new]
+            self._seen.update(dict.fromkeys((name for name, _ in new), step))
         return points

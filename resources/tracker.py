@@ -253,9 +253,9 @@ class TrackedRun:
         self._spool = spool
         self._sink = MetricSink(lambda points: tracker.deliver(run_id, points), spool, seen)
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int, at: float | None = None) -> None:
         """Take the metrics of one step; never waits (`MetricSink.log`)."""
-        self._sink.log(values, step)
+        self._sink.log(values, step, at)
 
     def finish(self, status: Status) -> None:
         """Deliver and end. To be called once; `with` does it."""

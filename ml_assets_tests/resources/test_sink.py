@@ -125,6 +125,18 @@ def test_steps_the_tracker_has_are_not_sent_again(spool: Spool) -> None:
     ]  # fmt: skip
 
 
+def test_steps_that_are_trained_again_are_stored_as_they_were_first(spool: Spool) -> None:
+    receiver = Receiver()
+    sink = MetricSink(receiver, spool, interval=0.01)
+    for at, step in enumerate((10, 20, 30, 20, 30, 40)):  # a rank died after 30: on from the checkpoint of 10
+        sink.log({"loss": float(at)}, step, at=float(at))
+        receiver.wait_for(tries=1)
+    assert sink.close()
+    assert [(p.step, p.value, p.time_ms) for p in receiver.points] == [
+        (10, 0.0, 0), (20, 1.0, 1000), (30, 2.0, 2000), (40, 5.0, 5000),
+    ]  # fmt: skip
+
+
 def test_a_value_that_is_no_number_is_refused_where_it_is_logged(spool: Spool) -> None:
     sink = MetricSink(Receiver(), spool)
     with pytest.raises(ValueError, match="could not convert"):

@@ -119,6 +119,14 @@ def test_starting_at_once_gives_one_run(tracker: Tracker) -> None:
     assert run.info.status == "FINISHED"
 
 
+def test_two_processes_that_tell_of_the_same_training_store_each_point_once(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as leads, tracker.start(FACTS) as follows:
+        for step in range(1, 21):
+            leads.log({"loss": 1 / step}, step, at=1e9 + step)
+            follows.log({"loss": 1 / step}, step, at=1e9 + step)
+    assert _steps(tracker, leads.run_id, "loss") == list(range(1, 21))
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

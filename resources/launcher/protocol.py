@@ -44,6 +44,16 @@ EVENTS = "events.jsonl"
 """In a job's folder: every event of every attempt, as lines."""
 
 
+def read_events(folder: Path) -> list[TrainingEvent]:
+    """The events of a job so far, of every attempt, in order; none before the first attempt.
+
+    After a restart a step may have been told twice.
+    """
+    path = folder / EVENTS
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [event for event in map(TrainingEvent.from_line, lines) if event is not None]
+
+
 class TrainingLauncher(Protocol):
     """Runs jobs. A finished job of the same fingerprint is returned without running anything."""
 

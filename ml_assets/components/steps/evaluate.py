@@ -16,7 +16,7 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import EVENTS, TrainingEvent
+from resources.launcher.protocol import TrainingEvent, read_events
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -183,9 +183,8 @@ def _loss_curve(folder: Path, result: TrainingResult) -> "LossCurve":
     """From the events the job left in its folder, so that a finished job that was found again has one too."""
     from ml_assets.evaluation.result import LossCurve
 
-    lines = (folder / EVENTS).read_text().splitlines()
     # By step: after a restart a step may have been told twice.
-    events = {(event.kind, event.step): event for line in lines if (event := TrainingEvent.from_line(line))}
+    events = {(event.kind, event.step): event for event in read_events(folder)}
     return LossCurve(
         training=_points(events.values(), "metrics", "loss"),
         validation=_points(events.values(), "epoch", "validation_loss"),

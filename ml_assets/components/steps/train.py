@@ -1,7 +1,7 @@
 """Step 3: launch the job, show its metrics while it runs, and wait for its result."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dagster as dg
@@ -12,12 +12,14 @@ from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent
+from resources.launcher.protocol import TrainingEvent, read_events
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
 OBSERVE_EVERY_SECONDS = 1.0
 """Each observation is a row in Dagster's event log; the tracker gets every point."""
+_MEASURING = ("metrics", "epoch")
+"""Kinds of events whose numbers are metrics."""
 
 
 def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
@@ -37,6 +39,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
             folder = platform.settings.artifacts_folder / "training" / job.model / job.fingerprint[:16]
             with platform.tracker.start(tracking_facts(spec, platform, job, snapshot)) as tracked:
                 report = LiveReport(context, checkpoint, tracked)
+                report.catch_up(read_events(folder))
                 result = platform.launcher.run(job, folder, report.event, context.log.info)
             facts = {"fingerprint": job.fingerprint, "folder": str(folder), "mlflow_run": tracked.run_id}
             return dg.Output(
@@ -64,12 +67,19 @@ class LiveReport:
         self.events = 0
         """How many there were; none where the job was found finished."""
 
+    def catch_up(self, events: Iterable[TrainingEvent]) -> None:
+        """Give the tracker what earlier runs of this job were told; it keeps each point once. A run that was
+        killed may not have come to pass on the last ones."""
+        for event in events:
+            if event.kind in _MEASURING:
+                self._tracked.log(_numbers(event), event.step, event.time)
+
     def event(self, event: TrainingEvent) -> None:
         """Called by the launcher for each event of the workers."""
         self.events += 1
-        numbers = {name: float(v) for name, v in event.values.items() if isinstance(v, int | float)}
-        if event.kind in ("metrics", "epoch"):
-            self._tracked.log(numbers, event.step)
+        numbers = _numbers(event)
+        if event.kind in _MEASURING:
+            self._tracked.log(numbers, event.step, event.time)
         if event.kind in ("resumed", "checkpoint", "started"):
             self._context.log.info(f"{event.kind} at step {event.step}")
         is_due = event.kind == "metrics" and time.monotonic() - self._observed_at >= OBSERVE_EVERY_SECONDS
@@ -82,6 +92,10 @@ class LiveReport:
                     metadata={"step": event.step, **numbers},
                 )
             )
+
+
+def _numbers(event: TrainingEvent) -> dict[str, float]:
+    return {name: float(v) for name, v in event.values.items() if isinstance(v, int | float)}
 
 
 def tracking_facts(
