@@ -6,6 +6,7 @@ Here: the frame around the loop. Not here: starting ranks (torchrun), the loop i
 import logging
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ml_assets.training.attempts import record_attempt
@@ -17,27 +18,40 @@ from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import prepare
 from ml_assets.training.stop import StopRequest, end_with_parent
 from resources.launcher.errors import TrainingFailed
-from resources.launcher.job import TrainingJob
+from resources.launcher.job import ExitCode, TrainingJob
+
+log = logging.getLogger(__name__)
 
 
 def main(job_file: str, folder: str) -> None:
-    """Train the job in `job_file` as one of torchrun's ranks; ends the process with an `ExitCode`.
-
-    Errors that are no `TrainingFailed` go through to torchrun, which ends the other ranks; such an attempt
-    is made again.
-    """
+    """Train the job in `job_file` as one of torchrun's ranks; ends the process where it fails (`ExitCode`, or
+    1 for what may go better in another attempt)."""
     end_with_parent()
     stop = StopRequest()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    code = _outcome(job_file, Path(folder), stop)
+    if code:
+        with suppress(OSError):
+            sys.stdout.flush()
+        # Not `sys.exit`: after the death of another rank, taking the process group down can wait for it until
+        # the timeout of a collective, and the next attempt waits too.
+        os._exit(code)
+
+
+def _outcome(job_file: str, folder: Path, stop: StopRequest) -> int:
     try:
         job = TrainingJob.from_json(Path(job_file).read_text())
         with join_group(job.settings.workers) as group:
-            _train(job, Path(folder), group, stop)
+            _train(job, folder, group, stop)
     except TrainingFailed as error:
         emit("failed", 0, error=type(error).__name__, message=str(error))
-        sys.exit(error.exit_code or 1)
+        return error.exit_code or 1
     except PeerFailed as error:
-        sys.exit(error.code)
+        return error.code
+    except Exception:
+        log.exception("this rank failed")
+        return 1
+    return ExitCode.DONE
 
 
 def _train(job: TrainingJob, folder: Path, group: Group, stop: StopRequest) -> None:

@@ -103,7 +103,8 @@ def join_group(workers: int) -> Generator[Group]:
     """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
 
     A rank uses its own GPU where each rank of this machine has one, else one CPU thread. Raises
-    `BadConfiguration` where torchrun started another number of ranks than `workers`.
+    `BadConfiguration` where torchrun started another number of ranks than `workers`. After an error the group
+    is left as it is: the process has to end.
     """
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks
@@ -113,13 +114,11 @@ def join_group(workers: int) -> Generator[Group]:
     torch.set_num_threads(1)  # another number of threads adds up in another order: other bits
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
-    try:
-        group = Group(rank=distributed.get_rank(), world_size=distributed.get_world_size(), device=device)
-        if group.world_size != workers:
-            raise BadConfiguration(
-                f"{group.world_size} ranks were started for {workers} workers: start a job by its launcher"
-            )
-        yield group
-        distributed.barrier()  # nobody leaves, and takes connections along, while another still needs them
-    finally:
-        distributed.destroy_process_group()
+    group = Group(rank=distributed.get_rank(), world_size=distributed.get_world_size(), device=device)
+    if group.world_size != workers:
+        raise BadConfiguration(
+            f"{group.world_size} ranks were started for {workers} workers: start a job by its launcher"
+        )
+    yield group
+    distributed.barrier()  # nobody leaves, and takes connections along, while another still needs them
+    distributed.destroy_process_group()

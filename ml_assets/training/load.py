@@ -46,6 +46,8 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
         ) from error
     if not isinstance(core, nn.Module):
         raise BadConfiguration(f"{job.model_function} returned {type(core).__name__}, not a torch.nn.Module")
+    if not any(parameter.requires_grad for parameter in core.parameters()):
+        raise BadConfiguration(f"the model of {job.model_function} has nothing to train")
     model = FullModel(inputs, core)
     _check_output(job, model, inputs)
     return model

@@ -70,7 +70,8 @@ def _run_agent(job: TrainingJob, job_file: str, folder: str) -> int:
     try:
         elastic_launch(config, entry.main)(job_file, folder)
     except ChildFailedError as error:
-        return error.get_first_failure()[1].exitcode
+        code = error.get_first_failure()[1].exitcode
+        return code if code >= 0 else 128 - code  # as a shell says it: 137 for SIGKILL
     except SignalException:  # the ranks got it, and time to save
         return ExitCode.PREEMPTED
     return ExitCode.DONE

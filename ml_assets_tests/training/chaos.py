@@ -41,12 +41,13 @@ def train_through_kills(
     The job needs a budget of more attempts than that. Returns what it came to, and who was killed when.
     """
     draw = random.Random(seed)
+    victims = draw.sample(VICTIMS, len(VICTIMS))  # in turn, so that a few rounds meet all of them
     (folder / "asked.json").write_text(job.to_json())
     done: list[Kill] = []
     launcher = _start_launcher(folder)
     try:
-        for _ in range(kills):
-            victim = draw.choice(VICTIMS)
+        for i in range(kills):
+            victim = victims[i % len(victims)]
             _wait_for_moment(folder, launcher, draw)
             if launcher.poll() is not None:
                 break  # finished before the last kills came

@@ -41,6 +41,11 @@ def two_columns(inputs: InputSpec) -> nn.Module:
     return nn.Bilinear(len(inputs.numeric), len(inputs.categorical), 2)
 
 
+def no_parameters(inputs: InputSpec) -> nn.Module:
+    """Gives a model without anything to learn."""
+    return nn.Identity(len(inputs.numeric))
+
+
 def no_module(inputs: InputSpec) -> str:
     """Gives something that is no model."""
     return f"{len(inputs.numeric)} columns"

@@ -174,10 +174,13 @@ def test_a_cancelled_run_saves_a_killed_launcher_leaves_nobody_and_another_takes
     (tmp_path / "job.json").write_text(job.to_json())
     other = subprocess.Popen([sys.executable, "-c", _LAUNCH, str(tmp_path)])
 
+    killed_at: list[int] = []
+
     def kill_launcher(_: Watcher, event: TrainingEvent) -> None:
-        if event.kind == "metrics" and event.step >= 60 and other.returncode is None:
+        if event.kind == "metrics" and event.step >= 45 and not killed_at:
             other.kill()
             other.wait()
+            killed_at.append(event.step)
 
     twin = Watcher(kill_launcher)
     while not any(event.kind == "resumed" for event in _events_of(tmp_path)):  # else the twin would be first
@@ -187,6 +190,7 @@ def test_a_cancelled_run_saves_a_killed_launcher_leaves_nobody_and_another_takes
     assert other.returncode == -signal.SIGKILL
     assert twin.kinds().count("started") == 3  # it followed the others' events, then its own
     assert result.attempts == 3
+    assert result.resumed_from_steps[1] >= killed_at[0]  # the ranks saved although nobody listened
     assert result.weights_sha256 == expected.weights_sha256
     assert_each_row_once_per_epoch(tmp_path, snapshot, job)
     assert alive(twin.pids) == []
