@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from ml_assets.components.declarations import in_one_line, require_declared_inputs
+from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.sensors import build_missing_upstream
 from resources.platform import Platform
 from resources.settings import Settings
@@ -20,7 +20,7 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
     """
     with in_one_line():
         pipelines = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
-    require_declared_inputs(pipelines)
+    require_consistent(pipelines)
     return dg.Definitions.merge(
         pipelines,
         dg.Definitions(

@@ -1,11 +1,13 @@
 """What is wrong with a `defs.yaml`, one line each: file, line, key, and the nearest right word.
 
 Here: turning what pydantic, the YAML reader and Dagster raise while the files are read into such lines, and
-looking for inputs that nothing declares. Not here: the rules themselves, which are the sections'.
+what only all files together show: names used twice, inputs that nothing declares. Not here: the rules of one
+section, which are its own.
 """
 
 import importlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -40,19 +42,69 @@ def in_one_line(defs_folder: Path = DEFS) -> Iterator[None]:
         raise
 
 
-def require_declared_inputs(defs: dg.Definitions) -> None:
-    """`DeclarationRefused` where an asset reads a table that no component declares."""
+def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
+    """`DeclarationRefused` where components do not fit together.
+
+    Two have one name; one reads a table that none declares, that is cut in other partitions, or that begins later.
+    """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
-    declared = {key.to_user_string() for asset in assets for key in asset.keys}
-    lines: list[str] = []
+    by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
+    lines = list(_declared_twice(assets, defs_folder))
     for asset in assets:
-        reader = "/".join(sorted(key.to_user_string() for key in asset.keys)[0].split("/")[:2])
-        for key in sorted(asset.dependency_keys, key=lambda one: one.path):
-            name = key.to_user_string()
-            if name not in declared:
-                lines.append(f"{reader} reads '{name}', which no defs.yaml declares{_hint(name, declared)}")
+        for read in sorted(key.to_user_string() for key in asset.dependency_keys):
+            at = ", ".join(_places(rf".*\btable:\s*{read}\b", defs_folder))
+            if read not in by_key:
+                lines.append(f"{at}: no defs.yaml declares '{read}'{_hint(read, by_key)}")
+            elif why := _misfit(asset.partitions_def, by_key[read].partitions_def):
+                lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
     if lines:
-        raise DeclarationRefused("\n".join(lines))
+        raise DeclarationRefused("\n".join(dict.fromkeys(lines)))
+
+
+def _declared_twice(assets: Sequence[dg.AssetsDefinition], defs_folder: Path) -> Iterator[str]:
+    for name, times in Counter(_who(asset) for asset in assets).items():
+        if times > 1:
+            at = _places(rf"\s+name:\s*{name.rpartition('/')[2]}\s*(#.*)?$", defs_folder)
+            files = dict.fromkeys(place.rpartition(":")[0] for place in at)
+            yield f"{', '.join(files)}: '{name}' is declared {times} times; every name belongs to one component"
+
+
+def _who(asset: dg.AssetsDefinition) -> str:
+    """A table's id; of a model's assets, the model's name."""
+    first, *rest = min(asset.keys).path
+    return "/".join([first, *rest]) if first in ("datasets", "features") else first
+
+
+def _misfit(
+    own: dg.PartitionsDefinition | None, read: dg.PartitionsDefinition | None
+) -> tuple[str, str] | None:
+    """What is said of a reader and of what it reads where their partitions do not fit; those without always do."""
+    if not isinstance(own, dg.TimeWindowPartitionsDefinition):
+        return None
+    if not isinstance(read, dg.TimeWindowPartitionsDefinition):
+        return None
+    if own.schedule_type != read.schedule_type:
+        return f"is {_cadence(own)}", f"is {_cadence(read)}: give both one cadence"
+    if own.start < read.start:
+        return (
+            f"begins {own.start:%Y-%m-%d}",
+            f"begins {read.start:%Y-%m-%d}: begin no earlier than what is read",
+        )
+    return None
+
+
+def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> str:
+    return partitions.schedule_type.value.lower() if partitions.schedule_type else partitions.cron_schedule
+
+
+def _places(line: str, defs_folder: Path) -> list[str]:
+    """`file:line` of every line of a `defs.yaml` that matches."""
+    return [
+        f"{_short(str(file))}:{number}"
+        for file in sorted(defs_folder.rglob("defs.yaml"))
+        for number, text in enumerate(file.read_text().splitlines(), start=1)
+        if re.match(line, text)
+    ]
 
 
 def _explain(error: BaseException, defs_folder: Path) -> list[str]:
