@@ -23,7 +23,7 @@ ui: setup ## Dagster's pages and daemon together, on loopback
 	@$(BIN)/ml-assets ui $(ARGS)
 
 test: setup ## every test that needs no server (ARGS="-k words" for some)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-chaos: setup ## thirty rounds of ending processes at random moments
 	$(BIN)/pytest -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)

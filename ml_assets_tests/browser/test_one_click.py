@@ -19,7 +19,7 @@ from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.pages import Launch, Pages
 from ml_assets_tests.browser.server import running_ui
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 MODEL = "store_demand/registered_model"
 READY_WEEK = "2024-01-01"

@@ -24,7 +24,7 @@ from resources.launcher.job import TrainingResult
 from resources.platform import Platform
 from resources.settings import Settings
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600), pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 SALES = ("datasets/sales", "2023-01-02..2024-01-01")
 FEATURES = ("features/sales_features", "2023-01-30..2024-01-01")
