@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
-from ml_assets.components.declarations import DeclarationRefused, in_one_line, require_declared_inputs
+from ml_assets.components.declarations import DeclarationRefused, in_one_line, require_consistent
 
 ROOT = Path(__file__).parents[2]
 DECLARED = (ROOT / "ml_assets" / "defs" / "store_demand" / "defs.yaml").read_text()
@@ -18,7 +18,7 @@ def _load(text: str) -> None:
         folder.mkdir()
         (folder / "defs.yaml").write_text(text)
         with in_one_line(sandbox.defs_folder_path), sandbox.build_component_tree() as tree:
-            require_declared_inputs(tree.build_defs())
+            require_consistent(tree.build_defs(), sandbox.defs_folder_path)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,18 @@ def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, 
     with pytest.raises(DeclarationRefused) as refused:
         _load(DECLARED.replace(right, wrong, 1))
     assert said in str(refused.value).splitlines()[0]
+
+
+def test_a_name_that_is_used_twice_is_refused() -> None:
+    dataset = DECLARED.partition("---")[0]
+    with pytest.raises(DeclarationRefused, match="'datasets/sales' is declared 2 times"):
+        _load(f"{DECLARED}---\n{dataset}")
+
+
+def test_features_cut_in_other_partitions_than_their_input_are_refused() -> None:
+    first, features, *rest = DECLARED.split("---")
+    with pytest.raises(DeclarationRefused, match="reads datasets/sales, which "):
+        _load("---".join([first, features.replace("cadence: weekly", "cadence: daily"), *rest]))
 
 
 def test_the_declarations_of_this_project_load() -> None:

@@ -1,0 +1,47 @@
+"""Terminals over an empty home and over one where `store_demand` is ready, and a source that can be spoiled."""
+
+import shutil
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from ml_assets.defs.store_demand import source
+from ml_assets_tests.cli.terminal import Terminal
+
+WEEK = "2024-01-01"
+TRAINED_WEEK = "2024-01-08"
+"""Partitions of `store_demand` whose windows the shop's tables fill; one test module trains the second."""
+HONEST = source.read_sales
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """Over an empty home."""
+    return Terminal(tmp_path / "home")
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Terminal:
+    """Over a home with all weeks that `store_demand` needs at both weeks."""
+    home = tmp_path_factory.mktemp("shop")
+    shutil.copy(_empty_tracker, home / "mlflow.db")
+    terminal = Terminal(home)
+    for table, first in (("datasets/sales", "2023-01-09"), ("features/sales_features", "2023-02-06")):
+        said = terminal("launch", table, f"{first}..{TRAINED_WEEK}")
+        assert said.status == 0, said.err
+    return terminal
+
+
+@pytest.fixture
+def chain(monkeypatch: pytest.MonkeyPatch) -> dict[str, pl.Expr]:
+    """The shop chain's system: week → expression for its units, where a test makes it report wrongly."""
+    wrong: dict[str, pl.Expr] = {}
+
+    def read_sales(week: date) -> pl.DataFrame:
+        rows = HONEST(week)
+        return rows.with_columns(wrong[week.isoformat()]) if week.isoformat() in wrong else rows
+
+    monkeypatch.setattr(source, "read_sales", read_sales)
+    return wrong

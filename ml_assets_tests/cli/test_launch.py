@@ -1,0 +1,99 @@
+"""`ml-assets launch` materializes a table or a whole model, and says what came of it and what to type next."""
+
+import polars as pl
+import pytest
+
+from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
+from ml_assets_tests.cli.terminal import Said, Terminal
+
+pytestmark = pytest.mark.xdist_group("a shop")
+
+
+@pytest.fixture(scope="module")
+def trained(shop: Terminal) -> Said:
+    """What the terminal said when the model was trained."""
+    return shop("launch", "store_demand", TRAINED_WEEK)
+
+
+def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
+    assert trained.status == 0, trained.err
+    assert f"store_demand {TRAINED_WEEK}: 4 materializations" in trained.out
+    said = {line.split(":")[0].strip(): line for line in trained.out.splitlines()}
+    assert "verdict blessed, rmse " in said["store_demand/evaluation"]
+    assert "version 1" in said["store_demand/registered_model"]
+    assert "ml-assets promote store_demand 1 --reason" in trained.out
+
+
+def test_the_plan_knows_that_it_was_trained(shop: Terminal, trained: Said) -> None:
+    assert "It has been trained and evaluated before" in shop("plan", "store_demand", TRAINED_WEEK).out
+
+
+def test_promoting_names_author_and_reason_and_the_log_keeps_them(shop: Terminal, trained: Said) -> None:
+    assert "was ever in production" in shop("promote", "store_demand", "--log").err
+    promoted = shop("promote", "store_demand", "--reason", "better than guessing")
+    assert promoted.status == 0
+    assert "store_demand version 1 is in production" in promoted.out
+    assert "models:/store_demand@production" in promoted.out
+    assert "version 1  by ada: better than guessing" in shop("promote", "store_demand", "--log").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("store_demand",), "add --reason"),
+        (("store_demand", "7", "--reason", "why not"), "has no version 7; it has 1 (1.0.0)"),
+        (("store_deman", "--reason", "why not"), "store_deman has no blessed version"),
+    ],
+)
+def test_promotions_that_cannot_be_are_refused_in_a_sentence(
+    shop: Terminal, trained: Said, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = shop("promote", *arguments)
+    assert refused.status == 1
+    assert said in refused.err
+    assert "Traceback" not in refused.err
+
+
+@pytest.mark.parametrize(
+    ("target", "partitions", "said"),
+    [
+        ("datasets/sale", WEEK, "no asset is named 'datasets/sale'; tables are: datasets/airlines, "),
+        ("store_deman", WEEK, "there are: flight_delay, flight_delay_nightly, store_demand"),
+        ("datasets/sales", "2024-01-02", "the one before it is '2024-01-01'"),
+        ("datasets/sales", f"{WEEK}..2023-12-25", "ends before it begins"),
+        ("datasets/sales", "", "name one, or a range FIRST..LAST"),
+        ("datasets/airports", WEEK, f"has no partitions: leave out '{WEEK}'"),
+        (
+            "store_demand",
+            f"{WEEK}..2024-01-08",
+            "one partition at a time: ml-assets launch store_demand 2024-01-08",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_what_does(
+    terminal: Terminal, target: str, partitions: str, said: str
+) -> None:
+    refused = terminal("launch", target, *([partitions] if partitions else []))
+    assert refused.status == 1
+    assert said in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_a_refused_run_is_one_sentence_and_status_1(terminal: Terminal) -> None:
+    refused = terminal("launch", "features/sales_features", "2023-02-06")
+    assert refused.status == 1
+    assert refused.err.startswith("Error: features/sales_features: features/sales_features refuses to build")
+    assert "datasets/sales 2023-01-09 is missing" in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_an_accepted_week_is_built_on(terminal: Terminal, chain: dict[str, pl.Expr]) -> None:
+    chain["2023-01-02"] = pl.lit(-1, pl.Int32).alias("units")
+    rejected = terminal("launch", "datasets/sales", "2023-01-02")
+    assert rejected.status == 1
+    assert "ml-assets accept datasets/sales 2023-01-02 --reason" in rejected.err
+    assert terminal("accept", "datasets/sales", "2023-01-02").status == 2
+
+    accepted = terminal("accept", "datasets/sales", "2023-01-02", "--reason", "returns, not sales")
+    assert accepted.out.startswith("datasets/sales 2023-01-02 is accepted by ada: returns, not sales")
+    assert terminal("accept", "datasets/sales", "2023-01-09", "--reason", "unseen").status == 1

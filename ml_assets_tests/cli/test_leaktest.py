@@ -1,0 +1,52 @@
+"""`ml-assets leaktest` finds a column that knows the future, by exit status and by name."""
+
+from collections.abc import Mapping
+from datetime import date
+
+import polars as pl
+import pytest
+
+from ml_assets.defs.store_demand import features
+from ml_assets_tests.cli.terminal import Terminal
+
+pytestmark = pytest.mark.xdist_group("a shop")
+
+HONEST = features.sales_features
+
+
+def test_honest_features_pass(shop: Terminal) -> None:
+    said = shop("leaktest", "features/sales_features")
+    assert said.status == 0
+    assert said.out.startswith("no leak: ")
+
+
+def test_a_feature_that_knows_the_weeks_own_sales_is_named(
+    shop: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaking(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        return HONEST(inputs, first, last).with_columns(pl.col("units").alias("units_1w"))
+
+    monkeypatch.setattr(features, "sales_features", leaking)
+    said = shop("leaktest", "features/sales_features")
+    assert said.status == 1
+    assert said.out.startswith("units_1w knows what happened after ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("features/nothing",), "there are: flight_departures, sales_features"),
+        (
+            ("features/sales_features", "--first", "2030-01-07"),
+            "no partition of features/sales_features between",
+        ),
+        (("features/sales_features", "--cuts", "0"), "0 is not in the range x>=1"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused_in_a_sentence(
+    shop: Terminal, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = shop("leaktest", *arguments)
+    assert refused.status in (1, 2)
+    assert said in refused.err
+    assert "Traceback" not in refused.err

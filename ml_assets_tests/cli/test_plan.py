@@ -1,0 +1,86 @@
+"""`ml-assets plan` says what a run would do or lack, and changes nothing."""
+
+import polars as pl
+import pytest
+
+from ml_assets_tests.cli.conftest import WEEK
+from ml_assets_tests.cli.terminal import Terminal
+
+pytestmark = pytest.mark.xdist_group("a shop")
+
+SALES, FEATURES = "datasets/sales", "features/sales_features"
+
+
+def test_an_empty_home_lacks_everything_down_to_the_source(terminal: Terminal) -> None:
+    said = terminal("plan", "store_demand", WEEK)
+    assert said.status == 0
+    assert f"reads 48 partitions of {FEATURES}, 2023-02-06 to {WEEK}" in said.out
+    lines = said.out.splitlines()
+    assert f"  missing   {SALES}: 2023-01-09..{WEEK} (52)" in lines
+    assert lines.index(f"  missing   {SALES}: 2023-01-09..{WEEK} (52)") < lines.index(
+        f"  missing   {FEATURES}: 2023-02-06..{WEEK} (48)"
+    )
+    assert "It would refuse" in said.out
+    assert "build_missing_upstream" in said.out
+
+
+def test_a_whole_window_would_run_the_five_steps(shop: Terminal) -> None:
+    said = shop("plan", "store_demand", WEEK)
+    assert "missing" not in said.out
+    assert (
+        "It would run validate_inputs → snapshot → train (2 processes, up to 30 epochs) → evaluate"
+        in said.out
+    )
+    assert f"ml-assets launch store_demand {WEEK}" in said.out
+
+
+def test_a_later_week_lacks_what_came_since(shop: Terminal) -> None:
+    said = shop("plan", "store_demand", "2024-01-22")
+    assert f"  missing   {SALES}: 2024-01-15..2024-01-22 (2)" in said.out
+    assert f"  missing   {FEATURES}: 2024-01-15..2024-01-22 (2)" in said.out
+
+
+def test_a_week_rejected_at_its_source_is_named_as_rejected_not_as_missing(
+    shop: Terminal, chain: dict[str, pl.Expr]
+) -> None:
+    chain["2024-01-15"] = -pl.col("units")
+    assert shop("launch", SALES, "2024-01-15").status == 1
+    said = shop("plan", "store_demand", "2024-01-15")
+    assert f"  rejected  {SALES} 2024-01-15: out_of_range in units" in said.out
+    assert f"  missing   {SALES}" not in said.out
+    assert "mend the sources of what is rejected" in said.out
+
+    chain.clear()
+    assert shop("launch", SALES, "2024-01-15").status == 0
+    assert "rejected" not in shop("plan", "store_demand", "2024-01-15").out
+
+
+def test_features_of_a_week_that_was_corrected_are_stale(shop: Terminal, chain: dict[str, pl.Expr]) -> None:
+    chain["2023-10-02"] = pl.col("units") + 1
+    assert shop("launch", SALES, "2023-10-02").status == 0
+    said = shop("plan", "store_demand", WEEK)
+    # The week itself, and four that look back on it.
+    assert said.out.count("  stale     ") == 5
+    assert f"  stale     {FEATURES} 2023-10-30: {SALES} 2023-10-02 changed" in said.out
+    assert "It would run" in said.out
+    chain.clear()
+    assert shop("launch", SALES, "2023-10-02").status == 0
+    assert "stale" not in shop("plan", "store_demand", WEEK).out
+
+
+@pytest.mark.parametrize(
+    ("model", "partition", "said"),
+    [
+        ("store_deman", WEEK, "there are: flight_delay, flight_delay_nightly, store_demand"),
+        ("store_demand", "2024-01-02", "they go from 2024-01-01 to 2024-06-24; the one before it is '2024-01-01'"),
+        ("store_demand", "yesterday", "no partition 'yesterday'"),
+        ("store_demand", "2024-01-01..2024-01-08", "one partition at a time"),
+    ],
+)  # fmt: skip
+def test_what_does_not_exist_is_refused_with_what_does(
+    terminal: Terminal, model: str, partition: str, said: str
+) -> None:
+    refused = terminal("plan", model, partition)
+    assert refused.status == 1
+    assert said in refused.err
+    assert "Traceback" not in refused.err

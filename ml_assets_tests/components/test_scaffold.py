@@ -1,0 +1,190 @@
+"""What `dg scaffold defs` writes loads, keeps no secret of the future, trains, and survives a typo with one line."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+import click
+import dagster as dg
+import pytest
+from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
+
+from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
+from ml_assets.components.base import SpecComponent
+from ml_assets.components.declarations import require_consistent
+from ml_assets.components.imports import resolve_function
+from ml_assets.features.leaktest import leak_test
+from ml_assets_tests.components.world import World, key_of, materialized
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+FIRST, LAST = "2024-01-29", "2024-03-24"
+"""Eight weeks of the synthetic source: a window of 49 days, and a week before it."""
+STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    """A project with an empty defs folder."""
+    with create_defs_folder_sandbox() as made:
+        yield made
+
+
+@contextmanager
+def loaded(sandbox: DefsFolderSandbox) -> Iterator[list[SpecComponent]]:
+    """The components of the sandbox, their modules importable here and in training's processes."""
+    with sandbox.build_component_tree() as tree:
+        require_consistent(tree.build_defs(), sandbox.defs_folder_path)
+        yield list(tree.get_all_components(SpecComponent))
+
+
+def spec_of(components: list[SpecComponent], of_type: type[SpecComponent]):
+    """The specification of the only component of a type."""
+    (found,) = [one for one in components if isinstance(one, of_type)]
+    return found.spec
+
+
+def test_a_scaffolded_pipeline_trains_unchanged_and_registers_a_version(
+    sandbox: DefsFolderSandbox, tmp_path: Path, _empty_tracker: Path
+) -> None:
+    sandbox.scaffold_component(TrainingPipeline, "bike_trips")
+    shutil.copy(_empty_tracker, tmp_path / "mlflow.db")
+    with loaded(sandbox) as components:
+        world = World(tmp_path, components)
+        for table in ("datasets/bike_trips", "features/bike_trips"):
+            assert world.run(table, partition=FIRST, last=LAST).success
+        trained = world.run(*(f"bike_trips/{stage}" for stage in STAGES), partition=LAST)
+    assert trained.success
+    evaluation = materialized(trained, "bike_trips/evaluation")[LAST].metadata
+    assert evaluation["verdict"].value == "blessed"
+    assert evaluation["auc"].value > 0.65
+    assert materialized(trained, "bike_trips/registered_model")[LAST].metadata["version"].value == 1
+
+
+def test_scaffolded_features_pass_the_leakage_test(sandbox: DefsFolderSandbox) -> None:
+    sandbox.scaffold_component(TrainingPipeline, "bike_trips")
+    with loaded(sandbox) as components:
+        dataset, features = spec_of(components, Dataset), spec_of(components, FeatureTable)
+        read = resolve_function(dataset.source.function)
+        days = [date(2024, 1, day) for day in range(1, 21)]
+        import polars as pl
+
+        report = leak_test(
+            resolve_function(features.function),
+            {"datasets/bike_trips": pl.concat(read(day) for day in days)},
+            {section.table: section.known for section in features.inputs},
+            date(2024, 1, 9),
+            days[-1],
+            key=features.contract.key,
+            labels=features.labels,
+        )
+    assert report.ok, report.explain()
+    assert report.rows_compared > 1000
+
+
+def test_scaffolds_of_two_names_live_side_by_side(sandbox: DefsFolderSandbox) -> None:
+    for name in ("bike_trips", "shop/visits"):
+        sandbox.scaffold_component(TrainingPipeline, name)
+    sandbox.scaffold_component(Dataset, "parcels")
+    sandbox.scaffold_component(FeatureTable, "parcels_features")
+    sandbox.scaffold_component(FeatureTable, "other", scaffold_params={"input": "datasets/parcels"})
+    with loaded(sandbox) as components:
+        defs = World(sandbox.project_root, components).defs
+        dg.Definitions.validate_loadable(defs)
+        graph = defs.resolve_asset_graph()
+    assert {key_of("shop_visits/registered_model"), key_of("datasets/parcels")} <= graph.get_all_asset_keys()
+    for reader in ("features/parcels_features", "features/other"):
+        assert graph.get(key_of(reader)).parent_keys == {key_of("datasets/parcels")}
+
+
+@pytest.mark.parametrize("component", [Dataset, FeatureTable, TrainingPipeline])
+def test_scaffolded_modules_are_in_the_style_of_the_house(
+    sandbox: DefsFolderSandbox, component: type[SpecComponent]
+) -> None:
+    folder = sandbox.scaffold_component(component, "bike_trips")
+    for check in (["check"], ["format", "--check"]):
+        ruff = [
+            str(BIN / "ruff"),
+            *check,
+            "--no-cache",
+            "--config",
+            str(ROOT / "pyproject.toml"),
+            str(folder),
+        ]
+        done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_every_key_of_a_scaffolded_file_is_explained(sandbox: DefsFolderSandbox) -> None:
+    text = (sandbox.scaffold_component(TrainingPipeline, "bike_trips") / "defs.yaml").read_text()
+    explained = sum("#" in line for line in text.splitlines())
+    assert explained > 0.6 * len(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        pytest.param("bike-trips", "yaml", "try 'bike_trips'", id="dash"),
+        pytest.param("2trips", "yaml", "try 'my_2trips'", id="digit"),
+        pytest.param("bike_trips", "python", "leave --format out", id="format"),
+    ],
+)
+def test_what_cannot_be_scaffolded_is_refused_and_leaves_nothing(
+    sandbox: DefsFolderSandbox, name: str, how, said: str
+) -> None:
+    with pytest.raises(click.ClickException) as refused:
+        sandbox.scaffold_component(Dataset, name, scaffold_format=how)
+    assert said in refused.value.message
+    assert not (sandbox.defs_folder_path / name).exists()
+
+
+def test_a_person_scaffolds_checks_and_is_told_a_typo_in_one_line(tmp_path: Path) -> None:
+    for part in ("resources", "deployment"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "ml_assets",
+        tmp_path / "ml_assets",
+        ignore=shutil.ignore_patterns("__pycache__", "flights", "store_demand"),
+    )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    surroundings = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "ML_ASSETS_HOME": str(tmp_path / "home"),
+        "HOME": str(tmp_path),
+    }
+
+    def type_in(*line: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [str(BIN / line[0]), *line[1:]],
+            cwd=tmp_path,
+            env=surroundings,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = type_in("dg", "scaffold", "defs", "ml_assets.components.TrainingPipeline", "bike_trips")
+    assert status == 0, said
+    assert "ml-assets launch bike_trips 2024-03-31" in said
+    file = tmp_path / "ml_assets" / "defs" / "bike_trips" / "defs.yaml"
+    file.write_text(file.read_text().replace("epochs: 6", "epoch: 6"))
+    line = next(n for n, text in enumerate(file.read_text().splitlines(), start=1) if "epoch: 6" in text)
+    sentence = (
+        f"ml_assets/defs/bike_trips/defs.yaml:{line} attributes.training.epoch: "
+        "unknown key 'epoch': did you mean 'epochs'?"
+    )
+    assert type_in("ml-assets", "plan", "bike_trips", "2024-03-31") == (1, f"Error: {sentence}\n")
+    status, said = type_in("dg", "check", "defs", "--no-check-yaml")
+    assert status == 1
+    assert sentence in said
+    file.write_text(file.read_text().replace("epoch: 6", "epochs: 6"))
+    status, said = type_in("dg", "check", "defs")
+    assert status == 0, said
+    assert "All definitions loaded successfully" in said
