@@ -25,6 +25,8 @@ class UnstorableFrame(Exception):
 def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
     """`frame` sorted by `sort_key`, then by its other columns, so that row order carries nothing.
 
+    A negative zero becomes zero: the two compare equal, so no sort tells rows with them apart, but their
+    bytes differ.
     Columns of the sort key that are missing are passed over: a broken frame is kept as evidence too.
     """
     by = [c for c in sort_key if c in frame.columns]
@@ -34,6 +36,11 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
         raise UnstorableFrame(
             f"columns {', '.join(objects)} hold Python objects: cast them to a plain type in the source"
         )
+    frame = frame.with_columns(
+        pl.when(pl.col(c) == 0).then(pl.lit(0.0, dtype)).otherwise(pl.col(c)).alias(c)
+        for c, dtype in frame.schema.items()
+        if dtype.is_float()
+    )
     return frame.sort(by, maintain_order=True) if by else frame
 
 
