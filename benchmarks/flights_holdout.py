@@ -47,7 +47,8 @@ def main() -> int:
         job = demo_job(Path(name))
         seeds = SEEDS[:1] if arguments.quick else SEEDS
         by_seed = {
-            seed: holdout_figures(dataclasses.replace(job, seed=seed), Path(name) / f"seed-{seed}") for seed in seeds
+            seed: holdout_figures(dataclasses.replace(job, seed=seed), Path(name) / f"seed-{seed}")
+            for seed in seeds
         }
     results: list[Result] = []
     for metric, bar, sign in (("auc", 0.725, 1), ("logloss", 0.503, -1)):

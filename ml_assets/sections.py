@@ -28,7 +28,9 @@ def refuse_unknown_keys(title: str, value: Any, known: Iterable[str]) -> None:
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(legal)}"
         # A built-in error type: Dagster rebuilds the error with line numbers and knows no others.
         error = ValueError(f"unknown key '{key}': {hint}")
-        errors.append(InitErrorDetails(type="value_error", loc=(key,), input=value[key], ctx={"error": error}))
+        errors.append(
+            InitErrorDetails(type="value_error", loc=(key,), input=value[key], ctx={"error": error})
+        )
     if errors:
         raise ValidationError.from_exception_data(title, errors)
 
