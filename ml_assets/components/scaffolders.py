@@ -91,6 +91,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
     if request.project_root is None:
         raise ScaffoldRefused("run dg in the project's folder, where pyproject.toml lies")
     parts = request.target_path.relative_to(request.project_root).parts
+    parts = parts[1:] if parts[0] == "src" else parts
     wrong = [part for part in parts if not part.isidentifier()]
     if wrong or request.scaffold_format != "yaml":
         if not any(request.target_path.iterdir()):
@@ -102,8 +103,8 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
         raise ScaffoldRefused(
             f"'{wrong[0]}' is no Python name, and its functions are imported: try '{right}'"
         )
-    # Below `<package>/defs`. A nested folder's name keeps its parents', so that no two folders' names collide.
-    name = "_".join(parts[2:])
+    # A nested folder's name keeps its parents', so that no two folders' names collide.
+    name = "_".join(parts[parts.index("defs") + 1 :])
     given = getattr(request.params, "input", "")
     return {
         "name": name,
