@@ -1,0 +1,182 @@
+"""Derived partitions: which can be built from what stands on main, and what the function is given."""
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.derive import FeatureFunctionError, InputTable, derive, plan
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.spec import Incoming
+from ml_assets_tests.tables.shop import FIRST, ORDERS, Place, day, days, keys
+
+DAILY = Cadence("daily", FIRST)
+
+
+def _orders(upto: int, lookback: int = 1) -> InputTable:
+    return InputTable(table=ORDERS, keys=tuple(keys(upto)), lookback=lookback)
+
+
+def sums(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """Amount per day, with that of the day before."""
+    per_day = (
+        inputs[ORDERS]
+        .group_by(pl.col("ordered_at").dt.date().alias("partition_date"))
+        .agg(pl.col("amount").sum())
+        .sort("partition_date")
+    )
+    before = per_day.select(pl.col("partition_date") + timedelta(1), pl.col("amount").alias("before"))
+    joined = per_day.join(before, on="partition_date", how="left", maintain_order="left")
+    return joined.filter(pl.col("partition_date").is_between(first, last))
+
+
+def _build(place: Place, wanted: list[str], function=sums, lookback: int = 1) -> dict[str, Incoming]:
+    reader = TableReader.at(place.store)
+    inputs = [_orders(30, lookback)]
+    possible = plan(reader, place.ledger, inputs, wanted, DAILY)
+    found = derive(reader, inputs, possible.ranges, DAILY, function, "partition_date")
+    return {one.key: one for one in found}
+
+
+# Which inputs a partition needs
+
+
+@given(at=st.integers(0, 29), lookback=st.integers(0, 40))
+def test_a_partition_needs_itself_and_its_lookback_as_far_as_the_table_reaches(
+    at: int, lookback: int
+) -> None:
+    needed = _orders(30, lookback).needed_for(keys(30)[at])
+    assert needed == tuple(keys(30)[max(0, at - lookback) : at + 1])
+
+
+def test_a_table_without_partitions_is_needed_whole() -> None:
+    assert InputTable(table="datasets/shops", keys=("all",)).needed_for("2013-01-05") == ("all",)
+
+
+def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(place: Place) -> None:
+    beyond = keys(1, start=40)
+    possible = plan(TableReader.at(place.store), place.ledger, [_orders(30)], beyond, DAILY)
+    assert possible.missing == {ORDERS: tuple(beyond)}
+
+
+# What can be built
+
+
+def test_neighbours_are_built_together_and_a_gap_parts_them(place: Place) -> None:
+    place.publish(days(10))
+    wanted = [*keys(3), *keys(2, start=5)]
+    possible = plan(TableReader.at(place.store), place.ledger, [_orders(10)], wanted[::-1], DAILY)
+    assert possible.ranges == (tuple(keys(3)), tuple(keys(2, start=5)))
+    assert possible.refused == {}
+    assert possible.missing == {}
+
+
+def test_weeks_in_a_row_are_neighbours(place: Place) -> None:
+    weekly = Cadence("weekly", date(2013, 1, 7))
+    mondays = weekly.keys(date(2013, 1, 7), date(2013, 2, 3))
+    possible = plan(TableReader.at(place.store), place.ledger, [], mondays, weekly)
+    assert possible.ranges == (tuple(mondays),)
+
+
+def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: Place) -> None:
+    present = days(8)
+    hole = keys(8)[3]
+    del present[hole]
+    place.publish(present)
+    possible = plan(TableReader.at(place.store), place.ledger, [_orders(8, lookback=2)], keys(8), DAILY)
+    assert possible.ranges == (tuple(keys(3)), tuple(keys(2, start=6)))
+    assert possible.refused == dict.fromkeys(keys(3, start=3), f"{ORDERS} {hole} is missing")
+    assert possible.missing == {ORDERS: (hole,)}
+
+
+def test_a_rejected_input_refuses_although_main_holds_an_older_one_and_is_not_called_missing(
+    place: Place,
+) -> None:
+    place.publish(days(3))
+    bad = keys(3)[1]
+    place.publish({bad: day(bad).drop("amount")}, run="run00002")
+    possible = plan(TableReader.at(place.store), place.ledger, [_orders(3)], keys(3), DAILY)
+    assert possible.refused == dict.fromkeys(keys(2, start=1), f"{ORDERS} {bad} is rejected")
+    assert possible.missing == {}
+    assert possible.ranges == ((keys(3)[0],),)
+
+
+def test_every_input_table_is_named_in_a_refusal(place: Place) -> None:
+    shops = InputTable(table="datasets/shops", keys=("all",))
+    possible = plan(TableReader.at(place.store), place.ledger, [_orders(2, 0), shops], keys(1), DAILY)
+    assert possible.refused == {
+        keys(1)[0]: f"{ORDERS} {keys(1)[0]} is missing, datasets/shops all is missing"
+    }
+    assert possible.missing == {ORDERS: (keys(1)[0],), "datasets/shops": ("all",)}
+
+
+# What is built
+
+
+def test_the_function_is_called_once_a_range_with_all_it_needs(place: Place) -> None:
+    place.publish(days(9))
+    calls: list[tuple[date, date, list[date]]] = []
+
+    def watched(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        calls.append((first, last, inputs[ORDERS]["ordered_at"].dt.date().unique().sort().to_list()))
+        return sums(inputs, first, last)
+
+    _build(place, [*keys(2, start=2), keys(9)[8]], watched)
+    january = [date(2013, 1, n) for n in range(1, 10)]
+    assert calls == [(january[2], january[3], january[1:4]), (january[8], january[8], january[7:9])]
+
+
+def test_a_range_gives_what_single_days_give_and_records_the_inputs_of_each(place: Place) -> None:
+    place.publish(days(6))
+    together = _build(place, keys(6))
+    digests = TableReader.at(place.store).digests(ORDERS)
+    for at, key in enumerate(keys(6)):
+        (alone,) = _build(place, [key]).values()
+        assert isinstance(alone.data, pl.DataFrame)
+        assert isinstance(together[key].data, pl.DataFrame)
+        assert alone.data.equals(together[key].data)
+        needed = keys(6)[max(0, at - 1) : at + 1]
+        assert together[key].inputs == {ORDERS: {name: digests[name] for name in needed}}
+
+
+def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(place: Place) -> None:
+    place.publish(days(3))
+    second = date.fromisoformat(keys(3)[1])
+
+    def sparse(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        return sums(inputs, first, last).filter(pl.col("partition_date") != second)
+
+    built = _build(place, keys(3), sparse)
+    assert [one.data.height for one in built.values() if isinstance(one.data, pl.DataFrame)] == [1, 0, 1]
+    assert built[keys(3)[1]].data.columns == built[keys(3)[0]].data.columns
+
+
+def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: Place) -> None:
+    place.publish(days(4))
+
+    def eager(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        return sums(inputs, first - timedelta(1), last)
+
+    with pytest.raises(
+        FeatureFunctionError, match=r"is 2013-01-02: filter its answer by the days it is given"
+    ):
+        _build(place, keys(2, start=2), eager)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pl.col("partition_date").alias("day"), pl.col("partition_date").cast(pl.String)],
+    ids=["absent", "text"],
+)
+def test_an_answer_without_its_days_is_an_error_that_names_the_column(place: Place, column: pl.Expr) -> None:
+    place.publish(days(1))
+
+    def undated(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        return sums(inputs, first, last).select(column, "amount")
+
+    with pytest.raises(FeatureFunctionError, match="must return a Date column 'partition_date'"):
+        _build(place, keys(1), undated)
