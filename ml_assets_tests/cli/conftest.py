@@ -17,9 +17,12 @@ HONEST = source.read_sales
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    """Over an empty home."""
-    return Terminal(tmp_path / "home")
+def terminal(tmp_path: Path, _empty_tracker: Path) -> Terminal:
+    """Over a home with nothing in it but a tracker without runs."""
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(_empty_tracker, home / "mlflow.db")
+    return Terminal(home)
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ import pytest
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
 
-pytestmark = pytest.mark.xdist_group("a shop")
-
 
 @pytest.fixture(scope="module")
 def trained(shop: Terminal) -> Said:

@@ -9,8 +9,6 @@ import pytest
 from ml_assets.defs.store_demand import features
 from ml_assets_tests.cli.terminal import Terminal
 
-pytestmark = pytest.mark.xdist_group("a shop")
-
 HONEST = features.sales_features
 
 

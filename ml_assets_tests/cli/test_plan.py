@@ -6,8 +6,6 @@ import pytest
 from ml_assets_tests.cli.conftest import WEEK
 from ml_assets_tests.cli.terminal import Terminal
 
-pytestmark = pytest.mark.xdist_group("a shop")
-
 SALES, FEATURES = "datasets/sales", "features/sales_features"
 
 

@@ -28,8 +28,6 @@ TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)
 FIVE_STEPS = [f"{MODEL}.{name}" for name in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
 
-pytestmark = pytest.mark.xdist_group("life of a model")
-
 
 @dataclass(frozen=True)
 class Chapter:
