@@ -1,7 +1,7 @@
 """`ml-assets launch`: materialize a model or a table in this process."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,7 +54,7 @@ def command(target: str, partitions: str | None) -> None:
         )
     say(f"{target} {partitions or ''}: {finished.materialized} materializations in {finished.seconds:.1f} s")
     for key, facts in finished.metadata.items():
-        shown = [f"{name} {_short(facts[name])}" for name in SHOWN if name in facts]
+        shown = [f"{name} {_short(facts[name])}{_naive(facts, name)}" for name in SHOWN if name in facts]
         if shown:
             say(f"  {key.to_user_string()}: {', '.join(shown)}")
     for key, text in finished.observed.items():
@@ -64,6 +64,12 @@ def command(target: str, partitions: str | None) -> None:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _naive(facts: Mapping[str, Any], name: str) -> str:
+    """What the naive baseline reached, beside what the model did."""
+    value = facts.get(f"baseline_{name}")
+    return f" (naive {_short(value)})" if value is not None else ""
 
 
 def _require_known(project: Project, keys: Sequence["dg.AssetKey"]) -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from ml_assets.components.specs import TrainingPipelineSpec
 
+SHOWN = 10
+"""Stale partitions named one by one; the rest are counted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
@@ -56,8 +59,10 @@ def command(model: str, partition: str) -> None:
     )
     for what, why in outlook.rejected.items():
         say(f"  rejected  {what}: {why.splitlines()[0]}")
-    for key, why in outlook.stale.items():
+    for key, why in list(outlook.stale.items())[:SHOWN]:
         say(f"  stale     {table} {key}: {why}")
+    if len(outlook.stale) > SHOWN:
+        say(f"  stale     {table}: {len(outlook.stale) - SHOWN} more")
     by_hand: list[str] = []
     for name, keys in outlook.missing.items():
         spans = _spans(keys, graph.get(_key(name)).partitions_def)
@@ -69,6 +74,10 @@ def command(model: str, partition: str) -> None:
     say()
     for line in _conclusion(spec, partition, outlook, by_hand):
         say(line)
+    if outlook.stale:
+        say("Build again what is stale:")
+        for span in _spans(list(outlook.stale), graph.get(_key(table)).partitions_def):
+            say(f"  ml-assets launch {table} {_typed(span)}")
 
 
 def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outlook:
@@ -133,7 +142,7 @@ def _conclusion(
             *(f"  {command}" for command in (*by_hand, launch)),
         ]
     if outlook.stale and spec.stale == "refuse":
-        return ["It would refuse what is stale: materialize those partitions again."]
+        return ["It would refuse what is stale."]
     if outlook.done:
         return [
             "It has been trained and evaluated before; an unchanged window finds the finished training and repeats",
@@ -153,7 +162,7 @@ def _key(table: str) -> "dg.AssetKey":
 
 
 def _spans(keys: Sequence[str], partitions: "dg.PartitionsDefinition | None") -> list[list[str]]:
-    """Runs of neighbouring keys; none for a table without partitions."""
+    """Runs of neighbouring keys of the sorted `keys`; none for a table without partitions."""
     if partitions is None:
         return []
     order = {key: i for i, key in enumerate(partitions.get_partition_keys())}
