@@ -11,7 +11,7 @@ from ml_assets.cli.project import Project, say
 if TYPE_CHECKING:
     import dagster as dg
 
-SHOWN = ("verdict", "auc", "logloss", "rmse", "report", "version", "gate", "next")
+SHOWN = ("verdict", "auc", "logloss", "rmse", "version", "gate", "next")
 """What of a materialization's metadata a terminal shows."""
 
 
@@ -59,6 +59,8 @@ def command(target: str, partitions: str | None) -> None:
             say(f"  {key.to_user_string()}: {', '.join(shown)}")
     for key, text in finished.observed.items():
         say(f"  {key.to_user_string()}: {text}")
+    for report in {facts["report"]: None for facts in finished.metadata.values() if "report" in facts}:
+        say(f"  report {report}")
     say(f"  run {project.settings.ui_url}/runs/{finished.run_id}")
 
 
