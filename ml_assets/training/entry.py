@@ -3,6 +3,7 @@
 Here: the frame around the loop. Not here: starting ranks (torchrun), the loop itself.
 """
 
+import fcntl
 import logging
 import os
 import sys
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ml_assets.training.attempts import record_attempt
-from ml_assets.training.events import emit
+from ml_assets.training.events import emit, keep_events
 from ml_assets.training.group import Group, PeerFailed, join_group
 from ml_assets.training.loop import fit
 from ml_assets.training.result import write_result
@@ -29,6 +30,7 @@ def main(job_file: str, folder: str) -> None:
     end_with_parent()
     stop = StopRequest()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    keep_events(Path(folder))
     code = _outcome(job_file, Path(folder), stop)
     if code:
         with suppress(OSError):
@@ -56,6 +58,8 @@ def _outcome(job_file: str, folder: Path, stop: StopRequest) -> int:
 
 def _train(job: TrainingJob, folder: Path, group: Group, stop: StopRequest) -> None:
     run = group.all_succeed(lambda: prepare(job, folder, group))
+    if group.is_first:
+        _wait_until_alone(folder)
     run.resume()
     first_step = run.progress.step
     attempt = record_attempt(folder, first_step, group.world_size).number if group.is_first else 0
@@ -82,3 +86,9 @@ def _train(job: TrainingJob, folder: Path, group: Group, stop: StopRequest) -> N
             best_validation_loss=result.best_validation_loss,
             seconds=result.seconds,
         )
+
+
+def _wait_until_alone(folder: Path) -> None:
+    """Until this process ends, no other rank 0 writes to `folder`; one of a killed attempt may still be dying."""
+    descriptor = os.open(folder / "rank-0.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)

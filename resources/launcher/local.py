@@ -24,7 +24,7 @@ from resources.launcher.errors import (
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.lock import folder_lock
 from resources.launcher.process import run_process
-from resources.launcher.protocol import TrainingEvent
+from resources.launcher.protocol import EVENTS, TrainingEvent
 
 WORKER = (sys.executable, "-m", "ml_assets.training.torchrun")
 _FINAL: dict[int, type[TrainingFailed]] = {
@@ -32,7 +32,7 @@ _FINAL: dict[int, type[TrainingFailed]] = {
     for error in (BadConfiguration, Diverged, InputChanged)
     if error.exit_code is not None
 }
-_RESULT, _EVENTS, _LOG = "result.json", "events.jsonl", "log.txt"
+_RESULT, _LOG = "result.json", "log.txt"
 _POLL_SECONDS = 0.2
 _TAIL_LINES = 15
 
@@ -69,7 +69,7 @@ class LocalLauncher:
                         on_event(event)
                 if lock is not None:  # whoever had it may have finished the job
                     return _finished(job, folder) or self._run_attempts(job, folder, lock, on_event, on_log)
-            follower = follower or _Follower(folder / _EVENTS)
+            follower = follower or _Follower(folder / EVENTS)
             time.sleep(_POLL_SECONDS)
 
     def _run_attempts(
@@ -104,13 +104,13 @@ class LocalLauncher:
 
 
 class _Output:
-    """Where the lines of one attempt go: callbacks, the log and event files, and what an error will quote."""
+    """Where the lines of one attempt go: callbacks, the log, and what an error will quote. Workers write their
+    events to a file themselves, because this process may be killed."""
 
     def __init__(
         self, folder: Path, on_event: Callable[[TrainingEvent], None], on_log: Callable[[str], None]
     ) -> None:
         self._log = (folder / _LOG).open("a", buffering=1)
-        self._events = (folder / _EVENTS).open("a", buffering=1)
         self._on_event, self._on_log = on_event, on_log
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._reason: str | None = None
@@ -133,7 +133,6 @@ class _Output:
             self._tail.append(line)
             self._on_log(line)
             return
-        self._events.write(line + "\n")
         if event.kind == "failed":
             self._reason = str(event.values["message"])
         self._on_event(event)
@@ -143,7 +142,6 @@ class _Output:
 
     def __exit__(self, *_: object) -> None:
         self._log.close()
-        self._events.close()
 
 
 class _Follower:

@@ -68,11 +68,10 @@ def _read(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
 def _next(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> str | None:
     """The next line, None at the end of the output."""
     while True:
-        try:
+        if process.poll() is not None:
+            _kill_group(process)  # what outlived the command, and may still hold the pipe
+        with suppress(queue.Empty):
             return lines.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            if process.poll() is not None:  # a rank that outlived its agent still holds the pipe
-                _kill_group(process)
 
 
 def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:

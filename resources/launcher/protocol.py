@@ -41,7 +41,7 @@ class TrainingEvent:
 
 
 EVENTS = "events.jsonl"
-"""In a job's folder: every event of every attempt, as lines."""
+"""In a job's folder: every event of every attempt, as lines, written by the workers."""
 
 
 def read_events(folder: Path) -> list[TrainingEvent]:

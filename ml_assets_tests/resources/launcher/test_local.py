@@ -145,6 +145,14 @@ def test_a_worker_that_does_not_listen_is_killed_with_its_children(tmp_path: Pat
     assert _gone(pids)
 
 
+def test_what_outlives_a_killed_agent_is_killed_although_it_talks_all_the_time(tmp_path: Path) -> None:
+    told = Told()
+    assert told.run(job_of("orphan", "done"), tmp_path).attempts == 2
+    assert "here" in told.log
+    (orphan,) = [event.values["pid"] for event in told.events if "pid" in event.values]
+    assert _gone([orphan])
+
+
 def test_a_worker_of_a_killed_launcher_sees_the_end_of_stdin_and_frees_the_lock_only_then(
     tmp_path: Path,
 ) -> None:

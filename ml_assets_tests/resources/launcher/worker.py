@@ -1,7 +1,7 @@
 """A worker command that does what the job's `plan` says: one word per attempt, without training anything.
 
 `done`, an exit code, `kill` (itself), `wait` (until SIGTERM, then 75), `deaf` (ignores SIGTERM, has a child),
-`slow` (an event each 50 ms for a while, then done).
+`slow` (an event each 50 ms for a while, then done), `orphan` (dies of SIGKILL, leaving a talking child).
 """
 
 import hashlib
@@ -12,18 +12,19 @@ import sys
 import time
 from pathlib import Path
 
+from ml_assets.training.events import emit, keep_events
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent
 
 
 def main(job_file: str, folder: str) -> int:
     """Do the next word of the plan."""
     job, place = TrainingJob.from_json(Path(job_file).read_text()), Path(folder)
+    keep_events(place)
     attempts = place / "attempts"
     attempt = int(attempts.read_text()) + 1 if attempts.exists() else 1
     attempts.write_text(str(attempt))
     word = job.hyperparameters["plan"][attempt - 1]
-    tell("started", attempt, pids=[os.getpid()])
+    emit("started", attempt, pids=[os.getpid()])
     print(f"attempt {attempt} does {word}", flush=True)
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -33,22 +34,22 @@ def main(job_file: str, folder: str) -> int:
     if word == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen(["sleep", "600"])
-        tell("metrics", attempt, pid=child.pid)
+        emit("metrics", attempt, pid=child.pid)
         time.sleep(600)
+    if word == "orphan":
+        child = subprocess.Popen([sys.executable, "-uc", "while True: print('here')"])
+        emit("metrics", attempt, pid=child.pid)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
     if word == "slow":
         for step in range(20):
-            tell("metrics", step, loss=1.0)
+            emit("metrics", step, loss=1.0)
             time.sleep(0.05)
     if word in ("done", "slow"):
         finish(job, place, attempt)
         return 0
-    tell("failed", attempt, error="Some", message=f"the reason of attempt {attempt}")
+    emit("failed", attempt, error="Some", message=f"the reason of attempt {attempt}")
     return int(word)
-
-
-def tell(kind: str, step: int, **values: object) -> None:
-    """One event."""
-    print(TrainingEvent(kind=kind, step=step, time=time.time(), values=values).to_line(), flush=True)
 
 
 def wait_for_end_of_stdin() -> None:
