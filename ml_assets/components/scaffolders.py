@@ -108,6 +108,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
     given = getattr(request.params, "input", "")
     return {
         "name": name,
+        "group": parts[parts.index("defs") + 1],
         "module": ".".join(parts),
         "dataset": given or f"datasets/{name.removesuffix('_features')}",
         "start": FIRST_DAY,
