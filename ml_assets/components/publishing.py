@@ -4,7 +4,7 @@ A run covers one partition or a whole range; either way good partitions land and
 step fails afterwards if any was rejected, so that nothing is green by halves.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -15,18 +15,20 @@ from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, SourceFailed, TableSpec
-from ml_assets.validation.findings import table_rows
+from ml_assets.validation.findings import Finding, table_rows
 from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
 
 CONTRACT = "contract"
 VOLUME = "volume"
+WARNINGS = "warnings"
 VOLUME_RULES = ("volume", "empty_partition")
 """Rules shown under the check `volume`; all others belong to `contract`."""
 
 
 def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
-    """The checks every table has; both keep a partition from main."""
+    """The checks every table has. Only what keeps a partition from main fails a blocking one: automation waits for
+    those, and a warning is no reason to wait."""
     return [
         dg.AssetCheckSpec(
             CONTRACT,
@@ -35,6 +37,7 @@ def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
             description="Columns, types, keys, ranges, categories, event times.",
         ),
         dg.AssetCheckSpec(VOLUME, asset=key, blocking=True, description="Rows against earlier partitions."),
+        dg.AssetCheckSpec(WARNINGS, asset=key, description="Findings that keep nothing from main."),
     ]
 
 
@@ -59,8 +62,7 @@ def publish_and_report(
         **{key: good.verdict for key, good in result.merged.items()},
         **{key: bad.verdict for key, bad in result.rejected.items()},
     }
-    yield _check(CONTRACT, verdicts, of_volume=False)
-    yield _check(VOLUME, verdicts, of_volume=True)
+    yield from _checks(verdicts)
     _fail_if_any_is_lacking(spec, result, allow_retries=bool(out_of_reach))
 
 
@@ -107,22 +109,31 @@ def _materialization(
     )
 
 
-def _check(name: str, verdicts: dict[str, Verdict], *, of_volume: bool) -> dg.AssetCheckResult:
-    rows = [
-        row
-        for key, verdict in verdicts.items()
-        for row in table_rows(key, [f for f in verdict.findings if (f.rule in VOLUME_RULES) == of_volume])
-    ]
-    blocking = [row for row in rows if row["severity"] == "block"]
-    refused = sorted({str(row["partition"]) for row in blocking})
-    said = f"{len(verdicts)} partitions judged, {len(refused)} rejected"
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=not rows,
-        severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
-        description=f"{said}: {name_some(refused)}" if refused else said,
-        metadata={"findings": table_of(rows), "partitions": len(verdicts), "rejected": len(refused)},
-    )
+def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
+    for check in (CONTRACT, VOLUME, WARNINGS):
+        found = [
+            row
+            for key, verdict in verdicts.items()
+            for row in table_rows(key, [f for f in verdict.findings if _shown_by(f, verdict) == check])
+        ]
+        named = list(dict.fromkeys(str(row["partition"]) for row in found))
+        said = (
+            f"{len(verdicts)} partitions judged, {len(named)} {'warned' if check == WARNINGS else 'rejected'}"
+        )
+        yield dg.AssetCheckResult(
+            check_name=check,
+            passed=not found,
+            severity=dg.AssetCheckSeverity.WARN if check == WARNINGS else dg.AssetCheckSeverity.ERROR,
+            description=f"{said}: {name_some(named)}" if named else said,
+            metadata={"findings": table_of(found), "partitions": len(verdicts), "named": len(named)},
+        )
+
+
+def _shown_by(finding: Finding, verdict: Verdict) -> str:
+    # What a person accepted keeps nothing from main any more.
+    if not (finding.blocks and verdict.blocks):
+        return WARNINGS
+    return VOLUME if finding.rule in VOLUME_RULES else CONTRACT
 
 
 def _fail_if_any_is_lacking(spec: TableSpec, result: PublishResult, *, allow_retries: bool) -> None:
