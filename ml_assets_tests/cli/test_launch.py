@@ -5,6 +5,7 @@ import pytest
 
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
+from resources.ledger import NothingToAccept
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,9 @@ def test_a_refused_run_is_one_sentence_and_status_1(terminal: Terminal) -> None:
     assert "Traceback" not in refused.err
 
 
-def test_an_accepted_week_is_built_on(terminal: Terminal, chain: dict[str, pl.Expr]) -> None:
+def test_a_rejected_week_is_accepted_with_a_reason_and_stands_on_main(
+    terminal: Terminal, chain: dict[str, pl.Expr]
+) -> None:
     chain["2023-01-02"] = pl.lit(-1, pl.Int32).alias("units")
     rejected = terminal("launch", "datasets/sales", "2023-01-02")
     assert rejected.status == 1
@@ -94,4 +97,15 @@ def test_an_accepted_week_is_built_on(terminal: Terminal, chain: dict[str, pl.Ex
 
     accepted = terminal("accept", "datasets/sales", "2023-01-02", "--reason", "returns, not sales")
     assert accepted.out.startswith("datasets/sales 2023-01-02 is accepted by ada: returns, not sales")
-    assert terminal("accept", "datasets/sales", "2023-01-09", "--reason", "unseen").status == 1
+    again = terminal("launch", "datasets/sales", "2023-01-02")
+    assert again.status == 0, again.err
+
+    unseen = terminal("accept", "datasets/sales", "2023-01-09", "--reason", "unseen")
+    assert unseen.status == 1
+    assert "Traceback" not in unseen.err
+
+
+def test_whoever_asks_for_the_traceback_gets_it(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ML_ASSETS_TRACEBACK", "1")
+    with pytest.raises(NothingToAccept):
+        terminal("accept", "datasets/sales", "2023-01-09", "--reason", "unseen")

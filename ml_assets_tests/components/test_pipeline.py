@@ -15,13 +15,14 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.parts import bundles_of, registry_of, releases_of
+from ml_assets.release.promotion import NotPromotable
 from ml_assets.release.store import Bundle
 from ml_assets.snapshots.keep import keep_branch, version_branch
 from ml_assets.snapshots.reader import FITTED, open_snapshot
 from ml_assets.training.load import load_model
 from ml_assets_tests.components import plant
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, key_of, materialized
+from ml_assets_tests.components.world import STAGES, World, failure_of, key_of, materialized, plant_components
 from resources.launcher.job import TrainingJob, TrainingResult
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
@@ -170,7 +171,7 @@ def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
     commit_id, mlflow_run = first.facts[TRAINING_SET]["lake/commit"], first.facts[CHECKPOINT]["mlflow/run"]
     dagster_run = first.result.run_id
     version = registry_of(world.platform).version(MODEL, first.facts[REGISTERED]["version"])
-    run = _mlflow_run(world, mlflow_run)
+    run = _mlflow_run(world, mlflow_run).data.tags
 
     commit = world.platform.lake.read_commit(commit_id)
     assert commit.metadata["dagster_run"] == dagster_run
@@ -186,11 +187,11 @@ def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
     assert version.tags["snapshot_digest"] == run["snapshot_digest"] == commit.metadata["snapshot"]
 
 
-def _mlflow_run(world: World, run_id: str) -> dict[str, str]:
-    """Tags of an MLflow run."""
+def _mlflow_run(world: World, run_id: str) -> Any:
+    """MLflow's own view of a run."""
     from mlflow import MlflowClient
 
-    return dict(MlflowClient(world.settings.resolved_tracking_uri).get_run(run_id).data.tags)
+    return MlflowClient(world.settings.resolved_tracking_uri).get_run(run_id)
 
 
 def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, first: Chapter) -> None:
@@ -200,10 +201,20 @@ def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, fi
     assert {path.rsplit("/", 1)[1] for path in held} == {"snapshot.json", "fitted.json"}
 
 
-def test_the_branch_is_kept_before_anything_is_launched(first: Chapter) -> None:
-    # The commit id is known to the step that launches, and the branch was named on the page of the snapshot.
-    fingerprint = first.facts[TRAINING_SET]["fingerprint"]
-    assert first.facts[TRAINING_SET]["lake/branch"] == keep_branch(fingerprint)
+def test_a_training_that_cannot_start_is_final_and_its_input_was_kept_before(
+    world: World, first: Chapter
+) -> None:
+    wrong = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"depth": 3}}
+    other = world.declared_as(plant_components(pipeline={"model": wrong}))
+    result = other.train(DAY)
+    assert "unexpected keyword argument 'depth'" in failure_of(result)
+    assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.train"]
+    frozen = materialized(result, TRAINING_SET)[DAY].metadata
+    branch = keep_branch(frozen["fingerprint"].value)
+    assert world.platform.lake.branches(branch) == {branch: frozen["lake/commit"].value}
+    run = world.platform.tracker.find(MODEL, frozen["fingerprint"].value)
+    assert run is not None
+    assert _mlflow_run(world, run).info.status == "FAILED"
 
 
 # Again
@@ -223,7 +234,9 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     ):
         assert again.facts[asset][fact] == first.facts[asset][fact]
     assert again.facts[CHECKPOINT]["reused"] is True
-    assert again.branches == first.branches
+    kept = version_branch(MODEL, 1)
+    assert again.branches[kept] == first.branches[kept]
+    assert keep_branch(again.facts[TRAINING_SET]["fingerprint"]) not in again.branches
 
 
 # Champion
@@ -263,6 +276,20 @@ def test_noise_for_the_champions_weights_changes_the_verdict(praised: Chapter, d
     assert dethroned.facts[EVALUATION]["verdict"] == "blessed"
     assert dethroned.facts[REGISTERED]["version"] == 3
     assert dethroned.facts[CHECKPOINT]["weights"] == praised.facts[CHECKPOINT]["weights"]
+
+
+def test_a_champion_that_saw_this_holdout_leaves_the_verdict_open_and_the_version_unpromotable(
+    world: World, dethroned: Chapter
+) -> None:
+    releases = releases_of(world.platform)
+    releases.promote(MODEL, dethroned.facts[REGISTERED]["version"], author="ada", reason="of the next day")
+    earlier = _live(world, DAY)
+    assert earlier.facts[EVALUATION]["verdict"] == "undecided"
+    assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
+    assert earlier.facts[REGISTERED]["version"] == 1
+    assert earlier.facts[REGISTERED]["gate"] == "undecided"
+    with pytest.raises(NotPromotable, match="is undecided, not blessed"):
+        releases.promote(MODEL, 1, author="ada", reason="back")
 
 
 # Staleness

@@ -2,9 +2,10 @@
 
 import polars as pl
 
+from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
-from ml_assets_tests.components.world import World, failure_of, materialized, versions
+from ml_assets_tests.components.world import World, failure_of, materialized, plant_components, versions
 
 
 def _without_load(rows: pl.DataFrame) -> pl.DataFrame:
@@ -136,3 +137,26 @@ def test_rejected_and_failed_days_of_one_run_are_both_named(world: World, source
     assert f"stay off main: {first}." in said
     assert f"the source failed for {third}" in said
     assert world.main.keys(READINGS) == [second]
+
+
+def test_a_warned_day_lands_and_fails_no_blocking_check(world: World, source: Source) -> None:
+    picky = world.declared_as(plant_components(dataset={"volume": {"kind": "previous"}}))
+    first, second = days(2)
+    source.spoiled[second] = lambda rows: rows.head(34)
+    result = picky.run(READINGS, partition=first, last=second)
+    assert result.success
+    checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    assert checks["volume"].passed
+    assert not checks["warnings"].passed
+    assert checks["warnings"].description == f"2 partitions judged, 1 warned: {second}"
+
+
+def test_an_accepted_day_passes_its_blocking_checks_when_it_comes_again(world: World, source: Source) -> None:
+    (day,) = days(1)
+    source.spoiled[day] = lambda rows: rows.with_columns(-pl.col("made"))
+    world.run(READINGS, partition=day)
+    accept_partition(world.platform.lake, world.platform.ledger, READINGS, day, "ada", "returned goods")
+    again = world.run(READINGS, partition=day)
+    assert again.success
+    checks = {check.check_name: check.passed for check in again.get_asset_check_evaluations()}
+    assert checks == {"contract": True, "volume": True, "warnings": False}

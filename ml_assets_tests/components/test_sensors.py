@@ -11,7 +11,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets_tests.components.plant import FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
-from ml_assets_tests.components.world import STAGES, World, key_of
+from ml_assets_tests.components.world import STAGES, World, key_of, plant_components
 
 WINDOW_DAYS = days(WINDOW, start=1)
 """The window of the model at its last day; its first day needs readings of the day before."""
@@ -168,3 +168,13 @@ def test_features_are_requested_only_once_all_of_the_inputs_checks_passed(
     world.run(READINGS, partition=three_before)
     asked = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance, cursor=held.cursor)
     assert asked.get_requested_partitions(features) == {newest}
+
+
+def test_a_warning_about_an_input_does_not_hold_its_features_back(world: World, source: Source) -> None:
+    world = world.declared_as(plant_components(dataset={"volume": {"kind": "previous"}}))
+    *_, before, newest = days(91)
+    cursor = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance).cursor
+    source.spoiled[newest] = lambda rows: rows.head(34)
+    world.run(READINGS, partition=before, last=newest)
+    asked = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance, cursor=cursor)
+    assert asked.get_requested_partitions(key_of(FEATURES)) == {newest}
