@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 
+from ml_assets.cli.abandoned import announced, end_abandoned
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
 from ml_assets.components.sensors import RANGE_END, RANGE_START
@@ -47,7 +48,8 @@ def materialize(
     job = project.defs.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
     began = time.monotonic()
-    with _progress(project.instance, run_id, on_progress):
+    end_abandoned(project.settings, project.instance)
+    with announced(project.settings, run_id), _progress(project.instance, run_id, on_progress):
         result = job.execute_in_process(
             run_config=QUIET,
             instance=project.instance,

@@ -1,0 +1,48 @@
+"""Runs of killed commands, ended in Dagster's books.
+
+Dagster takes a run for going on until its process says otherwise: it would hold a place of the run queue and
+keep automation waiting for good. So a command locks a file while its run goes on, and a lock ends with its
+holder, however that ended. Not here: runs of the UI, whose server looks after their processes.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resources.settings import Settings
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+
+@contextmanager
+def announced(settings: Settings, run_id: str) -> Iterator[None]:
+    """Other commands can tell that this run has a process, during the block."""
+    folder = _folder(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    unseen, path = folder / f"{run_id}.new", folder / f"{run_id}.run"
+    with unseen.open("x") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        unseen.rename(path)  # nobody may find it before it is locked
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def end_abandoned(settings: Settings, instance: "dg.DagsterInstance") -> None:
+    """Mark runs canceled whose process is gone."""
+    for path in sorted(_folder(settings).glob("*.run")):
+        # Gone meanwhile, or locked: its process lives, or another command ends it just now.
+        with suppress(FileNotFoundError, BlockingIOError), path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            run = instance.get_run_by_id(path.stem)
+            if run is not None and not run.is_finished:
+                instance.report_run_canceled(run, "The process of this run was killed.")
+            path.unlink(missing_ok=True)
+
+
+def _folder(settings: Settings) -> Path:
+    return settings.dagster_home / "commands"
