@@ -97,7 +97,9 @@ def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
                 if failure and failure.description
                 else event.step_failure_data.error.message
             )
-            return f"{_step(event.step_key or '')}: {message.strip()}"
+            step, sentence = _step(event.step_key or ""), message.strip()
+            # A table's sentence begins with its name, which is also its step's.
+            return sentence if sentence.startswith((f"{step}:", f"{step} ")) else f"{step}: {sentence}"
     return "the run failed before any step; ML_ASSETS_TRACEBACK=1 shows why"
 
 
