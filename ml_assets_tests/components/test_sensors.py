@@ -9,9 +9,10 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
+from ml_assets.components import Dataset
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
-from ml_assets_tests.components.plant import FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
-from ml_assets_tests.components.world import STAGES, World, key_of, plant_components
+from ml_assets_tests.components.plant import DATASET, FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.components.world import STAGES, World, component, key_of, plant_components
 
 WINDOW_DAYS = days(WINDOW, start=1)
 """The window of the model at its last day; its first day needs readings of the day before."""
@@ -121,6 +122,19 @@ def test_new_days_of_a_source_are_requested_as_one_range(world: World, source: S
     assert isinstance(more, dg.RunRequest)
     assert more.run_key != request.run_key
     assert {more.tags[RANGE_START], more.tags[RANGE_END]} == {source.newest.isoformat()}
+
+
+def test_a_week_is_requested_once_its_source_is_done_with_its_sunday(world: World, source: Source) -> None:
+    weekly = {"cadence": "weekly", "start": FIRST.isoformat()}
+    world = world.declared_as([component(Dataset, DATASET, partitions=weekly)])
+    source.newest = date(2024, 1, 13)
+    saturday = _ask_for_news(world)
+    assert isinstance(saturday, dg.RunRequest)
+    assert saturday.tags[RANGE_END] == "2024-01-01"
+    source.newest = date(2024, 1, 14)
+    sunday = _ask_for_news(world)
+    assert isinstance(sunday, dg.RunRequest)
+    assert sunday.tags[RANGE_END] == "2024-01-08"
 
 
 def _tick(world: World) -> dg.RunRequest | dg.SkipReason:

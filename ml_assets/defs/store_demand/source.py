@@ -41,5 +41,5 @@ def read_sales(week: date) -> pl.DataFrame:
 
 
 def newest() -> date:
-    """Monday of the newest complete week the source has."""
-    return LAST_WEEK
+    """The newest day the source is done with: the Sunday of its last week."""
+    return LAST_WEEK + timedelta(days=6)
