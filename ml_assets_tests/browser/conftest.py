@@ -1,4 +1,4 @@
-"""One browser for all browser tests of a process."""
+"""One browser for the tests of a module."""
 
 import os
 from collections.abc import Iterator
@@ -10,9 +10,10 @@ from playwright.sync_api import Browser, sync_playwright
 from ml_assets_tests.conftest import CHROMIUM
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The machine's own Chromium, headless."""
+    """The machine's own Chromium, headless. Not for the whole session: while Playwright runs, the thread has
+    a running event loop, in which Dagster's automation cannot be evaluated by tests that come later."""
     # Chromium's sandbox refuses to start for root, which is who runs tests in containers.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
