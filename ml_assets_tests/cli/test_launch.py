@@ -81,7 +81,7 @@ def test_what_does_not_exist_is_refused_with_what_does(
 def test_a_refused_run_is_one_sentence_and_status_1(terminal: Terminal) -> None:
     refused = terminal("launch", "features/sales_features", "2023-02-06")
     assert refused.status == 1
-    assert refused.err.startswith("Error: features/sales_features: features/sales_features refuses to build")
+    assert refused.err.startswith("Error: features/sales_features refuses to build")
     assert "datasets/sales 2023-01-09 is missing" in refused.err
     assert "Traceback" not in refused.err
 
