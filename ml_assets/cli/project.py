@@ -1,5 +1,6 @@
 """The project as the commands see it: settings, outside parts, definitions, declared components."""
 
+import fcntl
 import os
 import warnings
 from collections.abc import Sequence
@@ -58,7 +59,10 @@ class Project:
         """Dagster's storage under the home."""
         import dagster as dg
 
-        return dg.DagsterInstance.from_config(str(self.settings.dagster_home))
+        with (self.settings.dagster_home / "opening.lock").open("w") as turn:
+            # Of two commands that come first at once Dagster lets one fail: both make the same tables.
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            return dg.DagsterInstance.from_config(str(self.settings.dagster_home))
 
     def components(self, of_type: type[Component]) -> Sequence[Component]:
         """The declared components of one type."""
@@ -84,7 +88,9 @@ def prepare_home(settings: Settings) -> None:
     settings.dagster_home.mkdir(parents=True, exist_ok=True)
     config = settings.dagster_home / "dagster.yaml"
     if not config.exists():
-        config.write_text((ROOT / "deployment" / "dagster.yaml").read_text())
+        writing = config.with_suffix(f".{os.getpid()}")
+        writing.write_text((ROOT / "deployment" / "dagster.yaml").read_text())
+        writing.rename(config)  # whole or absent: half a file would stay for good
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
 
 
