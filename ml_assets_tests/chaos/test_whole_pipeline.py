@@ -1,172 +1,148 @@
-"""SIGKILL at any moment of ingest, training or registering: the same command again ends where an unbroken run
-ends, with nothing lost and nothing doubled.
+"""SIGKILL at any moment from an empty home to the registered version, of the command or of a worker: the same
+commands again end where unbroken ones do, nothing lost, nothing doubled, nobody left behind.
 
-Kills inside one part (lake, tables, training) have tests beside that part; here a command of the platform dies
-as a whole, at a random moment of the stage that the round's seed picks.
+Kills inside one part (lake, tables, tracker, training) have tests beside that part; here whole commands die.
 """
 
-import os
+import json
+import multiprocessing.process
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from ml_assets.release.parts import registry_of
+from ml_assets.tables import layout
 from ml_assets.tables.reader import TableReader
-from resources.launcher.job import TrainingResult
-from resources.platform import Platform
-from resources.settings import Settings
+from ml_assets_tests.chaos import user
+from ml_assets_tests.chaos.installation import Facts, assert_sound, facts_of
+from ml_assets_tests.chaos.moments import PHASES, Moment, RankMoment
+from ml_assets_tests.chaos.shop import SALES, STEPS, WEEKS, Shop
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(900)
 
-SALES = ("datasets/sales", "2023-01-02..2024-01-01")
-FEATURES = ("features/sales_features", "2023-01-30..2024-01-01")
-MODEL = ("store_demand", "2024-01-01")
-STAGES = ("ingest", "train", "register")
-
-
-def _lake_is_written(home: Path) -> bool:
-    return any((home / "lake").glob("*/objects/*/*"))
-
-
-def _training_has_begun(home: Path) -> bool:
-    return any((home / "artifacts" / "training").glob("*/*"))
-
-
-def _weights_are_final(home: Path) -> bool:
-    return any((home / "artifacts" / "training").glob("*/*/result.json"))
-
-
-BEGUN: dict[str, Callable[[Path], bool]] = {
-    "ingest": _lake_is_written,
-    "train": _training_has_begun,
-    "register": _weights_are_final,
-}
+LATEST = 0.03
+"""Seconds after an operation; most take less than that."""
+PATIENCE = 180.0
+"""Seconds a process may take; on an idle machine it needs a tenth."""
 
 
 @dataclass(frozen=True)
 class Unbroken:
-    """What commands that nobody killed left behind, and how long their stages took."""
+    """Commands that nobody disturbed."""
 
-    prepared: Path
-    """A home with sales and features, before the model."""
-    seconds: dict[str, float]
-    """From the first sign of a stage to the first sign of the next one."""
-    outcome: dict[str, object]
+    facts: Facts
+    operations: dict[str, int]
+    """Phase → how many operations it has: so many moments to die at."""
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
-    """Every stage once, timed."""
-    home = tmp_path_factory.mktemp("unbroken") / "home"
-    ingest = _launch(home, SALES)
-    ingesting = _moment(ingest, home, "ingest")
-    _succeed(ingest)
-    ingested = time.monotonic()
-    _succeed(_launch(home, FEATURES))
-    prepared = home.with_name("prepared")
-    shutil.copytree(home, prepared)
-
-    model = _launch(home, MODEL)
-    training = _moment(model, home, "train")
-    registering = _moment(model, home, "register")
-    _succeed(model)
-    return Unbroken(
-        prepared=prepared,
-        seconds={
-            "ingest": ingested - ingesting,
-            "train": registering - training,
-            "register": time.monotonic() - registering,
-        },
-        outcome=_outcome(home),
-    )
+def unbroken(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Unbroken:
+    """What every round must come to."""
+    home = _new_home(tmp_path_factory.mktemp("unbroken"), _empty_tracker)
+    _finish(home, user.start(home))
+    assert_sound(home)
+    return Unbroken(facts_of(home), json.loads(home.with_name("operations").read_text()))
 
 
-def test_the_same_command_again_ends_where_an_unbroken_one_ends(
-    unbroken: Unbroken, tmp_path: Path, chaos_seed: int
+@pytest.fixture
+def home(tmp_path: Path, _empty_tracker: Path) -> Path:
+    """An empty home."""
+    return _new_home(tmp_path, _empty_tracker)
+
+
+def _new_home(folder: Path, tracker: Path) -> Path:
+    # MLflow's tables are there already: making them takes seconds.
+    home = folder / "home"
+    home.mkdir()
+    shutil.copy(tracker, home / "mlflow.db")
+    return home
+
+
+@pytest.mark.chaos
+def test_the_same_commands_again_end_where_unbroken_ones_end(
+    home: Path, unbroken: Unbroken, chaos_seed: int
 ) -> None:
-    stage = STAGES[chaos_seed % len(STAGES)]
-    home = tmp_path / "home"
-    if stage != "ingest":
-        shutil.copytree(unbroken.prepared, home)
-    command = SALES if stage == "ingest" else MODEL
-
-    broken = _launch(home, command)
-    _moment(broken, home, stage)
-    # Not a wait for something: the random moment itself.
-    time.sleep(random.Random(chaos_seed).uniform(0, unbroken.seconds[stage]))
-    broken.send_signal(signal.SIGKILL)
-    broken.communicate()
-
-    _succeed(_launch(home, command))
-    outcome = _outcome(home)
-    assert outcome == {name: unbroken.outcome[name] for name in outcome}
-    assert _workers_of(home) == []
+    draw = random.Random(chaos_seed)
+    of_a_rank = _rank_moment(home, draw) if chaos_seed % 3 == 1 else None
+    for moment in _moments(PHASES[chaos_seed % len(PHASES)], unbroken, draw):
+        killed = user.start(home, moment, of_a_rank)
+        killed.join(PATIENCE)
+        assert killed.exitcode == -signal.SIGKILL, user.said(home)
+    _finish(home, user.start(home, None, of_a_rank))
+    assert of_a_rank is None or Path(of_a_rank.mark).exists()
+    assert_sound(home)
+    assert facts_of(home) == unbroken.facts
 
 
-def _launch(home: Path, command: tuple[str, str]) -> subprocess.Popen[str]:
-    """`ml-assets launch` as a process of its own."""
-    return subprocess.Popen(
-        [Path(sys.executable).with_name("ml-assets"), "launch", *command],
-        env=os.environ | {"ML_ASSETS_HOME": str(home)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+def _moments(phase: str, unbroken: Unbroken, draw: random.Random) -> list[Moment]:
+    """One in this phase; in some rounds the rerun dies as well, not earlier on its way."""
+    phases = [phase]
+    if draw.random() < 1 / 3:
+        phases.append(draw.choice(PHASES[PHASES.index(phase) :]))
+    return [
+        Moment(one, draw.randint(1, unbroken.operations[one]), draw.choice((0.0, draw.uniform(0, LATEST))))
+        for one in phases
+    ]
+
+
+def _rank_moment(home: Path, draw: random.Random) -> RankMoment:
+    return RankMoment(
+        rank=draw.randrange(2),
+        step=draw.randint(1, STEPS // 2),  # a resumed attempt may have but the other half to do
+        later=draw.uniform(0, LATEST),
+        mark=str(home.with_name("killed")),
     )
 
 
-def _succeed(process: subprocess.Popen[str]) -> None:
-    said, _ = process.communicate()
-    assert process.returncode == 0, said[-4000:]
+def test_two_runs_of_everything_at_once_do_it_once(home: Path, unbroken: Unbroken) -> None:
+    _finish(home, user.start(home), user.start(home))
+    assert_sound(home)
+    facts = facts_of(home)
+    # Which of them judged and merged a partition, or both of them the same content, is a matter of chance.
+    assert replace(facts, merges=unbroken.facts.merges, verdicts=unbroken.facts.verdicts) == unbroken.facts
 
 
-def _moment(process: subprocess.Popen[str], home: Path, stage: str) -> float:
-    """When the first sign of `stage` appears on disk."""
-    while not BEGUN[stage](home):
-        assert process.poll() is None, f"ended before {stage} began: {process.communicate()[0][-4000:]}"
-        time.sleep(0.01)
-    return time.monotonic()
+def test_two_runs_publishing_to_one_table_at_once_lose_none(home: Path, unbroken: Unbroken) -> None:
+    weeks, together = WEEKS[SALES], user.context().Barrier(2)
+    left, right = weeks[:11], weeks[6:]
+    _finish(home, *(user.start_launching(home, SALES, some, together) for some in (left, right)))
+    shop = Shop.at(home)
+    lake = shop.platform.lake
+    assert TableReader.at(lake).digests(SALES) == unbroken.facts.contents[SALES]
+    newest = shop.platform.ledger.newest_verdicts(SALES, weeks)
+    assert Counter(row.status for row in newest.values()) == {"passed": len(weeks)}
+    assert lake.branches(layout.AUDIT) == {}
 
 
-def _outcome(home: Path) -> dict[str, object]:
-    """Everything that must not depend on kills; the model's part only where a model was asked for."""
-    platform = Platform(Settings(home=home))
-    main = TableReader.at(platform.lake, "main")
-    sales = dict(main.digests(SALES[0]))
-    newest = platform.ledger.newest_verdicts(SALES[0])
-    facts: dict[str, object] = {
-        "sales on main": sales,
-        "judged contents": {key: row.content_digest for key, row in newest.items()},
-    }
-    if not _weights_are_final(home):
-        return facts
-    results = [*(home / "artifacts" / "training").glob("*/*/result.json")]
-    return facts | {
-        "weights": [TrainingResult.read(path).weights_sha256 for path in results],
-        "versions": [(one.number, one.gate_status) for one in registry_of(platform).versions(MODEL[0])],
-        "tracked runs": _tracked_runs(platform),
-        "kept branches": sorted(platform.lake.branches("keep-")),
-    }
+@pytest.mark.chaos
+def test_a_kill_while_the_tracker_is_made_does_not_spoil_the_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    killed = user.start_tracking(home)
+    # Its tables take it a second: half of them are there when the file has half its size.
+    while killed.is_alive() and _largest(home) < 450_000:
+        time.sleep(0.002)
+    killed.kill()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL, user.said(home)
+    _finish(home, user.start_tracking(home))
+    assert [file.name for file in home.glob("*mlflow.db*") if "making" in file.name] == []
 
 
-def _tracked_runs(platform: Platform) -> list[str]:
-    """Status of every run of the model in MLflow."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(platform.settings.resolved_tracking_uri)
-    experiments = [one.experiment_id for one in client.search_experiments()]
-    return [run.info.status for run in client.search_runs(experiments)]
+def _largest(home: Path) -> int:
+    return max((file.stat().st_size for file in home.glob("*mlflow.db*") if file.exists()), default=0)
 
 
-def _workers_of(home: Path) -> list[str]:
-    """Command lines of processes that still work in `home`."""
-    lines = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
-    return [line.replace(b"\0", b" ").decode() for line in lines if str(home).encode() in line]
+def _finish(home: Path, *processes: multiprocessing.process.BaseProcess) -> None:
+    """Wait for processes that have to succeed."""
+    for process in processes:
+        process.join(PATIENCE)
+    ended = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert ended == [0] * len(processes), user.said(home)

@@ -1,0 +1,184 @@
+"""What an installation holds when everything is done: the facts that must not depend on who was killed when.
+
+Here: reading them, and what a dead process must not leave behind. Not here: the runs (`shop`), the killing.
+"""
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.release.parts import bundles_of, registry_of
+from ml_assets.release.runtime import ServingModel
+from ml_assets.snapshots.reader import open_snapshot
+from ml_assets.tables import layout
+from ml_assets.tables.guard import judge_window
+from ml_assets.tables.reader import TableReader
+from ml_assets_tests.chaos.shop import MODEL, WEEKS, Shop
+from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import EVENTS, read_events
+from resources.mlflow_client import open_client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Equal for every way to the same end."""
+
+    objects: Mapping[str, str]
+    """Path on main → SHA-256: every partition's files and manifest."""
+    contents: Mapping[str, Mapping[str, str]]
+    """Table → partition → content digest."""
+    merges: Mapping[tuple[str, str], int]
+    """Table and partition → how often it was merged into main."""
+    verdicts: Mapping[tuple[str, str], Sequence[tuple[str, str, int]]]
+    """Table and partition → content digest, status and rows of each attempt."""
+    branches: frozenset[str]
+    """Without those of audits, of which a killed run may leave one."""
+    fingerprint: str
+    weights: str
+    """SHA-256."""
+    best: tuple[int, float]
+    """Step and validation loss of the best weights."""
+    versions: Sequence[tuple[int, str, str, str, str]]
+    """Number, semantic version, gate status, bundle digest and fingerprint of each."""
+    runs: Sequence[tuple[str, str, Mapping[str, str]]]
+    """Fingerprint, status and parameters of each MLflow run."""
+    steps: Mapping[str, Mapping[int, int]]
+    """Metric → step → how many points MLflow has for it."""
+    values: Mapping[str, Sequence[tuple[int, float]]]
+    """Metric → step and value, for those that follow from the data alone."""
+
+
+def facts_of(home: Path) -> Facts:
+    """Everything of one home."""
+    shop = Shop.at(home)
+    platform = shop.platform
+    reader = TableReader.at(platform.lake)
+    result = TrainingResult.read(_job_folder(home) / "result.json")
+    history = _metrics(platform.settings.resolved_tracking_uri)
+    (run,) = history.values() if len(history) == 1 else ({},)
+    return Facts(
+        objects={stat.path: stat.sha256 for stat in platform.lake.list(reader.commit_id)},
+        contents={table: dict(reader.digests(table)) for table in WEEKS},
+        merges=_merges(shop),
+        verdicts={
+            (table, week): [
+                (row.content_digest, row.status, row.rows) for row in platform.ledger.attempts(table, week)
+            ]
+            for table, weeks in WEEKS.items()
+            for week in weeks
+        },
+        branches=frozenset(platform.lake.branches()) - frozenset(platform.lake.branches(layout.AUDIT)),
+        fingerprint=result.fingerprint,
+        weights=result.weights_sha256,
+        best=(result.best_step, result.best_validation_loss),
+        versions=[
+            (one.number, str(one.semantic), one.gate_status, one.bundle_digest, one.fingerprint)
+            for one in registry_of(platform).versions(MODEL)
+        ],
+        runs=[
+            (run.data.tags["fingerprint"], run.info.status, run.data.params)
+            for run in _runs(platform.settings.resolved_tracking_uri)
+        ],
+        steps={name: Counter(step for step, _ in points) for name, points in run.items()},
+        values={name: points for name, points in run.items() if _follows_from_data(name)},
+    )
+
+
+def assert_sound(home: Path) -> None:
+    """The parts of one installation fit each other, and nobody and nothing of a dead process is left."""
+    shop = Shop.at(home)
+    platform = shop.platform
+    reader = TableReader.at(platform.lake)
+    for table, weeks in WEEKS.items():
+        verdict = judge_window(reader, platform.ledger, table, weeks)
+        assert verdict.ok, verdict.explain()
+        assert not verdict.stale
+
+    folder = _job_folder(home)
+    job = TrainingJob.from_json((folder / "job.json").read_text())
+    assert_each_row_once_per_epoch(folder, open_snapshot(Path(job.snapshot), job.snapshot_digest), job)
+    (version,) = registry_of(platform).versions(MODEL)
+    ServingModel.load(bundles_of(platform).open(version.bundle_digest).folder)  # replays its golden rows
+    kept = platform.lake.branches(f"keep-{MODEL}-v{version.number}")
+    assert list(kept.values()) == [version.tags["lake_commit"]]
+
+    assert processes_of(home) == []
+    assert [file.name for file in home.rglob("lock") if _is_held(file)] == []
+    assert list((home / "artifacts" / "spool").glob("*.jsonl")) == []
+    going_on = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])
+    assert shop.instance.get_runs_count(going_on) == 0
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of processes that work for this home: ranks by what they said of themselves, any other by
+    the paths in its arguments."""
+    ranks = {
+        pid
+        for events in home.glob(f"artifacts/training/*/*/{EVENTS}")
+        for event in read_events(events.parent)
+        if event.kind == "started"
+        for pid in event.values["pids"]
+    }
+    found: list[str] = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+            continue
+        try:
+            arguments = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state not in "ZX" and (str(home) in arguments or int(folder.name) in ranks):
+            found.append(arguments)
+    return found
+
+
+def _job_folder(home: Path) -> Path:
+    (folder,) = home.glob(f"artifacts/training/{MODEL}/*")
+    return folder
+
+
+def _merges(shop: Shop) -> Counter[tuple[str, str]]:
+    counted: Counter[tuple[str, str]] = Counter()
+    for commit in shop.platform.lake.log("main", 1000):
+        keys = commit.metadata.get("keys", "")
+        counted.update((commit.metadata["table"], key) for key in keys.split(",") if key)
+    return counted
+
+
+def _runs(uri: str) -> list[Any]:
+    client = open_client(uri)
+    experiment = client.get_experiment_by_name(MODEL)
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def _metrics(uri: str) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Run → metric → its points by step."""
+    client = open_client(uri)
+    return {
+        run.info.run_id: {
+            name: sorted((p.step, p.value) for p in client.get_metric_history(run.info.run_id, name))
+            for name in run.data.metrics
+        }
+        for run in _runs(uri)
+    }
+
+
+def _follows_from_data(metric: str) -> bool:
+    return "validation_loss" in metric or metric.startswith("holdout_") or metric == "learning_rate"
+
+
+def _is_held(file: Path) -> bool:
+    with file.open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
