@@ -6,7 +6,9 @@ Here: dealing rows into shards and writing a folder that is either whole or abse
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,6 +36,9 @@ from ml_assets.snapshots.shards import Rows, write_rows
 
 SHARD_BYTES = 128 * 2**20
 """Upper limit of a shard: long enough to stream, short enough to map, shuffle and send by itself."""
+_BUILDING = ".building-"
+_FORGOTTEN_AFTER = 86_400.0
+"""Seconds after which an unfinished folder is taken for one whose builder was killed."""
 
 
 def build_snapshot(
@@ -53,8 +58,9 @@ def build_snapshot(
     """
     inputs = input_spec(fitted)
     schema = schema_hash(inputs, chosen.spec.label)
-    building = into / f".building-{uuid4().hex}"
+    building = into / f"{_BUILDING}{uuid4().hex}"
     building.mkdir(parents=True)
+    _sweep(into)
     try:
         shards = tuple(
             _write_shard(building, name, i, rows, schema)
@@ -124,6 +130,13 @@ def _write_shard(folder: Path, split: SplitName, number: int, rows: Rows, schema
         rows=len(rows),
         bytes=path.stat().st_size,
     )
+
+
+def _sweep(into: Path) -> None:
+    for folder in into.glob(f"{_BUILDING}*"):
+        with suppress(FileNotFoundError):  # its builder, or another sweep, was faster
+            if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:

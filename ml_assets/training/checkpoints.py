@@ -52,8 +52,8 @@ class Checkpoints:
         torch.save(state, buffer)
         content = buffer.getvalue()
         commit = {"best_step": best_step, "sha256": {_STATE: hashlib.sha256(content).hexdigest()}}
-        writing = self._folder / f".writing-{step:08d}"
-        shutil.rmtree(writing, ignore_errors=True)
+        writing = self._folder / ".writing"
+        shutil.rmtree(writing, ignore_errors=True)  # what a killed rank left
         writing.mkdir()
         _write(writing / _STATE, content)
         _write(writing / _COMMIT, json.dumps(commit).encode())

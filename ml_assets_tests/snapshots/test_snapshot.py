@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import stat
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -155,6 +157,16 @@ def test_building_again_keeps_a_whole_folder_and_mends_a_damaged_one(tmp_path: P
     assert small_snapshot(tmp_path) == first
     verify(first, first.shards)
     assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
+
+
+def test_what_a_killed_builder_left_is_swept_a_day_later(tmp_path: Path) -> None:
+    yesterday, just_now = tmp_path / ".building-1", tmp_path / ".building-2"
+    for folder in (yesterday, just_now):
+        folder.mkdir()
+        (folder / "train-00000.arrow").write_bytes(b"half")
+    os.utime(yesterday, (time.time() - 100_000,) * 2)
+    snapshot = small_snapshot(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([just_now, snapshot.folder])
 
 
 def test_the_snapshot_reads_back_as_it_was_written(snapshot: Snapshot) -> None:
