@@ -1,5 +1,6 @@
 """`ml-assets ui`: webserver and daemon together, on loopback, ended together."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -29,8 +30,11 @@ def command(port: int) -> None:
         signal.signal(number, lambda *_: stop.set())
     say(f"Pages on http://127.0.0.1:{port} (home {project.settings.home}); Ctrl-C ends pages and daemon.")
     # A session of their own each: the terminal's Ctrl-C reaches only us, and we end them in order.
+    # Links that runs write into commits and records lead to these pages.
+    environment = os.environ | {"ML_ASSETS_UI_URL": f"http://127.0.0.1:{port}"}
     processes = {
-        name: subprocess.Popen(line, cwd=ROOT, start_new_session=True) for name, line in commands.items()
+        name: subprocess.Popen(line, cwd=ROOT, env=environment, start_new_session=True)
+        for name, line in commands.items()
     }
     try:
         while not stop.wait(0.5):
