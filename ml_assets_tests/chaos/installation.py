@@ -13,13 +13,14 @@ from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.training_pipeline import STAGES
 from ml_assets.release.parts import bundles_of, registry_of
 from ml_assets.release.runtime import ServingModel
 from ml_assets.snapshots.reader import open_snapshot
 from ml_assets.tables import layout
 from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.chaos.shop import MODEL, WEEKS, Shop
+from ml_assets_tests.chaos.shop import MODEL, WEEK, WEEKS, Shop, key_of
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import EVENTS, read_events
@@ -108,6 +109,11 @@ def assert_sound(home: Path) -> None:
     ServingModel.load(bundles_of(platform).open(version.bundle_digest).folder)  # replays its golden rows
     kept = platform.lake.branches(f"keep-{MODEL}-v{version.number}")
     assert list(kept.values()) == [version.tags["lake_commit"]]
+
+    materialized = {table: shop.instance.get_materialized_partitions(key_of(table)) for table in WEEKS}
+    assert materialized == {table: set(weeks) for table, weeks in WEEKS.items()}
+    for stage in STAGES:
+        assert shop.instance.get_materialized_partitions(dg.AssetKey([MODEL, stage])) == {WEEK}
 
     assert processes_of(home) == []
     assert [file.name for file in home.rglob("lock") if _is_held(file)] == []

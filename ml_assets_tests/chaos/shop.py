@@ -72,7 +72,7 @@ class Shop(Project):
 
     def launch(self, table: str, first: str, last: str) -> None:
         """`ml-assets launch <table> <first>..<last>`."""
-        materialize(self, [dg.AssetKey(table.split("/"))], partition=first, last=last)
+        materialize(self, [key_of(table)], partition=first, last=last)
 
     def run_all(self, begin: Callable[[str], None] = lambda _: None) -> None:
         """The whole way, each command again whatever was finished; `begin` is told the names of commands."""
@@ -81,6 +81,11 @@ class Shop(Project):
             self.launch(table, weeks[0], weeks[-1])
         begin(MODEL)
         materialize(self, [dg.AssetKey([MODEL, stage]) for stage in STAGES], partition=WEEK)
+
+
+def key_of(table: str) -> dg.AssetKey:
+    """`a/b` as a key."""
+    return dg.AssetKey(table.split("/"))
 
 
 def _declared() -> list[Any]:
