@@ -1,0 +1,139 @@
+"""Programs built from pinned Go modules, once: `modules/<name>/go.mod` + `go.sum` → a folder of programs.
+
+What belongs here: the build and its cache. The cache's key is the pinned version and a hash of everything that
+decides the result; go.sum makes the toolchain check every download. Where the programs run belongs elsewhere.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES = Path(__file__).parent / "modules"
+CACHE_VARIABLE = "ML_ASSETS_BUILD_CACHE"
+ERROR_LINES = 40
+
+
+class BuildFailed(RuntimeError):
+    """A module cannot be built; the message says what is missing or how the compiler's output ends."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One folder of `modules/`, read."""
+
+    name: str
+    folder: Path
+    version: str
+    """Of the module that the first `tool` line belongs to."""
+    tools: tuple[str, ...]
+    """Import paths to build; a program is called like its path's last part."""
+    ldflags: str
+    """Content of a file `ldflags` beside go.mod, in one line; empty without one."""
+    key: str
+    """`<name>-<version>-<hash>`: the folder's name in the cache."""
+
+
+def read_module(name: str, modules: Path = MODULES) -> Module:
+    """Read `modules/<name>`. Raises BuildFailed if it is no folder with go.mod, go.sum and a `tool` line."""
+    folder = modules / name
+    try:
+        go_mod, go_sum = ((folder / file).read_text() for file in ("go.mod", "go.sum"))
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(path.parent.name for path in modules.glob("*/go.mod")))
+        raise BuildFailed(
+            f"No pinned module {name!r}: {error.filename} is missing. There are: {known}."
+        ) from error
+    flags = folder / "ldflags"
+    ldflags = " ".join(flags.read_text().split()) if flags.exists() else ""
+    tools = _entries(go_mod, "tool")
+    required = dict(entry.split()[:2] for entry in _entries(go_mod, "require"))
+    owners = (
+        sorted((path for path in required if f"{tools[0]}/".startswith(f"{path}/")), key=len) if tools else []
+    )
+    if not owners:
+        raise BuildFailed(f"{folder}/go.mod needs a `tool` line and a `require` line of the module it is in.")
+    version = required[owners[-1]]
+    digest = hashlib.sha256("\0".join((go_mod, go_sum, ldflags)).encode()).hexdigest()[:12]
+    return Module(name, folder, version, tuple(tools), ldflags, f"{name}-{version}-{digest}")
+
+
+def build(name: str, *, modules: Path = MODULES, say: Callable[[str], None] | None = None) -> Path:
+    """The folder with the programs of `modules/<name>`, building them first if the cache lacks them.
+
+    Two calls at once build once: the second waits. `say` is told what is built and how long it took (standard
+    error by default). Raises BuildFailed.
+    """
+    tell = say or _to_standard_error
+    module = read_module(name, modules)
+    built = cache_folder() / module.key
+    if built.is_dir():
+        return built
+    with _locked(cache_folder() / f"{name}.lock"):
+        if not built.is_dir():
+            programs = ", ".join(tool.rpartition("/")[2] for tool in module.tools)
+            tell(f"Building {name} {module.version} ({programs}) into {built}; minutes on an empty cache.")
+            began = time.monotonic()
+            _compile(module, built)
+            megabytes = sum(file.stat().st_size for file in built.iterdir()) / 1e6
+            tell(f"Built {name} {module.version} in {time.monotonic() - began:.0f} s, {megabytes:.0f} MB.")
+    return built
+
+
+def cache_folder() -> Path:
+    """`$ML_ASSETS_BUILD_CACHE`, or ~/.cache/ml-assets/build."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "ml-assets" / "build")
+
+
+def _compile(module: Module, built: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise BuildFailed("The program `go` is not on PATH: install Go 1.24 or newer (https://go.dev/dl).")
+    # Built aside and renamed: a build that is killed leaves no folder that looks whole.
+    with tempfile.TemporaryDirectory(dir=built.parent, prefix=f"{module.name}-") as aside:
+        out = Path(aside) / "programs"
+        out.mkdir()
+        command = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {module.ldflags}".strip()]
+        done = subprocess.run(
+            [*command, "-o", f"{out}/", *module.tools],
+            cwd=module.folder,
+            env=os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            ends = "\n".join((done.stdout + done.stderr).splitlines()[-ERROR_LINES:])
+            raise BuildFailed(f"{module.name} {module.version} does not build in {module.folder}:\n{ends}")
+        out.rename(built)
+
+
+def _entries(go_mod: str, word: str) -> list[str]:
+    """What follows `word` in go.mod, from single lines and from blocks in parentheses, without comments."""
+    blocks = re.findall(rf"^{word}\s*\((.*?)^\)", go_mod, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(rf"^{word}[ \t]+([^(\s].*)$", go_mod, re.MULTILINE)
+    return [entry for line in lines if (entry := line.partition("//")[0].strip())]
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _to_standard_error(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

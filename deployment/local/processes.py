@@ -1,0 +1,241 @@
+"""Server processes that outlive whoever started them, known by process id and start time.
+
+What belongs here: starting in a session of its own, telling alive from dead, freezing, ending a whole family,
+waiting for readiness. Not here: which servers there are. Nothing is found or ended by name, and a process id that
+somebody else got meanwhile is never touched.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+TAIL_LINES = 30
+POLL_SECONDS = 0.05
+KILLED_SECONDS = 20.0
+"""SIGKILL needs so long at most, on a machine that swaps."""
+
+
+class ServerFailed(RuntimeError):
+    """A server did not start, did not get ready or did not end; the message ends with the end of its log."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One started process, as it can be written down and found again."""
+
+    name: str
+    pid: int
+    started: int
+    """Field 22 of /proc/PID/stat: clock ticks after boot. With `pid` it names one process for ever."""
+    log: str
+    """File with its output."""
+
+
+# Our own children, so that they are reaped: a child nobody waits for stays a zombie.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def start(
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    user: str | None = None,
+) -> Process:
+    """Start `command` in a session of its own, output appended to `log`; `env` replaces the environment.
+
+    Raises ServerFailed where the program does not exist or may not run as `user`.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerFailed(f"{name} cannot be started as {command[0]}: {error.strerror}.") from error
+    _children[child.pid] = child
+    began = _stat(child.pid)
+    assert began is not None  # not reaped yet, so /proc has it even if it died already
+    return Process(name, child.pid, began.started, str(log))
+
+
+def alive(process: Process) -> bool:
+    """Is it still this very process, and not merely a zombie waiting to be reaped?"""
+    child = _children.get(process.pid)
+    if child is not None:
+        child.poll()
+    now = _stat(process.pid)
+    return now is not None and now.started == process.started and now.state not in "ZX"
+
+
+def family(process: Process) -> list[Process]:
+    """`process`, its descendants and everything else of its session, as far as they live.
+
+    Once `process` itself is dead only its session is found: call this before ending it. What a daemon's double fork
+    took into another session is not found at all.
+    """
+    stats = dict(_all_stats())
+    known = {process.pid} if process.pid in stats and stats[process.pid].started == process.started else set()
+    grown = True
+    while grown:
+        found = {
+            pid
+            for pid, stat in stats.items()
+            if stat.started >= process.started and (stat.session == process.pid or stat.parent in known)
+        }
+        grown = not found <= known
+        known |= found
+    return [
+        Process(process.name, pid, stats[pid].started, process.log)
+        for pid in sorted(known)
+        if stats[pid].state not in "ZX"
+    ]
+
+
+def stop(process: Process, *, ask: signal.Signals = signal.SIGTERM, seconds: float = 15.0) -> None:
+    """Ask politely, end whatever is left of its family after `seconds`. Nothing to do if it is dead already."""
+    members = family(process)
+    if alive(process):
+        _send(process, ask)
+        _send(process, signal.SIGCONT)  # a frozen process reads no signal
+        _wait_until_dead(members, seconds)
+    _end(process, members)
+
+
+def kill(process: Process) -> None:
+    """SIGKILL to the process and its family at once: what a power cut does to one server."""
+    _end(process, family(process))
+
+
+def freeze(process: Process) -> None:
+    """Stop the clock of the whole family: connections are accepted by the kernel, nothing answers."""
+    for member in family(process):
+        _send(member, signal.SIGSTOP)
+
+
+def thaw(process: Process) -> None:
+    """Let a frozen family go on."""
+    for member in family(process):
+        _send(member, signal.SIGCONT)
+
+
+def wait_ready(process: Process, why_not: Callable[[], str], seconds: float) -> float:
+    """Poll `why_not` until it says nothing; returns the seconds it took.
+
+    Raises ServerFailed with the reason and the log's end if the process dies or `seconds` pass.
+    """
+    began = time.monotonic()
+    while reason := why_not():
+        waited = time.monotonic() - began
+        if not alive(process):
+            raise ServerFailed(f"{process.name} ended before it was ready ({reason}). {tail(process.log)}")
+        if waited > seconds:
+            raise ServerFailed(
+                f"{process.name} is not ready after {waited:.0f} s: {reason}. {tail(process.log)}"
+            )
+        time.sleep(POLL_SECONDS)
+    return time.monotonic() - began
+
+
+def why_http_not(url: str, *, seconds: float = 2.0) -> str:
+    """Empty if `url` answers 2xx, else the reason."""
+    try:
+        with urllib.request.urlopen(url, timeout=seconds) as answer:
+            status = HTTPStatus(answer.status)
+    except (urllib.error.URLError, OSError) as error:
+        return f"{url}: {error}"
+    return "" if status.is_success else f"{url}: {status}"
+
+
+def tail(log: str | Path, lines: int = TAIL_LINES) -> str:
+    """Where the log is and how it ends, for an error message."""
+    path = Path(log)
+    if not path.exists():
+        return f"{path} was never written."
+    text = path.read_text(errors="replace").splitlines()[-lines:]
+    return f"{path} ends:\n" + "\n".join(f"  {line}" for line in text)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port of `host` that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def is_listening(port: int, host: str = "127.0.0.1") -> bool:
+    """Does anybody accept connections there?"""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0
+
+
+@dataclass(frozen=True)
+class _Stat:
+    state: str
+    parent: int
+    session: int
+    started: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        # The name in parentheses may hold anything, parentheses too: fields are counted after the last one.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return _Stat(state=fields[0], parent=int(fields[1]), session=int(fields[3]), started=int(fields[19]))
+
+
+def _all_stats() -> Iterator[tuple[int, _Stat]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and (stat := _stat(int(entry.name))) is not None:
+            yield int(entry.name), stat
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    if alive(process):
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+def _wait_until_dead(members: Sequence[Process], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(alive(member) for member in members) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def _end(process: Process, members: Sequence[Process]) -> None:
+    """SIGKILL until none is left, also those that `members` start meanwhile."""
+    deadline = time.monotonic() + KILLED_SECONDS
+    left = [member for member in members if alive(member)]
+    while left:
+        for member in left:
+            _send(member, signal.SIGKILL)
+        _wait_until_dead(left, 0.5)
+        left = [member for member in {*left, *family(process)} if alive(member)]
+        if left and time.monotonic() > deadline:
+            pids = ", ".join(str(member.pid) for member in left)
+            raise ServerFailed(f"{process.name} does not die: process {pids}. {tail(process.log)}")
+    _children.pop(process.pid, None)
