@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from resources.settings import Settings
 
 if TYPE_CHECKING:
+    from resources.artifacts import Artifacts
     from resources.lake import VersionedStore
     from resources.launcher.protocol import TrainingLauncher
     from resources.ledger import Ledger
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Platform:
-    """Lake, ledger, tracker and launcher behind their protocols. Cheap to make: parts open when first used."""
+    """Lake, artifacts, ledger, tracker and launcher behind their protocols. Cheap to make: parts open when first used."""
 
     settings: Settings
 
@@ -28,6 +29,15 @@ class Platform:
         from resources.lake.local import LocalStore
 
         return LocalStore(self.settings.lake_folder)
+
+    @cached_property
+    def artifacts(self) -> "Artifacts":
+        """Folders of files that outlive a process."""
+        from resources.artifacts import artifacts_of
+
+        return artifacts_of(
+            self.settings.artifacts_url, self.settings.artifacts_folder, self.settings.s3_endpoint_url
+        )
 
     @cached_property
     def ledger(self) -> "Ledger":

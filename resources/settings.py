@@ -1,33 +1,52 @@
 """One typed `Settings`, read once at the edge from environment variables `ML_ASSETS_*`.
 
 Nothing below the edge (definitions, CLI, tests) reads the environment. Defaults are the embedded parts: a
-folder per concern under `home`, so a laptop needs no server.
+folder per concern under `home`, so a laptop needs no server. Each server is an address; docs/servers.md has
+them all. Credentials of S3 are botocore's business (`AWS_*` of the process) and no setting of ours.
 """
 
 import getpass
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    """Where everything outside the process lives."""
+    """Where everything outside the process lives. Its repr shows no credentials."""
 
     model_config = SettingsConfigDict(env_prefix="ML_ASSETS_", frozen=True)
 
     home: Path = Field(default_factory=lambda: Path.home() / ".ml-assets")
-    """Root of the embedded parts."""
+    """Root of the embedded parts, and of local copies of what servers hold."""
     environment: str = "local"
     """Name of the lake repository: one per environment."""
-    tracking_uri: str | None = None
-    """MLflow; by default SQLite under `home`."""
-    ledger_url: str | None = None
-    """SQLAlchemy address of the ledger; by default SQLite under `home`."""
     author: str = Field(default_factory=getpass.getuser)
     """Who acts, for approvals, promotions and run records."""
     ui_url: str = "http://127.0.0.1:3000"
     """Where people reach Dagster's pages, for links."""
+
+    lake_url: str | None = None
+    """lakeFS, `http://host:port`; by default files under `home`."""
+    lake_storage: str | None = None
+    """`s3://bucket/prefix` where `ml-assets lake init` puts a new repository's blocks."""
+    lake_access_key_id: SecretStr | None = None
+    """lakeFS access key."""
+    lake_secret_access_key: SecretStr | None = None
+    """lakeFS secret key."""
+    artifacts_url: str | None = None
+    """`s3://bucket/prefix` for training folders, bundles and reports; by default under `home`."""
+    s3_endpoint_url: str | None = None
+    """An S3 server that is not AWS, `http://host:port`."""
+    tracking_uri: str | None = Field(default=None, repr=False)
+    """MLflow; by default SQLite under `home`."""
+    ledger_url: str | None = Field(default=None, repr=False)
+    """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`; by default SQLite under `home`."""
+    dagster_url: str | None = Field(default=None, repr=False)
+    """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`; by default SQLite under `home`."""
+    launcher: Literal["local", "kubernetes"] = "local"
+    """Where workers run: processes of this machine, or pods."""
 
     @property
     def lake_folder(self) -> Path:
@@ -36,12 +55,12 @@ class Settings(BaseSettings):
 
     @property
     def artifacts_folder(self) -> Path:
-        """Training folders, bundles and reports."""
+        """Training folders, bundles and reports, or the local copies of those in `artifacts_url`."""
         return self.home / "artifacts"
 
     @property
     def cache_folder(self) -> Path:
-        """What can be rebuilt from the lake: training shards."""
+        """What can be rebuilt from the lake: training shards, copies of its files."""
         return self.home / "cache"
 
     @property
