@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Platform:
-    """Lake, artifacts, ledger, tracker and launcher behind their protocols. Cheap to make: parts open when first used."""
+    """All parts behind their protocols. Cheap to make: each opens when first used."""
 
     settings: Settings
 
