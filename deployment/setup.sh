@@ -39,7 +39,7 @@ fi
 packages="$(grep -c '^[a-zA-Z0-9]' "$locks/dev.txt")"
 cat <<EOF
 Installing up to $packages locked packages into $venv, each checked by its SHA-256.
-On x86-64 Linux an empty cache means 3.2 GB to download and 6.1 GB on disk: PyTorch's standard build
+On x86-64 Linux an empty cache means 3.2 GB to download and 7 GB on disk: PyTorch's standard build
 brings CUDA's libraries along. On macOS it is under 1 GB. What uv's cache holds is not downloaded again.
 EOF
 

@@ -81,3 +81,19 @@ def test_requirements_are_pinned_and_hashed_without_addresses(name: str) -> None
     assert [line[:60] for line in requirements if not pinned.match(line)] == []
     assert "://" not in text
     assert "--index" not in text
+
+
+def test_no_pretended_server_is_among_the_locked_requirements() -> None:
+    pretenders = (
+        r"moto|localstack|fakeredis|fake-?s3|responses|requests-mock|respx|httpretty|vcrpy|aioresponses"
+        r"|wiremock|mockserver.*|pytest-(httpserver|localserver|mock|responses|recording|httpx|vcr)"
+    )
+    folder = ROOT / "deployment" / "requirements"
+    named = {
+        line.partition("==")[0].partition("[")[0].lower()
+        for path in folder.glob("*.txt")
+        for line in path.read_text().splitlines()
+        if "==" in line
+    }
+    assert len(named) > 200
+    assert {name for name in named if re.fullmatch(pretenders, name)} == set()

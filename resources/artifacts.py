@@ -116,11 +116,14 @@ class FolderArtifacts:
         remove_local(self.root / relative(name), files)
 
 
-def artifacts_of(url: str | None, cache: Path, endpoint_url: str | None = None) -> Artifacts:
+def artifacts_of(
+    url: str | None, cache: Path, endpoint_url: str | None = None, patience_seconds: float = 60.0
+) -> Artifacts:
     """The home at `url`: None is `cache` itself, `file:///…` a folder, `s3://bucket/prefix` a bucket.
 
     `cache` holds the local folders of a remote home. `endpoint_url` is the address of an S3 server that is
-    not AWS. Credentials are botocore's business (`AWS_*`, profiles, instance roles) and never pass through here.
+    not AWS; `patience_seconds` is how long a server that does not answer is asked again. Credentials are
+    botocore's business (`AWS_*`, profiles, instance roles) and never pass through here.
     """
     if url is None:
         return FolderArtifacts(cache)
@@ -129,7 +132,7 @@ def artifacts_of(url: str | None, cache: Path, endpoint_url: str | None = None) 
     if url.startswith("s3://") and url.removeprefix("s3://").strip("/"):
         from resources.artifacts_remote import RemoteArtifacts
 
-        return RemoteArtifacts(url, cache, endpoint_url)
+        return RemoteArtifacts(url, cache, endpoint_url, patience_seconds)
     raise ArtifactsRefused(
         f"artifacts cannot be kept at {url!r}: ML_ASSETS_ARTIFACTS_URL takes s3://bucket/prefix or file:///folder"
     )

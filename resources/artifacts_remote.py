@@ -4,6 +4,9 @@ Here: what is sent and fetched, patience with the server, and its answers as our
 protocol (`artifacts`) and credentials, which botocore finds by itself (`AWS_*`).
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (fsspec and botocore are not typed)
+
 import errno
 import hashlib
 import os
@@ -32,7 +35,7 @@ PART = 64 << 20
 THREADS = 8
 """Files in flight at once."""
 CONNECT_SECONDS = 5
-READ_SECONDS = 60
+READ_SECONDS = 30
 """How long one request may stay without an answer."""
 _BUSY = (errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT)
 """What s3fs makes of 409, 500, 503 and of broken connections."""
