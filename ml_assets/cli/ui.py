@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import click
 
 from ml_assets.cli.abandoned import end_abandoned
 from ml_assets.cli.project import ROOT, Project, say
+from ml_assets.training.stop import end_with_parent
 
 
 @click.command("ui", short_help="Dagster's pages and daemon together, on loopback.")
@@ -33,7 +35,13 @@ def command(port: int) -> None:
     # Links that runs write into commits and records lead to these pages.
     environment = os.environ | {"ML_ASSETS_UI_URL": f"http://127.0.0.1:{port}"}
     processes = {
-        name: subprocess.Popen(line, cwd=ROOT, env=environment, start_new_session=True)
+        name: subprocess.Popen(
+            line,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # should this process be killed
+        )
         for name, line in commands.items()
     }
     try:

@@ -22,10 +22,10 @@ class StopRequest:
         self.requested = True
 
 
-def end_with_parent() -> None:
-    """On Linux, have the kernel end this process when its parent ends: no rank outlives its agent.
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """On Linux, have the kernel end this process `by` a signal when its parent ends: no rank outlives its agent.
 
     Elsewhere a rank ends when its next collective fails or times out.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
