@@ -26,10 +26,10 @@ test: setup ## every test that needs no server (ARGS="-k words" for some)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-chaos: setup ## thirty rounds of ending processes at random moments
-	$(BIN)/pytest -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)
+	$(BIN)/pytest ml_assets_tests -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)
 
 test-browser: setup ## clicks in a real Chromium; screenshots in build/screenshots
-	$(BIN)/pytest -m browser --screenshots build/screenshots $(ARGS)
+	$(BIN)/pytest ml_assets_tests/browser --screenshots build/screenshots $(ARGS)
 
 test-pythons: setup ## install and test on every supported Python found here
 	@deployment/test-pythons.sh
