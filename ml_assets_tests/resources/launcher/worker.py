@@ -6,6 +6,7 @@
 
 import hashlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -53,8 +54,10 @@ def main(job_file: str, folder: str) -> int:
 
 
 def wait_for_end_of_stdin() -> None:
-    """The launcher closes it, or is gone."""
-    sys.stdin.read()
+    """The launcher closes it, or is gone. Never blocked for long: a signal that comes just before a read that
+    blocks would be handled only after it."""
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        continue
     sys.exit(75)
 
 
