@@ -18,6 +18,7 @@ COMMANDS = {
     "leaktest": "Cut the future, rebuild features, require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",
     "promote": "Put a registered version into production, with a reason.",
+    "ledger": "The step the ledger's tables stand at, and back to an earlier one.",
     "doctor": "Check settings, storage and versions; say the remedy.",
     "ui": "Dagster's pages and daemon together, on loopback.",
 }

@@ -7,11 +7,20 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.pages import name_some, table_of
+from resources.artifacts import ArtifactsUnavailable
 from resources.lake import LakeBusy
-from resources.ledger import LedgerBusy
+from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
 
-TRANSIENT = (LakeBusy, LedgerBusy, TrackerUnavailable, ConnectionError, TimeoutError)
+TRANSIENT = (
+    LakeBusy,
+    LedgerBusy,
+    LedgerUnavailable,
+    TrackerUnavailable,
+    ArtifactsUnavailable,
+    ConnectionError,
+    TimeoutError,
+)
 """What may be gone at the next attempt: Dagster's retry policy covers these alone."""
 
 RETRY_TRANSIENT = dg.RetryPolicy(

@@ -4,7 +4,7 @@ What belongs here: facts that must survive whatever happens to a branch. What do
 metrics and versions (the tracker), events (Dagster), and any judging (`ml_assets.validation`).
 """
 
-from resources.ledger.errors import LedgerBusy, LedgerError, NothingToAccept
+from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable, NothingToAccept
 from resources.ledger.ledger import Ledger
 from resources.ledger.rows import Acceptance, NewVerdict, Promotion, VerdictRow
 
@@ -13,6 +13,7 @@ __all__ = [
     "Ledger",
     "LedgerBusy",
     "LedgerError",
+    "LedgerUnavailable",
     "NewVerdict",
     "NothingToAccept",
     "Promotion",

@@ -1,28 +1,44 @@
-"""Opening the ledger's database, and transactions that survive other writers. SQL belongs in `ledger.py`."""
+"""Opening the ledger's database, and transactions that survive other writers and a server that restarts.
 
+SQL belongs in `ledger.py`, the tables' history in `migrations`.
+"""
+
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from resources.ledger.errors import LedgerBusy, LedgerError
-from resources.ledger.tables import metadata
+from resources.ledger import migrations
+from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable
 
 Answer = TypeVar("Answer")
+
+_LOST_RACES = ("23505", "40001", "40P01")
+"""PostgreSQL: the same key was chosen by two, not to be put in an order, deadlock."""
+_NOT_NOW = ("57P01", "57P02", "57P03", "53300")
+"""PostgreSQL: shutting down, crashed, starting up, too many connections."""
+_OPENING_TURN = 0x6C656467
+"""Key of the advisory lock under which one process at a time runs migrations ("ledg")."""
+_POSTGRES = {"connect_timeout": 5, "keepalives_idle": 30, "options": "-c statement_timeout=60000"}
 
 
 class Database:
     """One database, opened and given its tables on first use; safe for threads, processes and forks."""
 
     def __init__(self, url: str, patience_seconds: float) -> None:
-        self._url = sa.make_url(url)
-        self._is_sqlite = self._url.get_backend_name() == "sqlite"
+        address = sa.make_url(url)
+        if address.drivername in ("postgresql", "postgres"):
+            address = address.set(drivername="postgresql+psycopg2")  # the driver that is locked
+        self._url = address
+        self._is_sqlite = address.get_backend_name() == "sqlite"
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._ready: sa.Engine | None = None
@@ -30,22 +46,48 @@ class Database:
     @contextmanager
     def reading(self) -> Generator[sa.Connection]:
         """A connection in one transaction, so that several reads see one state."""
-        with self._engine().connect() as connection, connection.begin():
-            yield connection
+        try:
+            with self._patiently(lambda: self._engine().connect()) as connection, connection.begin():
+                yield connection
+        except exc.DBAPIError as error:
+            if self._is_away(error):
+                raise LedgerUnavailable(
+                    f"{self}: the connection broke while reading ({_first_line(error)}). Run it again"
+                ) from error
+            raise
 
     def write(self, work: Callable[[sa.Connection], Answer]) -> Answer:
         """Run `work` in one transaction: all of it happens or nothing.
 
-        `work` runs again where another writer came first: on SQLite the lock is not to be had, on PostgreSQL
-        both chose the same key. `LedgerBusy` when patience is at its end.
+        `work` runs again where another writer came first (on SQLite the lock is not to be had, on PostgreSQL
+        both chose the same key) and where the server went away before anything was stored. `LedgerBusy` or
+        `LedgerUnavailable` when patience is at its end.
         """
-        engine = self._engine()
 
         def transaction() -> Answer:
-            with _for_writing(engine) as connection, connection.begin():
-                return work(connection)
+            with _for_writing(self._engine()) as connection:
+                running = connection.begin()
+                try:
+                    answer = work(connection)
+                except BaseException:
+                    running.rollback()
+                    raise
+                self._commit(running)
+                return answer
 
         return self._patiently(transaction)
+
+    def migrate(self, change: Callable[[sa.Connection], None]) -> None:
+        """Run a step of `migrations` alone among processes, in one transaction."""
+        with _for_writing(self._made) as connection, connection.begin():
+            if not self._is_sqlite:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING_TURN)))
+            change(connection)
+
+    def step(self) -> str | None:
+        """Where the tables stand; None if there are none."""
+        with self._made.connect() as connection:
+            return migrations.step_of(connection)
 
     def _engine(self) -> sa.Engine:
         with self._lock:
@@ -53,48 +95,98 @@ class Database:
                 self._ready = self._patiently(self._open)
             return self._ready
 
+    def _commit(self, running: sa.RootTransaction) -> None:
+        try:
+            running.commit()
+        except exc.DBAPIError as error:
+            if error.connection_invalidated and not self._is_sqlite:
+                # Stored or not, nobody can tell; doing it again by ourselves might store it twice.
+                raise LedgerUnavailable(
+                    f"{self}: the connection broke while storing ({_first_line(error)}). Run the step again: it "
+                    "looks up first what is stored"
+                ) from error
+            raise
+
     def _patiently(self, work: Callable[[], Answer]) -> Answer:
         end = time.monotonic() + self._patience
         while True:
             try:
                 return work()
             except exc.DBAPIError as error:
-                if not self._is_lost_race(error):
+                is_away = self._is_away(error)
+                if not is_away and not self._is_lost_race(error):
                     if isinstance(error, exc.OperationalError):
-                        raise LedgerError(f"ledger {self._url.render_as_string()}: {error.orig}") from error
+                        raise LedgerError(f"{self}: {_first_line(error)}") from error
                     raise
                 if time.monotonic() > end:
-                    raise LedgerBusy(
-                        f"ledger {self._url.render_as_string()}: not to be written for {self._patience:g} s, "
-                        f"another program holds it ({error.orig}). Try again when that one is done"
-                    ) from error
-                time.sleep(random.uniform(0.01, 0.05))
+                    raise self._at_its_end(error, is_away=is_away) from error
+                time.sleep(random.uniform(0.2, 0.5) if is_away else random.uniform(0.01, 0.05))
+
+    def _at_its_end(self, error: exc.DBAPIError, *, is_away: bool) -> LedgerError:
+        if is_away:
+            return LedgerUnavailable(
+                f"{self} does not answer for {self._patience:g} s ({_first_line(error)}): check that the server "
+                "runs, and ML_ASSETS_LEDGER_URL; then run it again"
+            )
+        return LedgerBusy(
+            f"{self}: not to be written for {self._patience:g} s, another program holds it "
+            f"({_first_line(error)}). Try again when that one is done"
+        )
 
     def _is_lost_race(self, error: exc.DBAPIError) -> bool:
         if self._is_sqlite:
             return "locked" in str(error.orig) or "busy" in str(error.orig)
-        # psycopg and psycopg2 name the code of a violated key differently.
-        code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-        return code == "23505"
+        return _code(error) in _LOST_RACES
+
+    def _is_away(self, error: exc.DBAPIError) -> bool:
+        if self._is_sqlite or not isinstance(error, exc.OperationalError):
+            return False
+        words = str(error.orig)
+        refused = any(word in words for word in ("authentication failed", "does not exist", "no pg_hba.conf"))
+        # psycopg2 gives errors of connecting no code.
+        return not refused and (_code(error) in (None, *_NOT_NOW) or error.connection_invalidated)
 
     def _open(self) -> sa.Engine:
+        engine = self._made
+        with engine.connect() as connection:
+            is_current = migrations.step_of(connection) == migrations.NEWEST
+        if not is_current:
+            self.migrate(migrations.upgrade)
+        return engine
+
+    @cached_property
+    def _made(self) -> sa.Engine:
+        """Opens when it is first used; tables may not be there yet."""
         if not self._is_sqlite:
-            engine = sa.create_engine(self._url, pool_pre_ping=True)
-            metadata.create_all(engine)
+            engine = sa.create_engine(
+                self._url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_POSTGRES
+            )
+            # A connection that crosses a fork would be shared by two processes.
+            os.register_at_fork(after_in_child=lambda: engine.dispose(close=False))
             return engine
         if self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
-        # No pool: a connection that crosses a fork would be shared by two processes.
+        # No pool, for the same reason.
         engine = sa.create_engine(self._url, poolclass=sa.NullPool, connect_args={"timeout": self._patience})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
-        with _for_writing(engine) as connection, connection.begin():
-            metadata.create_all(connection)
         return engine
+
+    def __str__(self) -> str:
+        return f"ledger {self._url.render_as_string()}"
 
 
 def _for_writing(engine: sa.Engine) -> sa.Connection:
     return engine.connect().execution_options(begins_with="IMMEDIATE")
+
+
+def _code(error: exc.DBAPIError) -> str | None:
+    # psycopg and psycopg2 name it differently.
+    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+
+
+def _first_line(error: exc.DBAPIError) -> str:
+    return str(error.orig).partition("\n")[0]
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:

@@ -9,5 +9,9 @@ class LedgerBusy(LedgerError):
     """Other writers held the database for longer than we wait. Try again."""
 
 
+class LedgerUnavailable(LedgerError):
+    """The database server does not answer, or was cut off while it stored. Try again."""
+
+
 class NothingToAccept(LedgerError):
     """The newest attempt of this partition was not rejected, or there is none."""

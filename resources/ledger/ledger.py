@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from resources.ledger import migrations
 from resources.ledger.database import Database
 from resources.ledger.errors import NothingToAccept
 from resources.ledger.rows import Acceptance, NewVerdict, Promotion, VerdictRow
@@ -24,6 +25,17 @@ class Ledger:
     def __init__(self, url: str, patience_seconds: float = 30.0) -> None:
         """`patience_seconds`: how long a write waits for other writers before `LedgerBusy`."""
         self._database = Database(url, patience_seconds)
+
+    def step(self) -> str | None:
+        """The step of `migrations` the tables stand at; None before first use."""
+        return self._database.step()
+
+    def downgrade(self, to: str) -> None:
+        """Take the tables back to `to`, for an earlier version of this program; rows are kept.
+
+        The next use by this version brings them forward again.
+        """
+        self._database.migrate(lambda connection: migrations.downgrade(connection, to))
 
     # --- verdicts ---
 

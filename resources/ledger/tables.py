@@ -1,10 +1,9 @@
-"""The ledger's tables, and the guard that keeps them append-only on SQLite."""
+"""The ledger's tables as the newest step of `migrations` leaves them, where their append-only triggers are, too."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event
 
 
 class UtcTime(sa.TypeDecorator[datetime]):
@@ -73,11 +72,3 @@ promotions = sa.Table(
     # Ids that are never given twice: a promotion is referred to by its id.
     sqlite_autoincrement=True,
 )
-
-for _table in metadata.sorted_tables:
-    for _verb in ("UPDATE", "DELETE"):
-        _trigger = sa.DDL(
-            f"CREATE TRIGGER IF NOT EXISTS {_table.name}_no_{_verb.lower()} BEFORE {_verb} ON {_table.name} "
-            f"BEGIN SELECT RAISE(ABORT, '{_table.name} is append-only'); END"
-        )
-        event.listen(_table, "after_create", _trigger.execute_if(dialect="sqlite"))

@@ -1,0 +1,122 @@
+"""The ledger's tables go forward and back without losing a row, and installations of old are taken over."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from resources.ledger import Ledger, LedgerError, NewVerdict, migrations
+from resources.ledger.tables import metadata
+
+NEW = NewVerdict(
+    table="datasets/flights",
+    key="2013-01-01",
+    content_digest="c1",
+    contract_digest="rules",
+    status="rejected",
+    rows=842,
+    body_json="{}",
+    run_id="run",
+    branch="audit",
+)
+
+OLD_INSTALLATION = """
+CREATE TABLE ledger_acceptances ("table" TEXT NOT NULL, "key" TEXT NOT NULL, attempt INTEGER NOT NULL,
+  content_digest TEXT NOT NULL, author TEXT NOT NULL, reason TEXT NOT NULL, at DATETIME NOT NULL,
+  PRIMARY KEY ("table", "key", attempt));
+CREATE TABLE ledger_promotions (id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, model TEXT NOT NULL,
+  version TEXT NOT NULL, alias TEXT NOT NULL, bundle_digest TEXT NOT NULL, author TEXT NOT NULL,
+  reason TEXT NOT NULL, at DATETIME NOT NULL);
+CREATE TABLE ledger_verdicts ("table" TEXT NOT NULL, "key" TEXT NOT NULL, attempt INTEGER NOT NULL,
+  content_digest TEXT NOT NULL, contract_digest TEXT NOT NULL, status TEXT NOT NULL, rows BIGINT NOT NULL,
+  body_json TEXT NOT NULL, run_id TEXT NOT NULL, branch TEXT NOT NULL, at DATETIME NOT NULL,
+  PRIMARY KEY ("table", "key", attempt));
+CREATE INDEX ledger_promotions_by_role ON ledger_promotions (model, alias);
+CREATE TRIGGER ledger_verdicts_no_update BEFORE UPDATE ON ledger_verdicts
+  BEGIN SELECT RAISE(ABORT, 'ledger_verdicts is append-only'); END;
+INSERT INTO ledger_verdicts VALUES ('datasets/flights', '2013-01-01', 1, 'c0', 'rules', 'passed', 800, '{}',
+  'run', 'main', '2026-01-01 00:00:00.000000');
+"""
+"""What the first version left, which kept no account of steps."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def connection(path: Path) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def test_newest_step_makes_exactly_the_tables_the_code_works_with(
+    path: Path, connection: sa.Connection
+) -> None:
+    Ledger(f"sqlite:///{path}").record_verdicts([NEW])
+    context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
+    assert compare_metadata(context, metadata) == []
+    assert migrations.step_of(connection) == migrations.NEWEST == migrations.steps()[-1]
+
+
+def test_installation_from_before_the_steps_is_taken_over_with_its_rows(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(OLD_INSTALLATION)
+    ledger = Ledger(f"sqlite:///{path}")
+    assert ledger.step() == "0001"
+    (row,) = ledger.record_verdicts([NEW])
+    assert row.attempt == 2
+    assert [one.content_digest for one in ledger.attempts(NEW.table, NEW.key)] == ["c0", "c1"]
+    assert ledger.step() == migrations.NEWEST
+
+
+def test_going_back_and_forward_keeps_every_row(path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{path}")
+    assert ledger.step() is None
+    ledger.record_verdicts([NEW])
+    ledger.accept(NEW.table, NEW.key, "ada", "a strike")
+    ledger.promote("model", "1", "production", author="ada", reason="first", bundle_digest="b")
+    for step in reversed(migrations.steps()):
+        ledger.downgrade(step)
+        assert ledger.step() == step
+    later = Ledger(f"sqlite:///{path}")
+    assert [one.status for one in later.attempts(NEW.table, NEW.key)] == ["accepted"]
+    assert len(later.promotions("model")) == 1
+    assert later.step() == migrations.NEWEST
+
+
+def test_steps_that_do_not_exist_are_refused(path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{path}")
+    ledger.record_verdicts([NEW])
+    with pytest.raises(LedgerError, match="cannot go back to '0009'; there are 0001"):
+        ledger.downgrade("0009")
+
+
+def test_database_of_a_newer_version_is_left_alone(path: Path) -> None:
+    Ledger(f"sqlite:///{path}").record_verdicts([NEW])
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '9999'")
+        database.commit()
+    with pytest.raises(LedgerError, match=r"stands at step 9999.*use the newer version"):
+        Ledger(f"sqlite:///{path}").record_verdicts([NEW])
+    assert Ledger(f"sqlite:///{path}").step() == "9999"
+
+
+@pytest.mark.parametrize("verb", ["UPDATE ledger_verdicts SET rows = 1", "DELETE FROM ledger_promotions"])
+def test_rows_can_neither_be_changed_nor_deleted(path: Path, verb: str) -> None:
+    ledger = Ledger(f"sqlite:///{path}")
+    ledger.record_verdicts([NEW])
+    ledger.promote("model", "1", "production", author="ada", reason="first", bundle_digest="b")
+    with (
+        closing(sqlite3.connect(path)) as database,
+        pytest.raises(sqlite3.IntegrityError, match="append-only"),
+    ):
+        database.execute(verb)
