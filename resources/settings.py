@@ -9,8 +9,45 @@ import getpass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Mount(BaseModel):
+    """A folder of every node that pods may read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host_path: str
+    mount_path: str
+
+
+class KubernetesSettings(BaseSettings):
+    """Where trainings run on a cluster; what each of them gets is its pipeline's `resources`."""
+
+    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", frozen=True)
+
+    context: str | None = None
+    """A context of the kubeconfig; by default the cluster this process runs in, else the current context."""
+    namespace: str = "ml-assets"
+    image: str | None = None
+    """Of the workers: the trainer image, `registry/name@sha256:…`."""
+    command: tuple[str, ...] = ("python", "-m", "ml_assets.training.pod")
+    """JSON list; what a pod runs."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """JSON object; more variables of every pod."""
+    mounts: tuple[Mount, ...] = ()
+    """JSON list of `{"host_path", "mount_path"}`: folders of the nodes, read-only."""
+    s3_secret: str = "ml-assets-s3"
+    """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for the pods."""
+    s3_endpoint_url: str | None = None
+    """`ML_ASSETS_S3_ENDPOINT_URL` as pods see it, where that differs."""
+    unschedulable_seconds: float = Field(default=120.0, gt=0)
+    """How long a pod may find no node, or not get started, before the training fails."""
+    lease_seconds: int = Field(default=20, ge=3)
+    """How long after its last sign of life a launcher counts as gone; it gives one four times as often."""
+    patience_seconds: float = Field(default=300.0, gt=0)
+    """How long the API server may be away before a launcher gives up; pods go on meanwhile."""
 
 
 class Settings(BaseSettings):
@@ -47,6 +84,8 @@ class Settings(BaseSettings):
     """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`; by default SQLite under `home`."""
     launcher: Literal["local", "kubernetes"] = "local"
     """Where workers run: processes of this machine, or pods."""
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
+    """The cluster, if `launcher` is kubernetes: `ML_ASSETS_KUBERNETES_…`."""
 
     @property
     def lake_folder(self) -> Path:

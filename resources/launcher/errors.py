@@ -43,11 +43,56 @@ class Preempted(TrainingFailed):
     exit_code = ExitCode.PREEMPTED
 
 
+class StorageFailed(TrainingFailed):
+    """A checkpoint, or what belongs to it, could not be stored: a full disk, an object store that is away. Those
+    stored before are whole."""
+
+
 class AttemptsExhausted(TrainingFailed):
     """Every attempt of the budget failed; the last exit code and the last log lines are in the message."""
 
 
 class Cancelled(TrainingFailed):
     """Somebody stopped the run; the workers were ended after a checkpoint."""
+
+    final = True
+
+
+class OutOfMemory(TrainingFailed):
+    """A pod used more memory than its limit; the same limit would end the same way."""
+
+    final = True
+
+
+class ImageUnavailable(TrainingFailed):
+    """A node could not get the image of the workers."""
+
+    final = True
+
+
+class Unschedulable(TrainingFailed):
+    """No node had room for a pod for as long as the launcher is told to wait."""
+
+    final = True
+
+
+class PodNotStarted(TrainingFailed):
+    """A pod was refused, or its container could not be made: a missing Secret, a quota, a volume, a command."""
+
+    final = True
+
+
+class DeadlineExceeded(TrainingFailed):
+    """The training ran into `resources.deadline_minutes`; its checkpoint is kept."""
+
+    final = True
+
+
+class ClusterUnavailable(TrainingFailed):
+    """The API server did not answer for longer than the launcher's patience. The pods may be training on."""
+
+
+class ClusterRefused(TrainingFailed):
+    """The API server answered that it will not: no permission, no such namespace, an invalid object."""
 
     final = True

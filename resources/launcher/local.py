@@ -24,6 +24,7 @@ from resources.launcher.errors import (
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.lock import folder_lock
 from resources.launcher.process import run_process
+from resources.launcher.profile import ResourceProfile
 from resources.launcher.protocol import EVENTS, TrainingEvent
 
 WORKER = (sys.executable, "-m", "ml_assets.training.torchrun")
@@ -52,6 +53,7 @@ class LocalLauncher:
         folder: Path,
         on_event: Callable[[TrainingEvent], None],
         on_log: Callable[[str], None],
+        profile: ResourceProfile | None = None,
     ) -> TrainingResult:
         """See `TrainingLauncher.run`. Where another process runs this very job, its events are followed
         until it ends; if it did not finish, this one takes over from its checkpoint.
@@ -71,6 +73,10 @@ class LocalLauncher:
                     return _finished(job, folder) or self._run_attempts(job, folder, lock, on_event, on_log)
             follower = follower or _Follower(folder / EVENTS)
             time.sleep(_POLL_SECONDS)
+
+    def sweep(self) -> list[str]:
+        """See `TrainingLauncher.sweep`. Processes of a killed launcher see the end of their stdin and end."""
+        return []
 
     def _run_attempts(
         self,

@@ -4,9 +4,12 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from resources.launcher.job import TrainingJob, TrainingResult
+
+if TYPE_CHECKING:  # workers import this module, and need no pydantic
+    from resources.launcher.profile import ResourceProfile
 
 _PREFIX = "@event "
 """Tells an event from what a model or a library prints: one line, one `write`, so that ranks do not mix."""
@@ -44,6 +47,11 @@ EVENTS = "events.jsonl"
 """In a job's folder: every event of every attempt, as lines, written by the workers."""
 
 
+def training_folder_name(job: TrainingJob) -> str:
+    """The job's folder among the artifacts."""
+    return f"training/{job.model}/{job.fingerprint[:16]}"
+
+
 def read_events(folder: Path) -> list[TrainingEvent]:
     """The events of a job so far, of every attempt, in order; none before the first attempt.
 
@@ -63,10 +71,17 @@ class TrainingLauncher(Protocol):
         folder: Path,
         on_event: Callable[[TrainingEvent], None],
         on_log: Callable[[str], None],
+        profile: "ResourceProfile | None" = None,
     ) -> TrainingResult:
         """Train `job` in its fingerprint's `folder` until it is done.
+
+        `profile` says what the workers are given where they run; processes of this machine share the machine.
 
         Raises one of `resources.launcher.errors`: a final failure is not retried, a preemption does not
         use the budget, anything else is retried from the last good checkpoint within `max_attempts`.
         """
+        ...
+
+    def sweep(self) -> list[str]:
+        """End trainings whose launcher is gone, and name them. Safe to call at any time from anywhere."""
         ...

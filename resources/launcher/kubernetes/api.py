@@ -1,0 +1,252 @@
+"""The cluster's API as this launcher uses it: documents (the API's JSON) in and out, patience, typed refusals.
+
+Here: connecting, the few verbs on the few kinds, the server's clock, raw log streams. Not here: what is
+written in the documents (manifest) and what they mean (judge).
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# (the official client has no annotations)
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal, TypeVar, cast
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from resources.launcher.errors import ClusterRefused, ClusterUnavailable
+
+Document = dict[str, Any]
+"""An object of the API, as its JSON says it."""
+Kind = Literal["job", "pod", "service", "lease", "event", "secret"]
+Result = TypeVar("Result")
+
+CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
+"""How long one request may stay without an answer."""
+_LONGEST_PAUSE = 2.0
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _TOO_MANY = 401, 403, 404, 409, 429
+_INTERNAL = 500
+
+
+class AlreadyThere(Exception):
+    """An object of this name exists."""
+
+
+class Outdated(Exception):
+    """Somebody changed the object since it was read."""
+
+
+class Cluster:
+    """One namespace of one cluster. Safe for threads.
+
+    A request that fails for a passing reason (connection, time-out, 429, 5xx) is sent again for
+    `patience_seconds`, then `ClusterUnavailable`; `ClusterRefused` says what the server refuses.
+    """
+
+    def __init__(self, namespace: str, context: str | None = None, patience_seconds: float = 300.0) -> None:
+        self.namespace = namespace
+        self._patience = patience_seconds
+        self._clock = timedelta()
+        configuration: Any = client.Configuration()
+        configuration.retries = False  # ours know a deadline
+        self.where = _configure(configuration, context)
+        api = client.ApiClient(configuration)
+        core, batch = client.CoreV1Api(api), client.BatchV1Api(api)
+        self._core = core
+        self._version = client.VersionApi(api)
+        self._authorization = client.AuthorizationV1Api(api)
+        self._apis: dict[str, Any] = {
+            "job": batch,
+            "pod": core,
+            "service": core,
+            "event": core,
+            "secret": core,
+            "lease": client.CoordinationV1Api(api),
+        }
+
+    def create(self, kind: Kind, body: Document) -> Document:
+        """Raises `AlreadyThere`."""
+        return self._call(self._verb("create", kind), self.namespace, body)
+
+    def get(self, kind: Kind, name: str) -> Document | None:
+        """None where there is none."""
+        try:
+            return self._call(self._verb("read", kind), name, self.namespace)
+        except _Absent:
+            return None
+
+    def list(self, kind: Kind, labels: str = "", fields: str = "") -> "list[Document]":
+        """All that have these labels and fields (selectors)."""
+        found = self._call(
+            self._verb("list", kind), self.namespace, label_selector=labels, field_selector=fields
+        )
+        return cast("list[Document]", found["items"])
+
+    def replace(self, kind: Kind, body: Document) -> Document | None:
+        """Write a document read before; None where it is gone. Raises `Outdated`."""
+        try:
+            return self._call(self._verb("replace", kind), body["metadata"]["name"], self.namespace, body)
+        except _Absent:
+            return None
+        except AlreadyThere as error:
+            raise Outdated(str(error)) from error
+
+    def delete(
+        self, kind: Kind, name: str, *, grace_seconds: int | None = None, version: str | None = None
+    ) -> None:
+        """Have it deleted, with what it owns; an absent one is fine. With `version`, only as it was then
+        (`Outdated`)."""
+        body: Document = {"propagationPolicy": "Background"}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        if version is not None:
+            body["preconditions"] = {"resourceVersion": version}
+        try:
+            self._call(self._verb("delete", kind), name, self.namespace, body=body)
+        except _Absent:
+            pass
+        except AlreadyThere as error:
+            raise Outdated(str(error)) from error
+
+    def now(self) -> datetime:
+        """The API server's clock, UTC, to the second: the only one that launchers and sweepers share."""
+        return datetime.now(UTC) + self._clock
+
+    def version(self) -> str:
+        """What the API server says it is."""
+        return str(self._call(self._version.get_code)["gitVersion"])
+
+    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        """Whether we have this permission in the namespace."""
+        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
+        body = {"spec": {"resourceAttributes": {**asked, "subresource": subresource}}}
+        answer = self._call(self._authorization.create_self_subject_access_review, body)
+        return bool(answer["status"]["allowed"])
+
+    def log(self, pod: str, since_seconds: int | None, silence_seconds: float) -> Generator[str]:
+        """Lines of a pod's log with their time stamps, as they come, until the stream ends or breaks.
+
+        No patience here: any failure, and `silence_seconds` without a line, raises `ConnectionError`.
+        """
+        since = {} if since_seconds is None else {"since_seconds": since_seconds}
+        try:
+            stream: Any = self._core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                follow=True,
+                timestamps=True,
+                _preload_content=False,
+                _request_timeout=(CONNECT_SECONDS, silence_seconds),
+                **since,
+            )
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise ConnectionError(f"no log of {pod}: {_said(error)}") from error
+        try:
+            rest = b""
+            for chunk in stream.stream(decode_content=False):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line.decode(errors="replace")
+            if rest:
+                yield rest.decode(errors="replace")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ConnectionError(f"the log of {pod} broke off: {error}") from error
+        finally:
+            stream.close()
+
+    @contextmanager
+    def impatient(self, seconds: float) -> Generator["Cluster"]:
+        """The same cluster, with less patience."""
+        hurried = Cluster.__new__(Cluster)
+        hurried.__dict__.update(self.__dict__, _patience=min(seconds, self._patience))
+        yield hurried
+
+    def _verb(self, verb: str, kind: Kind) -> Callable[..., Any]:
+        return getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
+
+    def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Document:
+        end = time.monotonic() + self._patience
+        pause = 0.1
+        while True:
+            asked = datetime.now(UTC)
+            try:
+                answer = function(
+                    *args,
+                    _preload_content=False,
+                    _request_timeout=(CONNECT_SECONDS, READ_SECONDS),
+                    **options,
+                )
+                document = cast(Document, json.loads(answer.data))
+            except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                self._raise_unless_passing(error)
+                if time.monotonic() + pause > end:
+                    raise ClusterUnavailable(
+                        f"the API server at {self.where} did not answer for {self._patience:g} s "
+                        f"({_said(error)}): check that it runs and that this machine reaches it, then run "
+                        "again: a training that still runs is attached to, else it goes on from its checkpoint"
+                    ) from error
+                time.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            if date := answer.headers.get("Date"):
+                self._clock = parsedate_to_datetime(date) - asked
+            return document
+
+    def _raise_unless_passing(self, error: Exception) -> None:
+        if not isinstance(error, ApiException):
+            return
+        status = int(error.status or 0)
+        if status in (_UNAUTHORIZED, _FORBIDDEN):
+            raise ClusterRefused(
+                f"{self.where} does not let us ({_said(error)}): check the kubeconfig's credentials and bind "
+                f"the launcher's role in namespace {self.namespace} (deployment/kubernetes); "
+                "ml-assets doctor lists each permission"
+            ) from error
+        if status == _NOT_FOUND:
+            raise _Absent(_said(error)) from error
+        if status == _CONFLICT:
+            raise AlreadyThere(_said(error)) from error
+        if status != _TOO_MANY and 0 < status < _INTERNAL:
+            raise ClusterRefused(
+                f"{self.where} refused a request: {_said(error)}. If it names a field of the Job, mend the "
+                "pipeline's resources; if not, the cluster may be older than 1.29"
+            ) from error
+
+
+class _Absent(Exception):
+    """404."""
+
+
+def _configure(configuration: Any, context: str | None) -> str:
+    """Fill in address and credentials; answers what to call the cluster in messages."""
+    try:
+        if context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(context=context, client_configuration=configuration)
+    except config.ConfigException as error:
+        raise ClusterRefused(
+            f"no cluster to talk to: {error}. Point KUBECONFIG at a kubeconfig, name one of its contexts in "
+            "ML_ASSETS_KUBERNETES_CONTEXT, or run inside the cluster"
+        ) from error
+    return f"{configuration.host}"
+
+
+def _said(error: Exception) -> str:
+    """The server's own words, or what broke."""
+    if isinstance(error, ApiException) and error.body:
+        try:
+            return str(json.loads(error.body)["message"])
+        except (ValueError, KeyError, TypeError):
+            return str(error.body)[:300]
+    if isinstance(error, ApiException):
+        return str(error.reason)
+    return f"{type(error).__name__}: {error}"

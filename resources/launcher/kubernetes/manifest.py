@@ -1,0 +1,284 @@
+"""The objects of one attempt, as documents: an Indexed Job and its headless Service. Pure functions.
+
+Here: how a resource profile, the settings and a job become pods. Not here: sending them (attempt), reading
+what became of them (judge).
+"""
+
+import re
+from typing import Any
+
+from resources.launcher.job import TrainingJob
+from resources.launcher.kubernetes.api import Document
+from resources.launcher.profile import ResourceProfile, Toleration, Volume
+from resources.settings import KubernetesSettings
+
+TRAINING, ATTEMPT = "ml-assets/training", "ml-assets/attempt"
+"""Labels of everything that belongs to a training: 12 digits of the fingerprint, and which attempt."""
+MANAGED = "app.kubernetes.io/managed-by=ml-assets"
+"""Selects everything launchers make."""
+INDEX = "batch.kubernetes.io/job-completion-index"
+CONTAINER = "trainer"
+MASTER_PORT = 29400
+SCRATCH = "/scratch"
+NODE_LOST_SECONDS = 10
+"""A pod of a node that does not answer is given up after this, not after Kubernetes' 300 s."""
+FORGOTTEN_SECONDS = 3600
+"""A finished Job that launcher and sweeper both left is removed by the cluster itself."""
+_LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def training_name(job: TrainingJob) -> str:
+    """Of the Lease; the names of the Jobs begin with it."""
+    return f"train-{job.fingerprint[:12]}"
+
+
+def attempt_name(job: TrainingJob, attempt: int) -> str:
+    """Of the Job and its Service."""
+    return f"{training_name(job)}-{attempt}"
+
+
+def training_labels(job: TrainingJob) -> dict[str, str]:
+    """On everything that belongs to the training."""
+    return {
+        "app.kubernetes.io/name": "ml-assets-training",
+        "app.kubernetes.io/managed-by": "ml-assets",
+        "ml-assets/model": re.sub(r"[^\w.-]", "-", job.model)[:63].strip("-_."),
+        TRAINING: job.fingerprint[:12],
+    }
+
+
+def training_selector(job: TrainingJob) -> str:
+    """Selects what `training_labels` mark."""
+    return f"{TRAINING}={job.fingerprint[:12]}"
+
+
+def job_manifest(
+    job: TrainingJob,
+    attempt: int,
+    profile: ResourceProfile,
+    settings: KubernetesSettings,
+    *,
+    folder: str,
+    snapshot: str,
+    s3_endpoint_url: str | None,
+) -> Document:
+    """An Indexed Job of `profile.nodes` pods that all must end well; none is replaced: the launcher counts
+    attempts. `folder` and `snapshot` are addresses the pods can read.
+    """
+    name = attempt_name(job, attempt)
+    labels = {**profile.labels, **training_labels(job), ATTEMPT: str(attempt)}
+    spec: Document = {
+        "completionMode": "Indexed",
+        "completions": profile.nodes,
+        "parallelism": profile.nodes,
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": FORGOTTEN_SECONDS,
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": _pod_spec(
+                job, attempt, profile, settings, _environment(job, attempt, profile, settings, folder,
+                                                              snapshot, s3_endpoint_url)
+            ),
+        },
+    }  # fmt: skip
+    if profile.deadline_minutes is not None:
+        spec["activeDeadlineSeconds"] = max(1, round(profile.deadline_minutes * 60))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": {"ml-assets/fingerprint": job.fingerprint, "ml-assets/partition": job.partition},
+        },
+        "spec": spec,
+    }
+
+
+def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Document:
+    """Gives each pod of the Job `owner` a name; goes when the Job goes."""
+    name = attempt_name(job, attempt)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": name,
+            "labels": {**training_labels(job), ATTEMPT: str(attempt)},
+            "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": owner["metadata"]["uid"]}
+            ],
+        },
+        "spec": {
+            "clusterIP": "None",
+            # Pods look for each other before any of them counts as ready.
+            "publishNotReadyAddresses": True,
+            "selector": {TRAINING: job.fingerprint[:12], ATTEMPT: str(attempt)},
+            "ports": [{"name": "rendezvous", "port": MASTER_PORT}],
+        },
+    }
+
+
+def _pod_spec(
+    job: TrainingJob,
+    attempt: int,
+    profile: ResourceProfile,
+    settings: KubernetesSettings,
+    environment: list[Document],
+) -> Document:
+    name = attempt_name(job, attempt)
+    volumes, mounts = _volumes(profile, settings)
+    amounts = {"cpu": profile.cpu, "memory": profile.memory}
+    limits = {"memory": profile.memory}
+    if profile.gpus:
+        amounts["nvidia.com/gpu"] = limits["nvidia.com/gpu"] = str(profile.gpus)
+    container: Document = {
+        "name": CONTAINER,
+        "image": settings.image,
+        "command": list(settings.command),
+        "env": environment,
+        "envFrom": [{"secretRef": {"name": secret}} for secret in profile.env_from_secrets],
+        "resources": {"requests": amounts, "limits": limits},
+        "volumeMounts": mounts,
+        "workingDir": SCRATCH,
+        # The end of a failed container's log, in its status: also where the log itself is lost with a node.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    spec: Document = {
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": profile.grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": profile.run_as_user,
+            "runAsGroup": profile.run_as_user,
+            "fsGroup": profile.run_as_user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": volumes,
+        "tolerations": _tolerations(profile.tolerations),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "DoNotSchedule" if profile.spread == "required" else "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {TRAINING: job.fingerprint[:12], ATTEMPT: str(attempt)}},
+            }
+        ],
+    }
+    if profile.node_selector:
+        spec["nodeSelector"] = profile.node_selector
+    if profile.priority_class is not None:
+        spec["priorityClassName"] = profile.priority_class
+    if profile.service_account is not None:
+        spec["serviceAccountName"] = profile.service_account
+    if profile.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in profile.pull_secrets]
+    return spec
+
+
+def _environment(
+    job: TrainingJob,
+    attempt: int,
+    profile: ResourceProfile,
+    settings: KubernetesSettings,
+    folder: str,
+    snapshot: str,
+    s3_endpoint_url: str | None,
+) -> list[Document]:
+    """`JOB_COMPLETION_INDEX`, the rank of the node, is Kubernetes' own."""
+    name = attempt_name(job, attempt)
+    values = {
+        "HOME": SCRATCH,
+        **profile.env,
+        **settings.env,
+        "TRAINING_FOLDER": folder,
+        "TRAINING_SNAPSHOT": snapshot,
+        "TRAINING_SCRATCH": SCRATCH,
+        "TRAINING_NODES": str(profile.nodes),
+        "TRAINING_ATTEMPT": str(attempt),
+        "MASTER_ADDR": f"{name}-0.{name}",
+        "MASTER_PORT": str(MASTER_PORT),
+    }
+    if s3_endpoint_url is not None:
+        values["AWS_ENDPOINT_URL"] = s3_endpoint_url
+    return [
+        *({"name": key, "value": value} for key, value in values.items()),
+        _from_secret(settings.s3_secret, "AWS_ACCESS_KEY_ID"),
+        _from_secret(settings.s3_secret, "AWS_SECRET_ACCESS_KEY"),
+        _from_secret(settings.s3_secret, "AWS_SESSION_TOKEN", optional=True),
+        _from_secret(settings.s3_secret, "AWS_DEFAULT_REGION", optional=True),
+    ]
+
+
+def _from_secret(secret: str, key: str, *, optional: bool = False) -> Document:
+    reference: Document = {"name": secret, "key": key}
+    if optional:
+        reference["optional"] = True
+    return {"name": key, "valueFrom": {"secretKeyRef": reference}}
+
+
+def _volumes(profile: ResourceProfile, settings: KubernetesSettings) -> tuple[list[Document], list[Document]]:
+    """The root file system is read-only: what a worker writes goes to the first three."""
+    volumes: list[Document] = [
+        {"name": "scratch", "emptyDir": {"sizeLimit": profile.scratch}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": profile.shared_memory}},
+    ]
+    mounts: list[Document] = [
+        {"name": "scratch", "mountPath": SCRATCH},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+    given = [
+        *(Volume(mount_path=mount.mount_path, host_path=mount.host_path) for mount in settings.mounts),
+        *profile.volumes,
+    ]
+    for number, volume in enumerate(given):
+        name = f"volume-{number}"
+        volumes.append({"name": name, **_source(volume)})
+        mount: dict[str, Any] = {"name": name, "mountPath": volume.mount_path, "readOnly": volume.read_only}
+        if volume.sub_path is not None:
+            mount["subPath"] = volume.sub_path
+        mounts.append(mount)
+    return volumes, mounts
+
+
+def _source(volume: Volume) -> Document:
+    if volume.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": volume.claim, "readOnly": volume.read_only}}
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    return {"hostPath": {"path": volume.host_path, "type": "Directory"}}
+
+
+def _tolerations(given: tuple[Toleration, ...]) -> list[Document]:
+    found: list[Document] = []
+    for toleration in given:
+        one: Document = {"operator": toleration.operator}
+        for name, value in (
+            ("key", toleration.key),
+            ("value", toleration.value),
+            ("effect", toleration.effect),
+            ("tolerationSeconds", toleration.seconds),
+        ):
+            if value is not None:
+                one[name] = value
+        found.append(one)
+    named = {toleration.key for toleration in given}
+    found += [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_LOST_SECONDS}
+        for key in _LOST_NODE
+        if key not in named
+    ]
+    return found

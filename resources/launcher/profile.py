@@ -1,0 +1,145 @@
+"""What the workers of a training are given where they run: the `resources` section of a pipeline.
+
+Here: the vocabulary, and how a partition or a launch changes it. Not here: what a cluster makes of it
+(`kubernetes.manifest`). It changes no weights, so it is no part of a job's fingerprint.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30,
+          "Ti": 2**40}  # fmt: skip
+
+Name = Annotated[str, Field(pattern=_NAME, max_length=253)]
+"""Of a Kubernetes object."""
+Cores = Annotated[str, Field(pattern=r"^\d+(\.\d+)?m?$")]
+"""`2`, `0.5`, `500m`."""
+Bytes = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
+"""`4Gi`, `512M`."""
+
+
+class ProfileRefused(ValueError):
+    """A change of a profile says something a profile has not, or something that cannot be."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+class Toleration(_Part):
+    """A taint of nodes these pods may nevertheless run on."""
+
+    key: str | None = None
+    """Not given, with `operator: Exists`: every taint."""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Not given: all three."""
+    seconds: int | None = Field(default=None, ge=0)
+    """For `NoExecute`: how long a pod stays after the taint came; for ever if not given."""
+
+
+class Volume(_Part):
+    """Something mounted into every pod; one of the four sources."""
+
+    mount_path: str = Field(pattern=r"^/")
+    claim: Name | None = None
+    """A PersistentVolumeClaim."""
+    secret: Name | None = None
+    config_map: Name | None = None
+    host_path: str | None = Field(default=None, pattern=r"^/")
+    """A folder of the node."""
+    sub_path: str | None = None
+    read_only: bool = True
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        given = [name for name in ("claim", "secret", "config_map", "host_path") if getattr(self, name)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(
+                f"a volume has one of claim, secret, config_map, host_path; {self.mount_path} has {found}"
+            )
+        return self
+
+
+class ResourceProfile(_Part):
+    """What each pod of a training gets. Quantities are Kubernetes' own."""
+
+    nodes: int = Field(default=1, ge=1)
+    """Pods; the workers are shared equally among them."""
+    cpu: Cores = "1"
+    """Cores reserved for each pod; it may use more where a node is idle."""
+    memory: Bytes = "4Gi"
+    """Reserved for each pod, and its limit."""
+    gpus: int = Field(default=0, ge=0)
+    """Of each pod, as `nvidia.com/gpu`."""
+    shared_memory: Bytes = "256Mi"
+    """Size of /dev/shm; counts as memory of the pod once it is used."""
+    scratch: Bytes = "20Gi"
+    """Disk of each pod for the snapshot and checkpoints."""
+    spread: Literal["preferred", "required"] = "preferred"
+    """Pods on different nodes: where possible, or not at all otherwise."""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels a node must have."""
+    tolerations: tuple[Toleration, ...] = ()
+    priority_class: Name | None = None
+    deadline_minutes: float | None = Field(default=None, gt=0)
+    """An attempt that takes longer is ended for good."""
+    grace_seconds: int = Field(default=60, ge=1)
+    """From SIGTERM to SIGKILL where the cluster ends a pod: time to save and upload a checkpoint."""
+    env: dict[str, str] = Field(default_factory=dict)
+    env_from_secrets: tuple[Name, ...] = ()
+    """Secrets whose every key becomes an environment variable."""
+    volumes: tuple[Volume, ...] = ()
+    pull_secrets: tuple[Name, ...] = ()
+    """Secrets with the credentials of an image registry."""
+    service_account: Name | None = None
+    """Its token is not mounted; registries and clouds may give rights to its name."""
+    run_as_user: int = Field(default=65532, ge=1)
+    """Numeric user and group of the workers; never root."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """More labels on the pods and the Job, such as a queue's name."""
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """This profile with some fields replaced as wholes. Raises `ProfileRefused`."""
+        known = sorted(type(self).model_fields)
+        for name in changes:
+            if name not in known:
+                raise ProfileRefused(f"resources have no '{name}'; there are: {', '.join(known)}")
+        try:
+            return type(self).model_validate({**self.model_dump(), **changes})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ProfileRefused(f"resources: {where}: {first['msg']}, not {first['input']!r}") from error
+
+
+def changes_of(text: str) -> dict[str, Any]:
+    """Changes as a launch or a run's tag says them: `memory=8Gi,nodes=2`, or a JSON object.
+
+    Raises `ProfileRefused`.
+    """
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise ProfileRefused(f"resources {text!r} are no JSON object: {error}") from error
+    changes: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ProfileRefused(f"{part!r} says no value: write memory=8Gi,nodes=2, or a JSON object")
+        changes[name.strip()] = value.strip()
+    return changes
+
+
+def bytes_of(quantity: str) -> int:
+    """Bytes in a quantity such as `512Mi`."""
+    number = quantity.rstrip("kMGTi")
+    return int(float(number) * _BYTES[quantity.removeprefix(number)])
