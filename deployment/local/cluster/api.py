@@ -1,0 +1,64 @@
+"""A few questions to the API server, as the administrator, without kubectl.
+
+What belongs here: reading, for waiting and status. Everything else goes through kubectl.
+"""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from deployment.local.cluster.layout import Layout
+
+SECONDS = 5.0
+
+
+class ApiSilent(RuntimeError):
+    """The API server does not answer, or not with success; the message says what it said."""
+
+
+def get(layout: Layout, path: str) -> Any:
+    """What the API server answers at `path`: parsed where it is JSON, else text. Raises ApiSilent."""
+    try:
+        context = _context(layout.pki)
+        with urllib.request.urlopen(f"{layout.api}{path}", timeout=SECONDS, context=context) as answer:
+            text = answer.read().decode()
+    except (urllib.error.URLError, OSError) as error:
+        raise ApiSilent(f"{layout.api}{path}: {error}") from error
+    return json.loads(text) if text.startswith(("{", "[")) else text
+
+
+def why_not_ready(layout: Layout) -> str:
+    """Empty if the API server says it is ready."""
+    try:
+        get(layout, "/readyz")
+    except ApiSilent as error:
+        return str(error)
+    return ""
+
+
+def why_node_not(layout: Layout, name: str, since: datetime) -> str:
+    """Empty if the node has said since then that it is Ready, else what stands in the way.
+
+    What it said before it was killed stays on record until the controller notices.
+    """
+    try:
+        node = get(layout, f"/api/v1/nodes/{name}")
+    except ApiSilent as error:
+        return str(error)
+    for condition in node["status"].get("conditions", []):
+        if condition["type"] == "Ready":
+            # Kubernetes writes whole seconds.
+            if datetime.fromisoformat(condition["lastHeartbeatTime"]) < since.replace(microsecond=0):
+                break
+            return "" if condition["status"] == "True" else f"{name} is not ready: {condition['message']}"
+    return f"{name} has not reported yet"
+
+
+def _context(pki: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+    return context

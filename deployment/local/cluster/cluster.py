@@ -1,0 +1,331 @@
+"""A whole cluster: up, down, and what can happen to it in between.
+
+What belongs here: the order of things. How each part is made is in the modules beside. The Cluster object is what
+tests hold.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deployment.local import processes
+from deployment.local.build import build
+from deployment.local.cluster import (
+    api,
+    certificates,
+    cgroups,
+    control,
+    images,
+    machine,
+    network,
+    node,
+    record,
+)
+from deployment.local.cluster.commands import run
+from deployment.local.cluster.layout import Layout, NodeLayout
+from deployment.local.cluster.record import NoCluster, Record
+from deployment.local.processes import Process
+
+READY_SECONDS = 90.0
+
+
+class Cluster:
+    """One running cluster, known by its state folder; several objects and processes may hold the same."""
+
+    def __init__(self, state: Path) -> None:
+        """Raises NoCluster if none was started there."""
+        self.state = state
+        self.layout = record.load(state).layout
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.layout.kubeconfig
+
+    @property
+    def context(self) -> str:
+        return self.layout.context
+
+    @property
+    def image(self) -> str:
+        """The base image every node has: this machine's Debian with Python."""
+        return record.load(self.state).base_image
+
+    def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
+        """What kubectl prints. Raises CommandFailed."""
+        programs = record.load(self.state).programs
+        return run(control.kubectl(self.layout, programs, words), stdin=stdin, seconds=seconds)
+
+    def objects(self, kind: str, *words: str) -> list[dict[str, Any]]:
+        """All objects of a kind, as kubectl's JSON has them; `words` are more of its options."""
+        return json.loads(self.kubectl("get", kind, "--output=json", *words))["items"]
+
+    def server_version(self) -> str:
+        """As the API server itself says. Raises ApiSilent."""
+        return api.get(self.layout, "/version")["gitVersion"]
+
+    def address_for_pods(self, port: int) -> str:
+        """HOST:PORT at which pods reach `port` of this machine's loopback; forwarded from now on."""
+        with record.changing(self.layout.name):
+            held = record.load(self.state)
+            outside = next((own for own, target in held.forwards.items() if target == port), None)
+            if outside is None:
+                outside = processes.free_port(self.layout.address)
+                held.forwards[outside] = port
+            _start_forward(held, outside)
+        return f"{self.layout.address}:{outside}"
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a part of the control plane: etcd, kube-apiserver, kube-controller-manager, …"""
+        processes.kill(self._process(name))
+
+    def restart(self, name: str) -> None:
+        """Start a dead part of the control plane again, with the same addresses; returns when the API is ready."""
+        with record.changing(self.layout.name):
+            held = record.load(self.state)
+            _start_control(held, [name])
+            if name in {"etcd", "kube-apiserver"}:
+                processes.wait_ready(
+                    held.processes["kube-apiserver"], lambda: api.why_not_ready(self.layout), READY_SECONDS
+                )
+
+    def kill_node(self, number: int) -> None:
+        """A power cut: the network goes first, then every process at once; /run and mounts are lost, disks stay."""
+        with record.changing(self.layout.name):
+            held = record.load(self.state)
+            _end_node(held, self.layout.node(number))
+
+    def start_node(self, number: int) -> None:
+        """Switch a killed node on again; returns when it is Ready. Nothing to do if it runs."""
+        with record.changing(self.layout.name):
+            _start_nodes(record.load(self.state), [number])
+
+    def cut_node(self, number: int) -> None:
+        """Pull the node's cable: its pods go on, unreachable, until `mend_node`."""
+        network.cut(self.layout.node(number))
+
+    def mend_node(self, number: int) -> None:
+        """Plug the cable back in."""
+        network.mend(self.layout.node(number))
+
+    def node_pids(self, number: int) -> list[int]:
+        """Ids, as this machine sees them, of all processes of a node and of its pods."""
+        return cgroups.members(self.layout.node(number).cgroup)
+
+    def import_image(self, image: str, archive: Path) -> None:
+        """Give every running node an image from a docker-archive or OCI archive."""
+        held = record.load(self.state)
+        _import(held, {image: archive}, self.layout.numbers)
+
+    def down(self) -> None:
+        """End it all and remove everything it made."""
+        down(self.layout)
+
+    def _process(self, name: str) -> Process:
+        held = record.load(self.state).processes
+        if name not in held:
+            raise NoCluster(f"The cluster in {self.state} has no {name}. It has: {', '.join(sorted(held))}.")
+        return held[name]
+
+
+def up(layout: Layout) -> Cluster:
+    """Start the cluster, or what is missing of it; returns when all nodes are Ready.
+
+    Raises MachineUnfit before anything is made; BuildFailed, CommandFailed or ServerFailed later, and then `down`
+    cleans up.
+    """
+    if record.exists(layout.state):
+        layout = record.load(layout.state).layout
+    with record.changing(layout.name):
+        machine.check(layout, ours=record.exists(layout.state))
+        held = _prepared(layout)
+        for folder in held.made_folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        certificates.make(layout)
+        cgroups.make(f"{layout.name}/control")
+        network.make_bridge(layout)
+        _start_control(held, ["etcd", "kube-apiserver"])
+        for number in layout.numbers:
+            _start_machine(held, layout.node(number))
+        # While the API server starts.
+        _import(held, held.archives, layout.numbers)
+        processes.wait_ready(
+            held.processes["kube-apiserver"], lambda: api.why_not_ready(layout), READY_SECONDS
+        )
+        _start_control(held, list(control.commands(layout, held.programs, _pki(layout), held.ports)))
+        _start_nodes(held, layout.numbers)
+        for outside in held.forwards:
+            _start_forward(held, outside)
+        processes.wait_ready(
+            held.processes["coredns"],
+            lambda: processes.why_http_not(
+                f"http://{layout.address}:{control.NAME_SERVICE_READY_PORT}/ready"
+            ),
+            READY_SECONDS,
+        )
+        processes.wait_ready(
+            held.processes["kube-controller-manager"], lambda: _why_no_account(layout), READY_SECONDS
+        )
+    return Cluster(layout.state)
+
+
+def down(layout: Layout) -> None:
+    """End every process of the cluster and remove all it made. Works on a half-made one, and on none."""
+    if record.exists(layout.state):
+        layout = record.load(layout.state).layout
+    elif network.links().get(layout.bridge) != str(layout.state):
+        return
+    with record.changing(layout.name):
+        made = record.load(layout.state).made_folders if record.exists(layout.state) else []
+        cgroups.end(layout.name)
+        cgroups.remove(layout.name)
+        network.remove_bridge(layout)
+        for folder in made:
+            # Left alone where somebody else has put something there meanwhile.
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        if layout.state.exists():
+            shutil.rmtree(layout.state)
+
+
+def status(layout: Layout) -> list[str]:
+    """A line for each part, then one for each node. Raises NoCluster."""
+    held = record.load(layout.state)
+    layout = held.layout
+    lines = [
+        f"{name:<26}{'up' if processes.alive(process) else 'DEAD':<6}pid {process.pid}"
+        for name, process in sorted(held.processes.items())
+    ]
+    try:
+        nodes = api.get(layout, "/api/v1/nodes")["items"]
+        version = api.get(layout, "/version")["gitVersion"]
+    except api.ApiSilent as error:
+        return [*lines, f"The API server does not answer: {error}"]
+    for item in nodes:
+        ready = next((c["status"] for c in item["status"]["conditions"] if c["type"] == "Ready"), "Unknown")
+        lines.append(f"{item['metadata']['name']:<26}{'Ready' if ready == 'True' else 'NotReady'}")
+    lines += [f"{layout.address}:{outside} → 127.0.0.1:{port}" for outside, port in held.forwards.items()]
+    return [*lines, f"Kubernetes {version} at {layout.api}", f"export KUBECONFIG={layout.kubeconfig}"]
+
+
+def _prepared(layout: Layout) -> Record:
+    """The record, written before anything it names is made; programs and images are made here if need be."""
+    if record.exists(layout.state):
+        return record.load(layout.state)
+    programs = control.Programs(build("kubernetes"), build("coredns"))
+    made = images.make()
+    held = Record(
+        layout=layout,
+        ports=record.new_ports(),
+        programs=programs,
+        base_image=made.base,
+        pause_image=made.pause,
+        archives=made.archives,
+        made_folders=node.missing_mount_points(),
+    )
+    held.save()
+    return held
+
+
+def _pki(layout: Layout) -> certificates.Pki:
+    return certificates.Pki(layout.pki)
+
+
+def _dead(held: Record, name: str) -> bool:
+    return name not in held.processes or not processes.alive(held.processes[name])
+
+
+def _start_control(held: Record, names: Iterable[str]) -> None:
+    layout = held.layout
+    known = control.commands(layout, held.programs, _pki(layout), held.ports)
+    for name in names:
+        if name not in known:
+            raise NoCluster(f"The control plane has no {name}. It has: {', '.join(known)}.")
+        if _dead(held, name):
+            command = cgroups.enter_command(f"{layout.name}/control", known[name])
+            held.processes[name] = processes.start(name, command, log=layout.log(name))
+            held.save()
+
+
+def _start_forward(held: Record, outside: int) -> None:
+    """socat, from a port of the bridge address to one of loopback."""
+    name = f"forward-{outside}"
+    if _dead(held, name):
+        layout = held.layout
+        listen = f"TCP-LISTEN:{outside},bind={layout.address},reuseaddr,fork"
+        command = ["socat", listen, f"TCP:127.0.0.1:{held.forwards[outside]}"]
+        held.processes[name] = processes.start(
+            name, cgroups.enter_command(f"{layout.name}/control", command), log=layout.log(name)
+        )
+        held.save()
+        processes.wait_ready(
+            held.processes[name],
+            lambda: "" if processes.is_listening(outside, layout.address) else "not listening",
+            seconds=10,
+        )
+
+
+def _start_machine(held: Record, ours: NodeLayout) -> None:
+    """The node up to where it takes images; what is alive is left alone."""
+    machine_name, containerd_name = ours.process("machine"), ours.process("containerd")
+    if _dead(held, machine_name):
+        _end_node(held, ours)
+        held.processes[machine_name] = node.start_machine(ours)
+    holder = held.processes[machine_name]
+    if _dead(held, containerd_name):
+        held.processes[containerd_name] = node.start_containerd(ours, holder, held.pause_image)
+    held.save()
+
+
+def _start_nodes(held: Record, numbers: Iterable[int]) -> None:
+    began = datetime.now(UTC)
+    started: list[NodeLayout] = []
+    for ours in map(held.layout.node, numbers):
+        _start_machine(held, ours)
+        _import(held, held.archives, [ours.number])
+        holder = held.processes[ours.process("machine")]
+        for program, start in (("kubelet", node.start_kubelet), ("kube-proxy", node.start_proxy)):
+            if _dead(held, ours.process(program)):
+                held.processes[ours.process(program)] = start(ours, holder, held.programs, _pki(held.layout))
+                started.append(ours)
+        held.save()
+    for ours in started:
+        processes.wait_ready(
+            held.processes[ours.process("kubelet")], _node_question(ours, began), READY_SECONDS
+        )
+
+
+def _node_question(ours: NodeLayout, since: datetime) -> Callable[[], str]:
+    return lambda: api.why_node_not(ours.cluster, ours.name, since)
+
+
+def _end_node(held: Record, ours: NodeLayout) -> None:
+    network.cut(ours)
+    cgroups.end(ours.cgroup)
+    cgroups.remove(ours.cgroup)
+    network.unplug(ours)
+    for name in [name for name in held.processes if name.endswith(f"-{ours.name}")]:
+        del held.processes[name]
+    held.save()
+
+
+def _import(held: Record, archives: Mapping[str, Path], numbers: Iterable[int]) -> None:
+    def to_node(number: int) -> None:
+        holder = held.processes[held.layout.node(number).process("machine")]
+        for image, archive in archives.items():
+            node.import_image(holder, image, archive)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(to_node, numbers))
+
+
+def _why_no_account(layout: Layout) -> str:
+    """Pods can be made once the default service account of their namespace exists."""
+    try:
+        api.get(layout, "/api/v1/namespaces/default/serviceaccounts/default")
+    except api.ApiSilent as error:
+        return str(error)
+    return ""

@@ -1,0 +1,153 @@
+"""The control plane: etcd, API server, controller manager, scheduler and name service as processes of this machine.
+
+What belongs here: their command lines and settings, and how to tell that they are ready. They listen on the bridge
+address, or on loopback where only the machine itself asks.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deployment.local.cluster.certificates import Pki
+from deployment.local.cluster.layout import API_PORT, DOMAIN, SERVICES, Layout
+
+GRACE_SECONDS = 10
+"""A node that has not been heard of for so long is NotReady. Kubernetes' default is 50; tests would wait for that."""
+NAME_SERVICE_READY_PORT = 8181
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Folders with the built programs."""
+
+    kubernetes: Path
+    coredns: Path
+
+
+@dataclass(frozen=True)
+class EtcdPorts:
+    """Loopback ports, kept for the life of the cluster."""
+
+    client: int
+    peer: int
+
+
+def commands(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> dict[str, list[str | Path]]:
+    """Every part's command line by its name, in the order to start them in."""
+    return {
+        "etcd": etcd(layout, ports),
+        "kube-apiserver": api_server(layout, programs, pki, ports),
+        "kube-controller-manager": controller_manager(programs, pki),
+        "kube-scheduler": scheduler(layout, programs, pki),
+        "coredns": name_service(layout, programs),
+    }
+
+
+def etcd(layout: Layout, ports: EtcdPorts) -> list[str | Path]:
+    """Without waiting for the disk: this cluster's records need not survive a power cut."""
+    client, peer = f"http://127.0.0.1:{ports.client}", f"http://127.0.0.1:{ports.peer}"
+    return [
+        "etcd",
+        f"--data-dir={layout.state / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def api_server(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> list[str | Path]:
+    """Listens on the bridge address only, for this machine and for pods."""
+    return [
+        programs.kubernetes / "kube-apiserver",
+        f"--etcd-servers=http://127.0.0.1:{ports.client}",
+        f"--bind-address={layout.address}",
+        f"--advertise-address={layout.address}",
+        f"--secure-port={API_PORT}",
+        f"--client-ca-file={pki.ca}",
+        f"--tls-cert-file={pki.certificate('apiserver')}",
+        f"--tls-private-key-file={pki.key('apiserver')}",
+        f"--cert-dir={pki.folder}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={pki.folder / 'service-account.pub'}",
+        f"--service-account-signing-key-file={pki.key('service-account')}",
+        f"--kubelet-client-certificate={pki.certificate('admin')}",
+        f"--kubelet-client-key={pki.key('admin')}",
+        f"--kubelet-certificate-authority={pki.ca}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--authorization-mode=Node,RBAC",
+        f"--service-cluster-ip-range={SERVICES}",
+        "--allow-privileged=true",
+        # Service addresses exist inside nodes only: webhooks are called at their pods' addresses.
+        "--enable-aggregator-routing=true",
+        # Streamed lists need a newer etcd than Debian has: clients wait for ever for their first list.
+        "--feature-gates=WatchList=false",
+    ]
+
+
+def controller_manager(programs: Programs, pki: Pki) -> list[str | Path]:
+    """Watches heartbeats every second; one replica, so no leader to elect."""
+    name = "kube-controller-manager"
+    return [
+        programs.kubernetes / name,
+        f"--kubeconfig={pki.kubeconfig(name)}",
+        f"--root-ca-file={pki.ca}",
+        f"--service-account-private-key-file={pki.key('service-account')}",
+        "--use-service-account-credentials=true",
+        f"--cluster-signing-cert-file={pki.ca}",
+        f"--cluster-signing-key-file={pki.key('ca')}",
+        f"--cert-dir={pki.folder}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        f"--node-monitor-grace-period={GRACE_SECONDS}s",
+        "--node-monitor-period=1s",
+        "--kube-api-qps=300",
+        "--kube-api-burst=600",
+    ]
+
+
+def scheduler(layout: Layout, programs: Programs, pki: Pki) -> list[str | Path]:
+    """With its settings in a file: rates are not flags any more."""
+    name = "kube-scheduler"
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(pki.kubeconfig(name)), "qps": 300, "burst": 600},
+    }
+    file = layout.state / "scheduler.json"
+    write_once(file, json.dumps(config, indent=1))
+    return [programs.kubernetes / name, f"--config={file}", f"--cert-dir={pki.folder}", "--secure-port=0"]
+
+
+def name_service(layout: Layout, programs: Programs) -> list[str | Path]:
+    """Names of services and of pods behind headless ones; answers are valid for a second, as pods come and go."""
+    corefile = f"""\
+.:53 {{
+  bind {layout.address}
+  kubernetes {DOMAIN} in-addr.arpa {{
+    kubeconfig {layout.kubeconfig} {layout.context}
+    pods insecure
+    ttl 1
+  }}
+  ready {layout.address}:{NAME_SERVICE_READY_PORT}
+  errors
+}}
+"""
+    write_once(layout.state / "Corefile", corefile)
+    return [programs.coredns / "coredns", "-conf", layout.state / "Corefile"]
+
+
+def write_once(file: Path, text: str) -> None:
+    """Leave a file that is right alone: some of the programs end when their settings are touched."""
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)
+
+
+def kubectl(layout: Layout, programs: Programs, words: Sequence[str]) -> list[str | Path]:
+    """kubectl of the cluster's own version, as its administrator."""
+    return [programs.kubernetes / "kubectl", f"--kubeconfig={layout.kubeconfig}", *words]

@@ -1,0 +1,119 @@
+"""Images made without a registry: the one that holds a pod's namespaces, and a Debian with Python to build on.
+
+What belongs here: making them once, as archives that containerd and buildah read, in the build cache. The base is this
+machine's own Debian release, so that programs built here run in it.
+"""
+
+import fcntl
+import hashlib
+import json
+import platform
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from deployment.local.build import cache_folder
+from deployment.local.cluster.commands import CommandFailed, run
+
+PACKAGES = ("ca-certificates", "python3", "python3-venv")
+"""What the base has beyond the smallest Debian: what python:3-slim has, too."""
+USER = 65532
+"""The user pods run as: it has a name, since programs ask for it."""
+PAUSE_SOURCE = Path(__file__).parents[2] / "images" / "pause" / "pause.c"
+PAUSE = "localhost/ml-assets/pause:1"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+SEARCH_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Archives by image name."""
+
+    pause: str
+    base: str
+    archives: dict[str, Path]
+
+
+def release() -> str:
+    """This machine's Debian release, such as "bookworm". Raises CommandFailed on another system."""
+    lines = Path("/etc/os-release").read_text().splitlines()
+    values = {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
+    if values.get("ID") != "debian" or "VERSION_CODENAME" not in values:
+        raise CommandFailed(
+            "The base image is made of this machine's Debian release, and this is "
+            f"{values.get('PRETTY_NAME', 'not Debian')}."
+        )
+    return values["VERSION_CODENAME"]
+
+
+def make() -> Images:
+    """Both archives, made first if the cache lacks them (about a minute). Raises CommandFailed."""
+    base = f"localhost/ml-assets/base:{release()}"
+    recipe = "\0".join((base, *PACKAGES, str(USER), PAUSE_SOURCE.read_text(), Path(__file__).read_text()))
+    folder = cache_folder() / f"images-{release()}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    images = Images(PAUSE, base, {PAUSE: folder / "pause.tar", base: folder / "base.tar"})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "images.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            # Made aside and renamed: what is killed halfway leaves no folder that looks whole.
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="images-") as scratch:
+                aside = Path(scratch) / "whole"
+                aside.mkdir()
+                _make_pause(Path(scratch) / "pause", aside / "pause.tar")
+                _make_base(Path(scratch) / "base", base, aside / "base.tar")
+                aside.rename(folder)
+    return images
+
+
+def _make_pause(root: Path, archive: Path) -> None:
+    root.mkdir()
+    run(["gcc", "-Os", "-static", "-s", "-o", root / "pause", PAUSE_SOURCE])
+    _write_archive(archive, PAUSE, root, {"Entrypoint": ["/pause"], "User": f"{USER}:{USER}"})
+
+
+def _make_base(root: Path, image: str, archive: Path) -> None:
+    # In a mount namespace of its own: what debootstrap mounts is gone with it, however it ends.
+    command = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+    run([*command, release(), root], seconds=900)
+    for folder in ("var/cache/apt", "var/lib/apt/lists", "var/log"):
+        shutil.rmtree(root / folder)
+        (root / folder).mkdir()
+    for file, line in (
+        ("passwd", f"nonroot:x:{USER}:{USER}::/home/nonroot:/usr/sbin/nologin"),
+        ("group", f"nonroot:x:{USER}:"),
+    ):
+        with (root / "etc" / file).open("a") as lines:
+            lines.write(f"{line}\n")
+    home = root / "home" / "nonroot"
+    home.mkdir()
+    shutil.chown(home, USER, USER)
+    _write_archive(archive, image, root, {"Cmd": ["/bin/bash"], "Env": [SEARCH_PATH, "LANG=C.UTF-8"]})
+
+
+def _write_archive(archive: Path, image: str, root: Path, config: dict[str, object]) -> None:
+    """A docker-archive of one layer: what is below `root`."""
+    layer = archive.with_suffix(".layer")
+    run(["tar", "--create", "--file", layer, "--directory", root, "--sort=name", "--numeric-owner",
+         "--mtime=@0", "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "."], seconds=300)  # fmt: skip
+    with layer.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    settings = layer.with_suffix(".config")
+    settings.write_text(
+        json.dumps(
+            {
+                "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+                "os": "linux",
+                "config": config,
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+            }
+        )
+    )
+    manifest = layer.with_suffix(".manifest")
+    manifest.write_text(json.dumps([{"Config": "config.json", "RepoTags": [image], "Layers": ["layer.tar"]}]))
+    with tarfile.open(archive, "w") as tar:
+        for source, name in ((manifest, "manifest.json"), (settings, "config.json"), (layer, "layer.tar")):
+            tar.add(source, name)
+            source.unlink()

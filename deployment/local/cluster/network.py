@@ -1,0 +1,92 @@
+"""Bridge, virtual cables and routes between this machine and the nodes.
+
+What belongs here: links and addresses. The machine gets one bridge and one cable a node, and forwards nothing: nodes
+reach each other over the bridge and the machine at its bridge address, and nothing beyond. A cable ends with the
+network namespace that holds its other end.
+"""
+
+import json
+from typing import Any
+
+from deployment.local.cluster.commands import CommandFailed, run, succeeds
+from deployment.local.cluster.layout import Layout, NodeLayout
+
+
+def links() -> dict[str, str]:
+    """Name of every link of this machine → its alias, empty without one."""
+    return {link["ifname"]: link.get("ifalias", "") for link in _ip("link", "show")}
+
+
+def overlapping_routes(layout: Layout) -> list[str]:
+    """Routes of this machine into the cluster's network that do not go over the cluster's own bridge."""
+    prefix = f"{layout.network}."
+    return [
+        f"{route['dst']} dev {route['dev']}"
+        for route in _ip("route", "show", "table", "all")
+        if str(route["dst"]).startswith(prefix) and route.get("dev") != layout.bridge
+    ]
+
+
+def make_bridge(layout: Layout) -> None:
+    """The bridge with the machine's address; its alias says which state folder it belongs to. Keeps what exists."""
+    if layout.bridge not in links():
+        run(["ip", "link", "add", layout.bridge, "alias", str(layout.state), "type", "bridge"])
+    run(["ip", "address", "replace", f"{layout.address}/24", "dev", layout.bridge])
+    run(["ip", "link", "set", layout.bridge, "up"])
+
+
+def remove_bridge(layout: Layout) -> None:
+    """Remove the bridge and cables whose node died before its end could be moved in."""
+    for name in links():
+        if name == layout.bridge or name.startswith(f"{layout.name}-node"):
+            _delete(name)
+
+
+def unplug(node: NodeLayout) -> None:
+    """Remove the node's cable, if the kernel has not yet done it with the node's network."""
+    _delete(node.cable)
+
+
+def connect(node: NodeLayout, pid: int) -> None:
+    """Plug the node whose namespaces process `pid` holds into the bridge, with its address and its routes."""
+    layout = node.cluster
+    unplug(node)
+    run(["ip", "link", "add", node.cable, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
+    run(["ip", "link", "set", node.cable, "master", layout.bridge, "up"])
+    inside = [
+        "link set lo up",
+        f"address add {node.address}/24 dev eth0",
+        "link set eth0 up",
+        f"route add default via {layout.address}",
+        *(
+            f"route add {other.pods} via {other.address}"
+            for other in map(layout.node, layout.numbers)
+            if other != node
+        ),
+    ]
+    run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"], stdin="\n".join(inside))
+    run(["nsenter", f"--net=/proc/{pid}/ns/net", "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    run(["ip", "route", "replace", node.pods, "via", node.address, "dev", layout.bridge])
+
+
+def cut(node: NodeLayout) -> None:
+    """Pull the node's cable: nothing in or out, while everything on the node goes on. Nothing to do without one."""
+    if node.cable in links():
+        run(["ip", "link", "set", node.cable, "down"])
+
+
+def mend(node: NodeLayout) -> None:
+    """Plug the cable back in. Raises CommandFailed if the node is not running."""
+    if node.cable not in links():
+        raise CommandFailed(f"{node.name} has no cable: it is not running. Start it with start-node.")
+    run(["ip", "link", "set", node.cable, "up"])
+
+
+def _delete(name: str) -> None:
+    # It may vanish by itself in between, with the network namespace at its other end.
+    if name in links() and not succeeds(["ip", "link", "delete", name]) and name in links():
+        raise CommandFailed(f"The link {name} cannot be removed.")
+
+
+def _ip(*words: str) -> list[dict[str, Any]]:
+    return json.loads(run(["ip", "-json", *words]) or "[]")

@@ -1,0 +1,215 @@
+"""One node: a network and a mount namespace of its own, and in them containerd, kubelet and kube-proxy.
+
+What belongs here: their settings and the order they start in. The namespaces are held by one sleeping process, the
+node's "machine". Inside, /run is new and /var/lib/{kubelet,containerd,cni} and /var/log are folders of the node, so
+that all three programs use their usual places; what they mount is seen by nobody else and ends with them.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from deployment.local import processes
+from deployment.local.cluster import cgroups, network
+from deployment.local.cluster.certificates import Pki
+from deployment.local.cluster.commands import run, succeeds
+from deployment.local.cluster.control import GRACE_SECONDS, Programs, write_once
+from deployment.local.cluster.layout import DOMAIN, NodeLayout
+from deployment.local.processes import Process
+
+OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/log")
+"""Places the three programs write to; some of them cannot be told another one."""
+CNI_PROGRAMS = Path("/usr/lib/cni")
+SOCKET = "/run/containerd/containerd.sock"
+HEARTBEAT_SECONDS = 2
+LOG_SIZE = "1Mi"
+"""A pod's log is rotated at this size, so that tests meet rotation; the default is 10Mi."""
+
+
+def missing_mount_points() -> list[Path]:
+    """Folders of OWN_FOLDERS this machine lacks: they must be there to be mounted over."""
+    return [Path(folder) for folder in OWN_FOLDERS if not Path(folder).is_dir()]
+
+
+def start_machine(node: NodeLayout) -> Process:
+    """The process holding the node's namespaces, prepared: folders mounted, network plugged in."""
+    cgroups.make(node.cgroup)
+    cgroups.make(f"{node.cgroup}/system")
+    # `slave`: folders mounted on this machine later can still be mounted into pods, but nothing comes back.
+    hold = ["unshare", "--net", "--mount", "--propagation", "slave", "sleep", "infinity"]
+    machine = start(node, "machine", hold)
+    processes.wait_ready(machine, lambda: _why_no_namespace(machine), seconds=10)
+    binds = []
+    for own in OWN_FOLDERS:
+        ours = node.folder / own.strip("/").replace("/", "-")
+        ours.mkdir(parents=True, exist_ok=True)
+        binds.append(f"mount --bind {ours} {own}")
+    script = "\n".join(["set -e", *binds, "mount -t tmpfs tmpfs /run", "mkdir -p /run/lock"])
+    run([*_inside(machine), "sh", "-c", script])
+    network.connect(node, machine.pid)
+    return machine
+
+
+def start_containerd(node: NodeLayout, machine: Process, pause_image: str) -> Process:
+    """containerd, answering."""
+    config = node.folder / "containerd.toml"
+    plugins = node.folder / "cni"
+    plugins.mkdir(exist_ok=True)
+    write_once(plugins / "10-bridge.conflist", json.dumps(_cni(node), indent=1))
+    write_once(config, _containerd_settings(node, pause_image))
+    command: list[str | Path] = [*_inside(machine), "containerd", "--config", config, "--log-level", "warn"]
+    containerd = start(node, "containerd", command)
+    processes.wait_ready(
+        containerd,
+        lambda: "" if succeeds(ctr(machine, "version")) else f"no answer at {SOCKET} of {node.name}",
+        seconds=30,
+    )
+    return containerd
+
+
+def start_kubelet(node: NodeLayout, machine: Process, programs: Programs, pki: Pki) -> Process:
+    """kubelet; containerd must answer already, or it ends at once."""
+    config = node.folder / "kubelet.json"
+    write_once(config, json.dumps(_kubelet_settings(node, pki), indent=1))
+    command = [
+        *_inside(machine),
+        programs.kubernetes / "kubelet",
+        f"--kubeconfig={pki.kubeconfig(node.name)}",
+        f"--config={config}",
+        f"--hostname-override={node.name}",
+        f"--node-ip={node.address}",
+        f"--cert-dir={pki.folder}",
+        "--node-labels=ml-assets.local/real=true",
+    ]
+    return start(node, "kubelet", command)
+
+
+def start_proxy(node: NodeLayout, machine: Process, programs: Programs, pki: Pki) -> Process:
+    """kube-proxy: service addresses by nftables of the node's own network namespace."""
+    settings = {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": str(pki.kubeconfig("kube-proxy"))},
+        "mode": "nftables",
+        "hostnameOverride": node.name,
+        "oomScoreAdj": 0,
+        # Two pods on one bridge talk past the node: answers come back translated only if the node asked.
+        "nftables": {"masqueradeAll": True},
+        # The kernel's table sizes belong to the whole machine.
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+    }
+    config = node.folder / "kube-proxy.json"
+    write_once(config, json.dumps(settings, indent=1))
+    command = [*_inside(machine), programs.kubernetes / "kube-proxy", f"--config={config}"]
+    return start(node, "kube-proxy", command)
+
+
+def start(node: NodeLayout, program: str, command: list[str | Path] | list[str]) -> Process:
+    """Start something of the node inside its cgroup tree, recorded as `<program>-<node>`."""
+    name = node.process(program)
+    return processes.start(
+        name, cgroups.enter_command(f"{node.cgroup}/system", command), log=node.cluster.log(name)
+    )
+
+
+def ctr(machine: Process, *words: str | Path) -> list[str | Path]:
+    """A command for the node's containerd, in the name space of Kubernetes."""
+    return [*_inside(machine), "ctr", "--address", SOCKET, "--namespace", "k8s.io", *words]
+
+
+def import_image(machine: Process, image: str, archive: Path) -> None:
+    """Import `archive` unless the node has `image` already. Raises CommandFailed."""
+    if image not in run(ctr(machine, "images", "list", "--quiet")).split():
+        run(ctr(machine, "images", "import", "--snapshotter", "overlayfs", archive), seconds=600)
+
+
+def remove_files(node: NodeLayout) -> None:
+    """Remove the node's folder; the node must have ended."""
+    if node.folder.exists():
+        shutil.rmtree(node.folder)
+
+
+def _inside(machine: Process) -> list[str | Path]:
+    return ["nsenter", f"--net=/proc/{machine.pid}/ns/net", f"--mount=/proc/{machine.pid}/ns/mnt", "--"]
+
+
+def _why_no_namespace(machine: Process) -> str:
+    """The namespaces are there once `unshare` has become `sleep`."""
+    comm = Path(f"/proc/{machine.pid}/comm").read_text().strip() if processes.alive(machine) else "gone"
+    return "" if comm == "sleep" else f"its process is still {comm!r}"
+
+
+def _containerd_settings(node: NodeLayout, pause_image: str) -> str:
+    return f"""\
+version = 2
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{node.folder / "opt"}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause_image}"
+  # Lowering a process's score needs a capability that containers often lack.
+  restrict_oom_score_adj = true
+  max_container_log_line_size = 262144
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    snapshotter = "overlayfs"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{CNI_PROGRAMS}"
+    conf_dir = "{node.folder / "cni"}"
+"""
+
+
+def _cni(node: NodeLayout) -> dict[str, object]:
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "hairpinMode": True,
+        "ipam": {
+            "type": "host-local",
+            # Below /run: what a dead node had given out is forgotten when it comes back.
+            "dataDir": "/run/cni",
+            "ranges": [[{"subnet": node.pods}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+
+
+def _kubelet_settings(node: NodeLayout, pki: Pki) -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": node.address,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(pki.ca)},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(pki.certificate(f"serving-{node.name}")),
+        "tlsPrivateKeyFile": str(pki.key(f"serving-{node.name}")),
+        "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{node.cgroup}",
+        "failCgroupV1": False,
+        "enforceNodeAllocatable": [],
+        "makeIPTablesUtilChains": False,
+        "localStorageCapacityIsolation": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "clusterDNS": [node.cluster.address],
+        "clusterDomain": DOMAIN,
+        # Pods know the cluster's names only; /dev/null keeps this machine's search domains out.
+        "resolvConf": "/dev/null",
+        "volumePluginDir": str(node.folder / "volume-plugins"),
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "nodeLeaseDurationSeconds": GRACE_SECONDS,
+        "nodeStatusUpdateFrequency": f"{HEARTBEAT_SECONDS}s",
+        "containerLogMaxSize": LOG_SIZE,
+        "containerLogMonitorInterval": "3s",
+    }

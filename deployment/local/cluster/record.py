@@ -1,0 +1,92 @@
+"""What a cluster wrote down about itself, so that another process can find it, change it and end it.
+
+What belongs here: `<state>/cluster.json` and the lock around changes.
+"""
+
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployment.local.build import cache_folder
+from deployment.local.cluster.control import EtcdPorts, Programs
+from deployment.local.cluster.layout import Layout
+from deployment.local.processes import Process, free_port
+
+
+class NoCluster(RuntimeError):
+    """There is no cluster in that state folder."""
+
+
+@dataclass
+class Record:
+    """Written before each thing it names is made, so that a killed `up` can be cleaned up."""
+
+    layout: Layout
+    ports: EtcdPorts
+    programs: Programs
+    base_image: str
+    pause_image: str
+    archives: dict[str, Path]
+    made_folders: list[Path]
+    """Empty mount points the machine lacked."""
+    processes: dict[str, Process] = field(default_factory=dict)
+    forwards: dict[int, int] = field(default_factory=dict)
+    """Port of the bridge address → port of loopback."""
+
+    @property
+    def file(self) -> Path:
+        return _file(self.layout.state)
+
+    def save(self) -> None:
+        """Whole or not at all."""
+        self.layout.state.mkdir(parents=True, exist_ok=True)
+        aside = self.file.with_suffix(".new")
+        aside.write_text(json.dumps(dataclasses.asdict(self), indent=1, default=str))
+        aside.replace(self.file)
+
+
+def exists(state: Path) -> bool:
+    return _file(state).exists()
+
+
+def load(state: Path) -> Record:
+    """Raises NoCluster."""
+    try:
+        raw = json.loads(_file(state).read_text())
+    except FileNotFoundError as error:
+        raise NoCluster(
+            f"There is no cluster in {state}. Start one: make cluster-up CLUSTER_STATE={state}"
+        ) from error
+    return Record(
+        layout=Layout(**raw["layout"] | {"state": Path(raw["layout"]["state"])}),
+        ports=EtcdPorts(**raw["ports"]),
+        programs=Programs(**{name: Path(folder) for name, folder in raw["programs"].items()}),
+        base_image=raw["base_image"],
+        pause_image=raw["pause_image"],
+        archives={image: Path(archive) for image, archive in raw["archives"].items()},
+        made_folders=[Path(folder) for folder in raw["made_folders"]],
+        processes={name: Process(**process) for name, process in raw["processes"].items()},
+        forwards={int(port): int(target) for port, target in raw["forwards"].items()},
+    )
+
+
+def new_ports() -> EtcdPorts:
+    return EtcdPorts(client=free_port(), peer=free_port())
+
+
+@contextmanager
+def changing(name: str) -> Iterator[None]:
+    """One change of the clusters called `name` at a time; others wait. The lock outlives the state folder."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(cache_folder() / f"cluster-{name}.lock", os.O_WRONLY | os.O_CREAT)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _file(state: Path) -> Path:
+    return state / "cluster.json"
