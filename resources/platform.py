@@ -5,6 +5,7 @@ What belongs here: which implementation a setting selects. Nothing in `ml_assets
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resources.settings import Settings
@@ -12,6 +13,7 @@ from resources.settings import Settings
 if TYPE_CHECKING:
     from resources.artifacts import Artifacts
     from resources.lake import VersionedStore
+    from resources.lake.lakefs_api import LakeFSApi
     from resources.launcher.protocol import TrainingLauncher
     from resources.ledger import Ledger
     from resources.tracker import Tracker
@@ -26,9 +28,41 @@ class Platform:
     @cached_property
     def lake(self) -> "VersionedStore":
         """Versioned tables."""
+        if self.settings.lake_url is not None:
+            from resources.lake.lakefs import LakeFSStore
+
+            return LakeFSStore(self.lakefs, self.lake_cache)
+
         from resources.lake.local import LocalStore
 
         return LocalStore(self.settings.lake_folder)
+
+    @property
+    def lake_cache(self) -> Path:
+        """Local copies of what lakeFS holds."""
+        return self.settings.cache_folder / "lake"
+
+    @cached_property
+    def lakefs(self) -> "LakeFSApi":
+        """The lakeFS repository that the settings name, for making it ready and looking at it.
+
+        Raises `LakeRefused` where the settings name a server without keys to it.
+        """
+        from resources.lake import LakeRefused
+        from resources.lake.lakefs_api import LakeFSApi
+
+        of = self.settings
+        if of.lake_url is None or of.lake_access_key_id is None or of.lake_secret_access_key is None:
+            raise LakeRefused(
+                "A lake on lakeFS needs ML_ASSETS_LAKE_URL, ML_ASSETS_LAKE_ACCESS_KEY_ID and "
+                "ML_ASSETS_LAKE_SECRET_ACCESS_KEY: set all three, or none for the embedded lake."
+            )
+        return LakeFSApi(
+            of.lake_url,
+            of.environment,
+            of.lake_access_key_id.get_secret_value(),
+            of.lake_secret_access_key.get_secret_value(),
+        )
 
     @cached_property
     def artifacts(self) -> "Artifacts":

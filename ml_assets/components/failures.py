@@ -8,12 +8,13 @@ import dagster as dg
 
 from ml_assets.components.pages import name_some, table_of
 from resources.artifacts import ArtifactsUnavailable
-from resources.lake import LakeBusy
+from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
 
 TRANSIENT = (
     LakeBusy,
+    LakeUnavailable,
     LedgerBusy,
     LedgerUnavailable,
     TrackerUnavailable,

@@ -4,17 +4,15 @@ import contextlib
 import random
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from ml_assets.tables import layout
 from ml_assets.tables.reader import TableReader
 from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
+from resources.lake.threads import side_by_side
 
 MAIN = "main"
-PUTS_AT_ONCE = 8
-"""Objects written side by side: each waits for a disk or a network, not for a processor."""
 ATTEMPTS = 8
 """How often a merge that lost a race is made again, from the new head, before the error is let through."""
 
@@ -84,10 +82,10 @@ def write(
 ) -> None:
     """Put partitions on a branch made from `base`; remove the files that only their older versions had."""
     objects = [item for one in partitions for item in one.objects.items()]
-    with ThreadPoolExecutor(PUTS_AT_ONCE) as pool:
-        puts = [pool.submit(store.put, branch, path, content) for path, content in objects]
-        for put in puts:
-            put.result()
-    for one in partitions:
-        for path in base.object_hashes(one.table, one.key).keys() - one.objects.keys():
-            store.remove(branch, path)
+    side_by_side(lambda item: store.put(branch, *item), objects)
+    older = [
+        path
+        for one in partitions
+        for path in base.object_hashes(one.table, one.key).keys() - one.objects.keys()
+    ]
+    side_by_side(lambda path: store.remove(branch, path), older)

@@ -1,18 +1,24 @@
 """Versioned storage of tables: the `VersionedStore` protocol and what the stores that keep it refuse.
 
-The stores themselves are imported by their own names: `resources.lake.local.LocalStore` is the embedded one.
+The stores themselves are imported by their own names: `resources.lake.local.LocalStore` is the embedded one,
+`resources.lake.lakefs.LakeFSStore` speaks to a server.
 """
 
 from resources.lake.errors import (
     BranchDirty,
     BranchProtected,
+    GateMissing,
+    GateRefused,
     LakeBusy,
     LakeError,
+    LakeRefused,
+    LakeUnavailable,
     MergeConflict,
     NameRefused,
     ObjectNotFound,
     RefExists,
     RefNotFound,
+    RepositoryMissing,
 )
 from resources.lake.store import Commit, ObjectStat, VersionedStore
 
@@ -20,13 +26,18 @@ __all__ = [
     "BranchDirty",
     "BranchProtected",
     "Commit",
+    "GateMissing",
+    "GateRefused",
     "LakeBusy",
     "LakeError",
+    "LakeRefused",
+    "LakeUnavailable",
     "MergeConflict",
     "NameRefused",
     "ObjectNotFound",
     "ObjectStat",
     "RefExists",
     "RefNotFound",
+    "RepositoryMissing",
     "VersionedStore",
 ]

@@ -39,5 +39,28 @@ class MergeConflict(LakeError):
         """The paths in conflict, sorted."""
 
 
+class GateRefused(LakeError):
+    """The server's own gate refused a merge: its metadata does not say that the audit was passed
+    (lakeFS answers 412)."""
+
+
+class GateMissing(LakeError):
+    """The source of a merge does not carry the gate of the branch it would go to, so lakeFS would let it pass
+    unexamined: it reads the gate from the source."""
+
+
 class LakeBusy(LakeError):
-    """The head moved under the operation more often than it retries (lakeFS answers 429). Try again later."""
+    """The head moved under the operation more often than it retries (lakeFS answers 429, or 503 when its
+    database throttles). Try again later."""
+
+
+class LakeUnavailable(LakeError):
+    """The server cannot be reached, does not answer in time or fails inside. Try again later."""
+
+
+class LakeRefused(LakeError):
+    """The server does not take the credentials, or they may not do this."""
+
+
+class RepositoryMissing(LakeError):
+    """The server has no repository of this name: `ml-assets lake init` makes it."""

@@ -238,6 +238,10 @@ class LocalStore:
         with self._database.writing() as db:
             refs.drop_branch(db, name)
 
+    def commit_url(self, commit_id: str) -> str | None:
+        """None: a folder has no pages."""
+        return None
+
     # What the above share
 
     def _create(self) -> None:

@@ -4,6 +4,8 @@ import re
 
 from resources.lake.errors import NameRefused
 
+SERVERS_OWN = "_lakefs_actions/"
+"""Prefix of the objects lakeFS reads its hooks from: `ml-assets lake init` writes them, tables never do."""
 _NAME = re.compile(r"\w[-\w]*", re.ASCII)
 
 
@@ -21,4 +23,9 @@ def check_path(path: str) -> None:
     if not path or path.startswith("/") or "\0" in path:
         raise NameRefused(
             f"{path!r} cannot be a path: it has to be relative to the repository and not empty."
+        )
+    if path.startswith(SERVERS_OWN):
+        raise NameRefused(
+            f"{path!r} cannot be a path: lakeFS reads its hooks from {SERVERS_OWN}, which ml-assets lake init "
+            "writes. Choose another folder."
         )

@@ -14,7 +14,7 @@ import io
 import os
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,9 +30,13 @@ containers that share the folder but not the process table."""
 class ObjectFiles:
     """The content-addressed files of one repository. Safe for any number of threads and processes."""
 
-    def __init__(self, root: Path) -> None:
-        """Use `root/objects` and `root/tmp`, making them where they are missing."""
+    def __init__(self, root: Path, *, synced: bool = True) -> None:
+        """Use `root/objects` and `root/tmp`, making them where they are missing.
+
+        `synced=False` does not wait for the disk: for copies of what is durable elsewhere.
+        """
         self._root = root
+        self._synced = synced
         self._objects = root / "objects"
         self._temporary = root / "tmp"
         self._objects.mkdir(parents=True, exist_ok=True)
@@ -42,8 +46,9 @@ class ObjectFiles:
         """Where content with this digest lies, if it is here."""
         return self._objects / sha256[:2] / sha256
 
-    def write(self, source: Path | bytes) -> tuple[str, int]:
-        """Store the content of a file or of bytes; return its SHA-256 and its size in bytes.
+    def write(self, source: Path | bytes | BinaryIO) -> tuple[str, int]:
+        """Store the content of a file, of bytes or of what is left of a stream; return its SHA-256 and its
+        size in bytes.
 
         Content that is here already is not kept twice.
         """
@@ -52,11 +57,12 @@ class ObjectFiles:
             with _open(source) as stream, temporary.open("xb") as target:
                 # Hashed while copied: a source that changes meanwhile cannot end up under a wrong name.
                 sha256, size = _copy(stream, target)
-                if self._holds(sha256, size):
+                if self.holds(sha256, size):
                     return sha256, size
                 target.flush()
                 os.fchmod(target.fileno(), 0o444)
-                os.fsync(target.fileno())
+                if self._synced:
+                    os.fsync(target.fileno())
             self._name(temporary, sha256)
         finally:
             temporary.unlink(missing_ok=True)
@@ -69,7 +75,7 @@ class ObjectFiles:
         """
         folders: set[Path] = set()
         for sha256, size in contents:
-            if not self._holds(sha256, size):
+            if not self.holds(sha256, size):
                 raise LakeError(
                     f"Object {sha256} ({size} bytes) was put but is not under {self._objects}: lost before "
                     "it was committed, or deleted by hand. Put it again, then commit."
@@ -81,7 +87,7 @@ class ObjectFiles:
 
     def existing(self, sha256: str, size: int) -> Path:
         """`path`, after a look that the file is there with its size. `LakeError` if it is not."""
-        if not self._holds(sha256, size):
+        if not self.holds(sha256, size):
             raise LakeError(
                 f"Object {sha256} ({size} bytes) is committed but {self.path(sha256)} is missing or has "
                 "another size: the store was changed by hand or its disk is damaged. Restore the file from a "
@@ -98,7 +104,8 @@ class ObjectFiles:
                 if leftover.stat().st_mtime < oldest and not _lives(leftover.name.partition("-")[0]):
                     leftover.unlink()
 
-    def _holds(self, sha256: str, size: int) -> bool:
+    def holds(self, sha256: str, size: int) -> bool:
+        """Whether content with this digest lies here, with its size."""
         try:
             return self.path(sha256).stat().st_size == size
         except FileNotFoundError:
@@ -113,8 +120,13 @@ class ObjectFiles:
             temporary.rename(final)
 
 
-def _open(source: Path | bytes) -> BinaryIO:
-    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+@contextlib.contextmanager
+def _open(source: Path | bytes | BinaryIO) -> Generator[BinaryIO, None, None]:
+    if isinstance(source, Path):
+        with source.open("rb") as stream:
+            yield stream
+    else:
+        yield io.BytesIO(source) if isinstance(source, bytes) else source
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:

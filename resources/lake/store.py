@@ -109,3 +109,7 @@ class VersionedStore(Protocol):
     def release(self, name: str) -> None:
         """Delete a kept branch; no error if it is gone already."""
         ...
+
+    def commit_url(self, commit_id: str) -> str | None:
+        """The page that shows a commit to people; None where the lake has no pages."""
+        ...

@@ -1,0 +1,212 @@
+"""Calls to one lakeFS repository: time limits, patience, and what the server's answers mean.
+
+Here: the client library and its loading, which failures are worth another try, and the types they become.
+Not here: what is asked (`lakefs.py`, `lakefs_listing.py`, `lakefs_setup.py`) and the bytes of objects
+(`lakefs_content.py`).
+
+Every call may be repeated after it had succeeded unseen (the answer was lost with the server), so callers
+treat "exists already", "no changes" and "not there" as the outcome they wanted.
+"""
+
+import importlib
+import json
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+from resources.lake.errors import (
+    BranchProtected,
+    LakeBusy,
+    LakeError,
+    LakeRefused,
+    LakeUnavailable,
+    NameRefused,
+    RepositoryMissing,
+)
+
+CONNECTIONS = 16
+"""Kept open to the server, at least as many as threads that use it at once."""
+_CONNECTING = 5.0
+"""Seconds until a connection has to stand."""
+_PAUSES = (0.05, 2.0)
+"""Seconds between tries: at first, and at most. Doubled each time, with jitter."""
+_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+T = TypeVar("T")
+
+
+class Refusal(LakeError):
+    """An answer of 400, 404, 409 or 412 that only the caller can put into words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"lakeFS answered {status}: {message}")
+        self.status = status
+        self.message = message
+
+    @property
+    def changes_nothing(self) -> bool:
+        """There was nothing to commit or to merge."""
+        return self.status == 400 and "no changes" in self.message
+
+
+class LakeFSApi:
+    """One repository of one server. Safe for any number of threads, and after a fork."""
+
+    def __init__(
+        self,
+        url: str,
+        repository: str,
+        access_key_id: str,
+        secret_access_key: str,
+        *,
+        library: str = "lakefs_client",
+        timeout: float = 60.0,
+        patience: float = 30.0,
+    ) -> None:
+        """`url` is `http(s)://host:port`. Nothing is asked yet.
+
+        The server may be silent for `timeout` seconds within one call; calls that fail for a passing reason
+        are repeated for `patience` seconds. `library` is `lakefs_client`, or `lakefs_sdk` where that is
+        installed: they differ in their names only.
+        """
+        if not _REPOSITORY.fullmatch(repository):
+            raise NameRefused(
+                f"{repository!r} cannot name a lakeFS repository: 3 to 63 lower-case letters, digits and -, and no "
+                "- in front. Set ML_ASSETS_ENVIRONMENT."
+            )
+        self.url = url.rstrip("/")
+        self.repository = repository
+        self.timeout = timeout
+        self._patience = patience
+        self._keys = (access_key_id, secret_access_key)
+        self._library = library
+        self._opening = threading.Lock()
+        self._opened: tuple[int, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"LakeFSApi({self.url!r}, {self.repository!r})"
+
+    def ask(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
+        """One operation by the client's own names, on this repository: its answer as the client's models.
+
+        Raises `Refusal` where the caller has to say what it means; `LakeBusy` and `LakeUnavailable` when
+        patience has ended; `LakeRefused`, `RepositoryMissing`, `BranchProtected`.
+        """
+        return self.patiently(lambda: self.ask_once(section, operation, *arguments, **options))
+
+    def ask_once(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
+        """`ask` without patience, for a part of something that is repeated as a whole."""
+        return self._call(section, operation, self.repository, *arguments, **options)
+
+    def ask_server(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
+        """`ask` for the operations that are not on a repository."""
+        return self.patiently(lambda: self._call(section, operation, *arguments, **options))
+
+    def model(self, name: str, /, **fields: object) -> Any:
+        """A value of the client's own types, to be sent."""
+        return getattr(self._module("models"), name)(**fields)
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns, tried again while it raises `LakeBusy` or `LakeUnavailable`."""
+        give_up = time.monotonic() + self._patience
+        pause, longest = _PAUSES
+        while True:
+            try:
+                return attempt()
+            except (LakeBusy, LakeUnavailable):
+                if time.monotonic() + pause > give_up:
+                    raise
+                # Jitter, so that callers that collided do not collide again in step.
+                time.sleep(random.uniform(0.5, 1.5) * pause)
+                pause = min(2 * pause, longest)
+
+    def headers(self) -> dict[str, str]:
+        """What a request without the client has to carry so that the server takes it."""
+        import urllib3
+
+        return dict(urllib3.make_headers(basic_auth=":".join(self._keys)))
+
+    def limits(self) -> tuple[float, float]:
+        """Seconds for connecting, and of silence, of every request."""
+        return min(_CONNECTING, self.timeout), self.timeout
+
+    def unreachable(self, url: str, error: Exception) -> LakeUnavailable:
+        """No answer. Names the server only: the rest of a presigned address is a credential."""
+        return LakeUnavailable(
+            f"{urlsplit(url).netloc} did not answer ({type(error).__name__}). Is it running, and is it "
+            "reachable from here? ml-assets doctor tells."
+        )
+
+    def refused(self, status: int, body: bytes | str | None) -> LakeError:
+        """What an answer that is not a success means."""
+        message = _message(body)
+        where = f"lakeFS at {self.url}"
+        if status in (429, 503) or "try again later" in message:
+            return LakeBusy(
+                f"{where} is busy ({status}: {message}) and stayed so for {self._patience:g} s. Repeat the "
+                "operation; if this lasts, let fewer runs publish at once."
+            )
+        if status >= 500:
+            return LakeUnavailable(
+                f"{where} failed ({status}: {message}). It may be starting, or its database or its storage "
+                "may be away or full: see its log, then repeat."
+            )
+        if status == 403 and ("protected branch" in message or "default branch" in message):
+            return BranchProtected(
+                f"{message}: it takes merges only. Write to a branch made from it, then merge."
+            )
+        if status in (401, 403):
+            return LakeRefused(
+                f"{where} refuses ({status}: {message}). Set ML_ASSETS_LAKE_ACCESS_KEY_ID and "
+                f"ML_ASSETS_LAKE_SECRET_ACCESS_KEY to keys that may use the repository {self.repository!r}."
+            )
+        if status == 404 and "repository not found" in message:
+            return RepositoryMissing(
+                f"{where} has no repository {self.repository!r}. ml-assets lake init makes it; "
+                "ML_ASSETS_ENVIRONMENT chooses another."
+            )
+        return Refusal(status, message)
+
+    def _call(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
+        from urllib3.exceptions import HTTPError
+
+        call = getattr(getattr(self._client(), section), operation)
+        try:
+            return call(*arguments, _request_timeout=self.limits(), **options)
+        except self._module("exceptions").ApiException as error:
+            raise self.refused(error.status, error.body) from None
+        except (HTTPError, OSError) as error:
+            raise self.unreachable(self.url, error) from None
+
+    def _client(self) -> Any:
+        # Connections must not be carried over a fork: two processes would read each other's answers.
+        with self._opening:
+            if self._opened is None or self._opened[0] != os.getpid():
+                self._opened = (os.getpid(), self._open())
+            return self._opened[1]
+
+    def _open(self) -> Any:
+        configuration = self._module("configuration").Configuration(
+            host=f"{self.url}/api/v1", username=self._keys[0], password=self._keys[1]
+        )
+        # Repeating is ours: the library would repeat without pauses, and hide which call it was.
+        configuration.retries = False
+        configuration.connection_pool_maxsize = CONNECTIONS
+        return self._module("client").LakeFSClient(configuration)
+
+    def _module(self, name: str) -> Any:
+        return importlib.import_module(f"{self._library}.{name}")
+
+
+def _message(body: bytes | str | None) -> str:
+    text = body.decode(errors="replace") if isinstance(body, bytes) else body or ""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return " ".join(text.split())[:300] or "no reason given"
+    said = cast(dict[str, object], answer).get("message") if isinstance(answer, dict) else None
+    return text[:300] if said is None else str(said)

@@ -1,0 +1,203 @@
+"""The bytes of objects, between a lakeFS server and the local cache.
+
+Here: uploads and downloads, through the server's API or straight to its storage by presigned addresses.
+Not here: which objects there are (`lakefs_listing.py`), commits and branches (`lakefs.py`).
+
+Both ways of uploading give equal content the same identity: checksum, digest, size and content type.
+"""
+
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from urllib.parse import quote, urlsplit
+
+from resources.lake.cache import ContentCache
+from resources.lake.errors import LakeError, LakeUnavailable
+from resources.lake.lakefs_api import CONNECTIONS, LakeFSApi
+from resources.lake.lakefs_listing import DIGEST, Entry
+from resources.lake.store import ObjectStat
+from resources.lake.threads import side_by_side
+
+PRESIGN_FROM = 8 << 20
+"""Bytes from which content goes straight to the storage: a presigned upload takes three requests, not one."""
+_OCTETS = "application/octet-stream"
+_BLOCK = 1 << 18
+"""Bytes handed to the socket at once."""
+_CODE = re.compile(rb"<Code>(\w+)</Code>")
+
+
+class Content:
+    """Moves content of one repository. Safe for any number of threads, and after a fork."""
+
+    def __init__(
+        self, api: LakeFSApi, cache: ContentCache, *, presign_from: int | None = PRESIGN_FROM
+    ) -> None:
+        """`presign_from` in bytes; None sends everything through the server."""
+        self._api = api
+        self._cache = cache
+        self._presign_from = presign_from
+        self._opening = threading.Lock()
+        self._opened: tuple[int, Any] | None = None
+
+    def upload(self, branch: str, path: str, source: Path | bytes) -> ObjectStat:
+        """Put one object. Repeating it changes nothing.
+
+        It is copied to the cache first: a source that changes meanwhile cannot get a wrong digest, and what
+        was just written need not be fetched to be read.
+        """
+        sha256, size = self._cache.keep(source)
+
+        def attempt() -> None:
+            file = self._cache.find([(sha256, size)]).get(sha256)
+            if file is None:
+                self._cache.keep(source)
+                raise LakeUnavailable(f"{path} left the cache {self._cache.root} while it was uploaded.")
+            send = self._send_to_storage if self._presigns(size) else self._send
+            send(branch, path, file, size, sha256)
+
+        self._api.patiently(attempt)
+        return ObjectStat(path, sha256, size)
+
+    def files(self, ref: str, entries: Mapping[str, Entry]) -> dict[str, Path]:
+        """Path → local file of every entry, fetched and checked where the cache lacks it."""
+        digests = self.digests(ref, entries)
+        wanted = {digests[path]: entry for path, entry in entries.items()}
+        here = self._cache.find((sha256, entry.size) for sha256, entry in wanted.items())
+        lacking = [(sha256, entry) for sha256, entry in wanted.items() if sha256 not in here]
+        here |= side_by_side(lambda one: (one[0], self._fetch(ref, one[1], one[0])), lacking)
+        return {path: here[digests[path]] for path in entries}
+
+    def digests(self, ref: str, entries: Mapping[str, Entry]) -> dict[str, str]:
+        """Path → SHA-256. What others wrote without it is fetched once, and remembered."""
+        known: dict[str, str] = {}
+        foreign: list[Entry] = []
+        for path, entry in entries.items():
+            digest = entry.sha256 or self._cache.digest_of(entry.address)
+            if digest is None:
+                foreign.append(entry)
+            else:
+                known[path] = digest
+        return known | dict(side_by_side(lambda entry: (entry.path, self._hash(ref, entry)), foreign))
+
+    def _hash(self, ref: str, entry: Entry) -> str:
+        sha256, _ = self._api.patiently(lambda: self._download(ref, entry))
+        self._cache.remember_digest(entry.address, sha256)
+        return sha256
+
+    def _fetch(self, ref: str, entry: Entry, sha256: str) -> Path:
+        def attempt() -> Path:
+            received, size = self._download(ref, entry)
+            if (received, size) != (sha256, entry.size):
+                raise LakeError(
+                    f"{entry.path} at {ref} should have SHA-256 {sha256} and {entry.size} bytes, the server sent "
+                    f"{received} and {size}: its storage is damaged, or the object was written with a wrong "
+                    f"{DIGEST} in its metadata. Write it again on a branch, and merge that."
+                )
+            file = self._cache.find([(sha256, size)]).get(sha256)
+            if file is None:
+                raise LakeUnavailable(f"{entry.path} left the cache {self._cache.root} as soon as it came.")
+            return file
+
+        return self._api.patiently(attempt)
+
+    def _download(self, ref: str, entry: Entry) -> tuple[str, int]:
+        """Bring the content to the cache; its SHA-256 and size as received."""
+        headers: dict[str, str] = {}
+        if self._presigns(entry.size):
+            stats = self._api.ask_once("objects_api", "stat_object", ref, entry.path, presign=True)
+            url = str(stats.physical_address)
+        else:
+            url = self._objects_url("refs", ref, entry.path)
+            headers = self._api.headers()
+        with self._answer("GET", url, headers) as stream:
+            return self._cache.keep(stream)
+
+    def _send(self, branch: str, path: str, file: Path, size: int, sha256: str) -> None:
+        url = self._objects_url("branches", branch, path)
+        own = {"Content-Type": _OCTETS, "Content-Length": str(size), f"X-Lakefs-Meta-{DIGEST}": sha256}
+        with file.open("rb") as body, self._answer("POST", url, self._api.headers() | own, body):
+            pass
+
+    def _send_to_storage(self, branch: str, path: str, file: Path, size: int, sha256: str) -> None:
+        place = self._api.ask_once("staging_api", "get_physical_address", branch, path, presign=True)
+        length = {"Content-Length": str(size)}
+        with file.open("rb") as body, self._answer("PUT", str(place.presigned_url), length, body):
+            pass
+        with file.open("rb") as content:
+            # What the server itself computes of what passes through it.
+            checksum = hashlib.file_digest(content, "md5").hexdigest()
+        metadata = self._api.model(
+            "StagingMetadata",
+            staging=place,
+            checksum=checksum,
+            size_bytes=size,
+            user_metadata={DIGEST: sha256},
+            content_type=_OCTETS,
+        )
+        self._api.ask_once("staging_api", "link_physical_address", branch, path, metadata)
+
+    @contextmanager
+    def _answer(
+        self, method: str, url: str, headers: Mapping[str, str], body: BinaryIO | None = None
+    ) -> Generator[BinaryIO, None, None]:
+        """The body of a successful answer, to be read within."""
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError
+
+        connect, silence = self._api.limits()
+        try:
+            response = self._connections().request(
+                method,
+                url,
+                body=body,
+                headers=headers,
+                timeout=Timeout(connect=connect, read=silence),
+                preload_content=False,
+                decode_content=False,
+            )
+            try:
+                if not 200 <= response.status < 300:
+                    raise self._refused(url, response.status, response.read(10_000))
+                yield cast(BinaryIO, response)
+                response.drain_conn()
+            finally:
+                response.release_conn()
+        except HTTPError as error:
+            raise self._api.unreachable(url, error) from None
+
+    def _refused(self, url: str, status: int, body: bytes) -> LakeError:
+        if url.startswith(self._api.url):
+            return self._api.refused(status, body)
+        # The rest of what a storage answers may repeat credentials.
+        code = _CODE.search(body)
+        return LakeUnavailable(
+            f"The storage {urlsplit(url).netloc} answered {status} {code[1].decode() if code else ''} to a presigned "
+            "request: it may be full or starting, or the address expired. Look at its log, then repeat."
+        )
+
+    def _objects_url(self, kind: str, ref: str, path: str) -> str:
+        repository = f"{self._api.url}/api/v1/repositories/{self._api.repository}"
+        return f"{repository}/{kind}/{quote(ref, safe='')}/objects?path={quote(path, safe='')}"
+
+    def _presigns(self, size: int) -> bool:
+        return self._presign_from is not None and size >= self._presign_from and self._storage_presigns
+
+    @cached_property
+    def _storage_presigns(self) -> bool:
+        return bool(self._api.ask_server("config_api", "get_config").storage_config.pre_sign_support)
+
+    def _connections(self) -> Any:
+        # Connections must not be carried over a fork: two processes would read each other's answers.
+        with self._opening:
+            if self._opened is None or self._opened[0] != os.getpid():
+                from urllib3 import PoolManager
+
+                pool = PoolManager(maxsize=CONNECTIONS, retries=False, blocksize=_BLOCK)
+                self._opened = (os.getpid(), pool)
+            return self._opened[1]

@@ -1,0 +1,122 @@
+"""What lies at a ref of a lakeFS repository: pages of entries, and looking many paths up in few requests.
+
+Here: listing and what is remembered of commits, which never change. Not here: the content of objects, nor the
+digest of one that was written without it (`lakefs_content.py`).
+"""
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resources.lake.lakefs_api import LakeFSApi
+from resources.lake.names import SERVERS_OWN
+
+DIGEST = "sha256"
+"""Key of the digest in an object's metadata. It follows from the content alone, so equal content stays equal."""
+PAGE = 1000
+"""Entries in a page: the most lakeFS gives."""
+_FEW = 4
+"""Paths that are asked for one by one."""
+_COMMITS = 64
+"""Commits whose entries are remembered."""
+_COMMIT_ID = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object at one ref, as the server lists it."""
+
+    path: str
+    size: int
+    """Bytes."""
+    sha256: str | None
+    """None for an object that others wrote."""
+    address: str
+    """Where the content lies and its checksum: stands for this content for good."""
+
+
+class Listing:
+    """The entries of one repository. Safe for any number of threads."""
+
+    def __init__(self, api: LakeFSApi) -> None:
+        self._api = api
+        self._known: OrderedDict[str, dict[str, Entry]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def entries(self, ref: str, prefix: str = "") -> list[Entry]:
+        """Entries whose path starts with `prefix`, sorted by path; the server's own are not among them."""
+        found: list[Entry] = []
+        after = ""
+        while True:
+            page, has_more = self._page(ref, prefix, after, PAGE)
+            found += [entry for entry in page if not entry.path.startswith(SERVERS_OWN)]
+            if not has_more:
+                # The server sorts by bytes of UTF-8, which is the order of code points.
+                return found
+            after = page[-1].path
+
+    def find(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
+        """The entries of those `paths` that are there."""
+        with self._lock:
+            known = self._known.get(ref, {})
+            found = {path: known[path] for path in paths if path in known}
+        missing = sorted({path for path in paths if path not in found and not path.startswith(SERVERS_OWN)})
+        if len(missing) <= _FEW:
+            return found | {entry.path: entry for path in missing for entry in self._exactly(ref, path)}
+        return found | self._sweep(ref, missing)
+
+    def own(self, ref: str) -> list[Entry]:
+        """The server's own entries: the hooks that lakeFS would read at `ref`."""
+        return self._page(ref, SERVERS_OWN, "", PAGE)[0]
+
+    def hooks(self, ref: str) -> dict[str, str]:
+        """Path → checksum of `own`."""
+        return {entry.path: entry.address.rsplit(" ", 1)[1] for entry in self.own(ref)}
+
+    def _sweep(self, ref: str, wanted: Sequence[str]) -> dict[str, Entry]:
+        """Look sorted paths up page by page, skipping what lies between two of them."""
+        found: dict[str, Entry] = {}
+        wanted_set = set(wanted)
+        position = 0
+        while position < len(wanted):
+            # One character less sorts before the path itself, and with almost nothing in between.
+            page, has_more = self._page(ref, "", wanted[position][:-1], PAGE)
+            found |= {entry.path: entry for entry in page if entry.path in wanted_set}
+            if not has_more:
+                break
+            if page[-1].path < wanted[position]:
+                found |= {entry.path: entry for entry in self._exactly(ref, wanted[position])}
+            reached = max(page[-1].path, wanted[position])
+            while position < len(wanted) and wanted[position] <= reached:
+                position += 1
+        return found
+
+    def _exactly(self, ref: str, path: str) -> Iterator[Entry]:
+        page, _ = self._page(ref, path, "", 1)
+        return (entry for entry in page if entry.path == path)
+
+    def _page(self, ref: str, prefix: str, after: str, amount: int) -> tuple[list[Entry], bool]:
+        answer = self._api.ask(
+            "objects_api", "list_objects", ref, prefix=prefix, after=after, amount=amount, user_metadata=True
+        )
+        page = [_entry(stats) for stats in answer.results]
+        if _COMMIT_ID.fullmatch(ref):
+            with self._lock:
+                self._known.setdefault(ref, {}).update((entry.path, entry) for entry in page)
+                self._known.move_to_end(ref)
+                if len(self._known) > _COMMITS:
+                    self._known.popitem(last=False)
+        return page, bool(answer.pagination.has_more)
+
+
+def _entry(stats: Any) -> Entry:
+    sha256 = dict(getattr(stats, "metadata", None) or {}).get(DIGEST, "")
+    return Entry(
+        path=str(stats.path),
+        size=int(stats.size_bytes),
+        sha256=sha256 if _COMMIT_ID.fullmatch(sha256) else None,
+        address=f"{stats.physical_address} {stats.checksum}",
+    )

@@ -1,0 +1,149 @@
+"""Making a lakeFS repository ready: it exists, `main` takes merges only, and only those whose audit passed.
+
+Here: what `ml-assets lake init` does, each step as good as done when it was done before. Not here: the gate's
+text (`lakefs_gate.py`) and everyday work (`lakefs.py`).
+"""
+
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from resources.lake.cache import ContentCache
+from resources.lake.errors import BranchProtected, LakeError, RepositoryMissing
+from resources.lake.lakefs_api import LakeFSApi, Refusal
+from resources.lake.lakefs_content import Content
+from resources.lake.lakefs_gate import ACTION, NAME, PATH
+from resources.lake.lakefs_listing import Listing
+
+MAIN = "main"
+_PROTECTION_PATIENCE = 60.0
+"""Seconds until protection has to hold. lakeFS caches the setting; up to 5.4 s were seen."""
+_HOOK_PATIENCE = 30.0
+"""Seconds until the server has written down that the gate ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What `set_up` found to do."""
+
+    created: bool
+    """Whether the repository was made."""
+    protected: bool
+    """Whether protection was switched on."""
+    gated: bool
+    """Whether the gate was installed or renewed."""
+
+
+def set_up(api: LakeFSApi, storage: str | None, cache: Path) -> Readiness:
+    """Make the repository, protect `main` and install the gate; what is in place stays as it is.
+
+    `storage` is the `s3://bucket/prefix` below which a new repository's blocks lie, in a folder of its name.
+    Returns when a write to main is really refused and the gate has really run.
+    """
+    created = create_repository(api, storage)
+    protected = protect(api)
+    return Readiness(created, protected, install_gate(api, cache))
+
+
+def create_repository(api: LakeFSApi, storage: str | None) -> bool:
+    """Make the repository if it is not there; whether it was made."""
+    try:
+        api.ask("repositories_api", "get_repository")
+        return False
+    except RepositoryMissing:
+        pass
+    if storage is None:
+        raise LakeError(
+            f"Repository {api.repository!r} is to be made, but not where its blocks should lie: set "
+            "ML_ASSETS_LAKE_STORAGE to s3://bucket/prefix."
+        )
+    namespace = f"{storage.rstrip('/')}/{api.repository}"
+    creation = api.model(
+        "RepositoryCreation", name=api.repository, storage_namespace=namespace, default_branch=MAIN
+    )
+    try:
+        api.ask_server("repositories_api", "create_repository", creation)
+    except Refusal as refusal:
+        # Another process, or an earlier try whose answer was lost, may have been first.
+        if refusal.status == 409:
+            return False
+        raise LakeError(
+            f"lakeFS did not make {api.repository!r} at {namespace}: {refusal.message}. A place that held another "
+            "repository cannot be used again, and the bucket has to exist: choose another ML_ASSETS_LAKE_STORAGE."
+        ) from refusal
+    return True
+
+
+def protect(api: LakeFSApi) -> bool:
+    """Let `main` take merges only; whether that is new. Returns when a write is really refused."""
+    rules = api.ask("repositories_api", "get_branch_protection_rules")
+    patterns = [str(rule.pattern) for rule in rules]
+    if MAIN not in patterns:
+        wanted = [api.model("BranchProtectionRule", pattern=pattern) for pattern in (*patterns, MAIN)]
+        api.ask("repositories_api", "set_branch_protection_rules", wanted)
+    _wait_until_refused(api)
+    return MAIN not in patterns
+
+
+def install_gate(api: LakeFSApi, cache: Path) -> bool:
+    """Bring the gate to `main` if it is not there, or not this one; whether it was. Returns when it has run."""
+    store = Content(api, ContentCache(cache), presign_from=None)
+    listing = Listing(api)
+    content = ACTION.encode()
+    head = str(api.ask("branches_api", "get_branch", MAIN).commit_id)
+    branch = f"lake-init-{uuid.uuid4().hex[:12]}"
+    api.ask("branches_api", "create_branch", api.model("BranchCreation", name=branch, source=head))
+    try:
+        store.upload(branch, PATH, content)
+        if listing.hooks(branch).get(PATH) == listing.hooks(head).get(PATH):
+            return False
+        message = "Install the audit gate"
+        metadata = {"audit": "passed", "made_by": "ml-assets lake init"}
+        creation = api.model("CommitCreation", message=message, metadata=metadata)
+        theirs = str(api.ask("commits_api", "commit", branch, creation).id)
+        merge = api.model("Merge", message=message, metadata=metadata)
+        merged = str(api.ask("refs_api", "merge_into_branch", theirs, MAIN, merge).reference)
+    finally:
+        api.ask("branches_api", "delete_branch", branch)
+    _wait_until_run(api, merged)
+    return True
+
+
+def gate_stands(api: LakeFSApi, cache: Path) -> bool:
+    """Whether `main` holds the gate as this version writes it."""
+    listing = Listing(api)
+    head = str(api.ask("branches_api", "get_branch", MAIN).commit_id)
+    entries = {entry.path: entry for entry in listing.own(head)}
+    files = Content(api, ContentCache(cache), presign_from=None).files(head, entries)
+    return PATH in files and files[PATH].read_bytes() == ACTION.encode()
+
+
+def _wait_until_refused(api: LakeFSApi) -> None:
+    give_up = time.monotonic() + _PROTECTION_PATIENCE
+    while time.monotonic() < give_up:
+        try:
+            # Protection is looked at first; without it, removing what is not there leaves no trace on main.
+            api.ask("objects_api", "delete_object", MAIN, f"not-there-{uuid.uuid4().hex}")
+        except BranchProtected:
+            return
+        time.sleep(0.2)
+    raise LakeError(
+        f"main of {api.repository!r} still takes writes {_PROTECTION_PATIENCE:g} s after it was protected. Look at "
+        "the repository's branch protection in lakeFS, then run ml-assets lake init again."
+    )
+
+
+def _wait_until_run(api: LakeFSApi, commit_id: str) -> None:
+    """Return when the server says that the gate ran for the merge that made `commit_id`."""
+    give_up = time.monotonic() + _HOOK_PATIENCE
+    while time.monotonic() < give_up:
+        runs = api.ask("actions_api", "list_repository_runs", branch=MAIN, amount=100).results
+        for run in runs:
+            if run.commit_id == commit_id and run.event_type == "pre-merge" and run.status == "completed":
+                return
+        time.sleep(0.2)
+    raise LakeError(
+        f"The {NAME} was merged into main of {api.repository!r}, but the server never ran it: hooks are switched "
+        "off there (LAKEFS_ACTIONS_ENABLED) or Lua is. Switch them on, then run ml-assets lake init again."
+    )
