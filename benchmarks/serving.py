@@ -20,6 +20,7 @@ from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.facts import Lineage
 from ml_assets.release.runtime import ServingModel
 from ml_assets.release.store import BundleStore
+from resources.artifacts import FolderArtifacts
 from resources.mlflow_client import reaching
 
 NUMERIC, CATEGORY, MANY = 78, 6, 10_000
@@ -63,7 +64,7 @@ def main() -> int:
     )
     contents = BundleContents(module=module, fitted=fitted, objective="binary", rows=rows, lineage=lineage)
     with tempfile.TemporaryDirectory() as folder, reaching("bench"):
-        store = BundleStore(Path(folder))
+        store = BundleStore(FolderArtifacts(Path(folder)))
         exports = [_seconds(lambda: build_bundle(contents, store)) for _ in range(2)]
         bundle = build_bundle(contents, store)
         served = ServingModel.load(bundle.folder)

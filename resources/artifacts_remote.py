@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +38,9 @@ THREADS = 8
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
 """How long one request may stay without an answer."""
+_INCOMING = ".incoming-"
+_FORGOTTEN_AFTER = 86_400.0
+"""Seconds after which files on their way are taken for those of a process that was ended."""
 _BUSY = (errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT)
 """What s3fs makes of 409, 500, 503 and of broken connections."""
 
@@ -95,7 +99,7 @@ class RemoteArtifacts:
         wanted = [file for file in chosen if not _is_same(place / file, there[file])]
         if not wanted:
             return place
-        incoming = Path(tempfile.mkdtemp(prefix=".incoming-", dir=self.cache))
+        incoming = self._incoming()
 
         def fetch(file: str) -> None:
             target = place / file
@@ -161,6 +165,14 @@ class RemoteArtifacts:
             )
             self._opened = (os.getpid(), client)
         return self._opened[1]
+
+    def _incoming(self) -> Path:
+        """A folder for files on their way; those that killed processes left are swept."""
+        for folder in self.cache.glob(f"{_INCOMING}*"):
+            with suppress(FileNotFoundError):  # its owner was just done
+                if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
+                    shutil.rmtree(folder, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.cache))
 
     def _key(self, name: str, file: str) -> str:
         return f"{self.address(name)}/{file}".removeprefix("s3://")

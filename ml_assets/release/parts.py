@@ -1,4 +1,4 @@
-"""The release parts of a platform: which folder holds bundles, which registry lists versions."""
+"""The release parts of a platform: where bundles are kept, which registry lists versions."""
 
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
@@ -8,7 +8,7 @@ from resources.platform import Platform
 
 def bundles_of(platform: Platform) -> BundleStore:
     """All bundles, each once by digest."""
-    return BundleStore(platform.settings.artifacts_folder / "bundles")
+    return BundleStore(platform.artifacts)
 
 
 def registry_of(platform: Platform) -> Registry:

@@ -71,7 +71,7 @@ class Registry:
             if not mine:
                 tags = {**links, **self._tags(bundle, gate_status)}
                 made = self._client.create_model_version(
-                    lineage.model, str(bundle.folder), run_id=run_id, tags=tags
+                    lineage.model, bundle.address, run_id=run_id, tags=tags
                 )
                 # Two processes may get here together; both then agree on the lowest number.
                 mine = self._same(bundle)

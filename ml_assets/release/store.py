@@ -1,7 +1,7 @@
-"""Where bundles lie: each once, under the digest of its content.
+"""Where bundles lie: each once, under the digest of its content, in the artifacts' home.
 
 Here: the folder of bundles, its digests and the checks at reading. Not here: what is inside a bundle
-(`bundle`) and which one is in production (`promotion`).
+(`bundle`), which one is in production (`promotion`), how files travel (`resources.artifacts`).
 """
 
 import hashlib
@@ -16,12 +16,17 @@ from pathlib import Path
 
 from ml_assets.release.facts import BundleFacts
 from ml_assets.release.runtime import FACTS, GOLDEN, GRAPH
+from resources.artifacts import ArtifactMissing, Artifacts
 
 WEIGHTS = "model.safetensors"
-FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, "MLmodel", "pyfunc.py", "runtime.py", "requirements.txt")
+_MARKER = "MLmodel"
+"""Arrives last: with it a bundle is whole."""
+FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, _MARKER, "pyfunc.py", "runtime.py", "requirements.txt")
 """Everything a bundle consists of. MLflow leaves a `registered_model_meta` beside them when it loads a
 version; it is no part of the bundle."""
 
+BUNDLES = "bundles"
+"""Name of the folder of all bundles among the artifacts."""
 _INCOMING = ".incoming-"
 _FORGOTTEN_AFTER = 86_400.0
 """Seconds after which an unfinished bundle is taken for one whose maker was ended."""
@@ -42,6 +47,9 @@ class Bundle:
     digest: str
     """SHA-256 over path and SHA-256 of each of its files, 64 hex digits."""
     folder: Path
+    """Local, to read from."""
+    address: str
+    """Where others find it, and MLflow: `file:///…` or `s3://…`."""
 
     @cached_property
     def facts(self) -> BundleFacts:
@@ -50,24 +58,35 @@ class Bundle:
 
 
 class BundleStore:
-    """A folder of bundles; safe for several processes, a killed one leaves nothing half visible."""
+    """All bundles; safe for several processes, a killed one leaves nothing half visible.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    Every method may raise `ArtifactsError` where bundles live on a server.
+    """
+
+    def __init__(self, artifacts: Artifacts) -> None:
+        self._artifacts = artifacts
+
+    @property
+    def root(self) -> Path:
+        """The local folder of bundles."""
+        return self._artifacts.folder(BUNDLES)
 
     @contextmanager
     def incoming(self) -> Generator[Path]:
         """An empty folder beside the bundles, to be filled and given to `add`; gone afterwards."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._sweep()
-        folder = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.root))
+        root = self.root
+        self._sweep(root)
+        folder = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=root))
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def add(self, folder: Path) -> Bundle:
-        """Take a folder made by `incoming` into the store; a bundle that is there already is left alone."""
+        """Take a folder made by `incoming` into the store; a bundle that is there already is left alone.
+
+        It is pushed in any case: the process that made it first may have been ended before that.
+        """
         digest = digest_of(folder)
         place = self.root / digest
         for path in folder.iterdir():
@@ -78,32 +97,44 @@ class BundleStore:
         except OSError:
             if not place.is_dir():
                 raise
-        return self.open(digest)
+        bundle = self.open(digest)
+        self._artifacts.push(f"{BUNDLES}/{digest}", FILES, last=_MARKER)
+        return bundle
 
     def open(self, digest: str) -> Bundle:
         """The bundle of this digest, its files verified. Raises `BundleMissing`, `BundleDamaged`."""
+        name = f"{BUNDLES}/{digest}"
         folder = self.root / digest
-        if not folder.is_dir():
-            raise BundleMissing(
-                f"no bundle {digest[:12]} under {self.root}: materialize the model again, or copy the bundle "
-                "from where it was made"
-            )
-        found = digest_of(folder)
-        if found != digest:
-            raise BundleDamaged(
-                f"the files in {folder} have digest {found[:12]}: move the folder away and materialize the "
-                "model again, which writes the same bundle"
-            )
-        return Bundle(digest, folder)
+        if not _has(folder, digest):
+            try:
+                # Mends a local copy that is not whole; where the local one is the only one, finds out.
+                self._artifacts.pull(name, FILES, last=_MARKER)
+            except ArtifactMissing as missing:
+                if not folder.is_dir():
+                    raise BundleMissing(
+                        f"no bundle {digest[:12]} under {self._artifacts.address(BUNDLES)}: materialize the "
+                        "model again, or copy the bundle from where it was made"
+                    ) from missing
+            found = digest_of(folder)
+            if found != digest:
+                raise BundleDamaged(
+                    f"the files in {folder} have digest {found[:12]}: move the folder away and materialize the "
+                    "model again, which writes the same bundle"
+                )
+        return Bundle(digest, folder, self._artifacts.address(name))
 
-    def _sweep(self) -> None:
-        for folder in self.root.glob(f"{_INCOMING}*"):
+    def _sweep(self, root: Path) -> None:
+        for folder in root.glob(f"{_INCOMING}*"):
             try:
                 is_forgotten = time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER
             except FileNotFoundError:  # another process finished it meanwhile
                 continue
             if is_forgotten:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has(folder: Path, digest: str) -> bool:
+    return all((folder / name).is_file() for name in FILES) and digest_of(folder) == digest
 
 
 def digest_of(folder: Path) -> str:

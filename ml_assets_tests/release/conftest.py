@@ -15,6 +15,7 @@ from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.facts import Lineage
 from ml_assets.release.runtime import FACTS
 from ml_assets.release.store import Bundle, BundleStore
+from resources.artifacts import FolderArtifacts
 
 NUMERIC = ["hour", "distance", "is_late", "delay"]
 CATEGORY = ["carrier", "gate"]
@@ -76,7 +77,7 @@ def make_contents(rows: pl.DataFrame) -> Callable[..., BundleContents]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> BundleStore:
-    return BundleStore(tmp_path_factory.mktemp("artifacts") / "bundles")
+    return BundleStore(FolderArtifacts(tmp_path_factory.mktemp("artifacts")))
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from ml_assets.release.facts import BundleFacts
 from ml_assets.release.golden import MOST_ROWS, golden_rows
 from ml_assets.release.runtime import ServingModel
 from ml_assets.release.store import FILES, Bundle, BundleDamaged, BundleMissing, BundleStore, digest_of
+from resources.artifacts import FolderArtifacts
 
 NUMBERS = st.one_of(st.none(), st.floats(-1e4, 1e4, width=32), st.just(float("nan")))
 WORDS = st.one_of(
@@ -74,7 +75,7 @@ def test_models_of_one_kind_of_column(
     objective: str,
 ) -> None:
     contents = make_contents(numeric, category, objective)
-    served = ServingModel.load(build_bundle(contents, BundleStore(tmp_path)).folder)
+    served = ServingModel.load(build_bundle(contents, BundleStore(FolderArtifacts(tmp_path))).folder)
     expected = torch_predictions(contents.module, contents.fitted, objective, rows)
     np.testing.assert_allclose(served.predict(rows), expected, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(served.predict(rows[3]), expected[3:4], rtol=0, atol=TOLERANCE)
@@ -91,7 +92,7 @@ def test_an_empty_text_that_is_a_category_is_not_null(
     state = type(contents.fitted.categorical[0])(name="carrier", vocabulary=vocabulary)
     fitted = type(contents.fitted)(numeric=(), categorical=(state,))
     contents = BundleContents(**{**vars(contents), "fitted": fitted})
-    served = ServingModel.load(build_bundle(contents, BundleStore(tmp_path)).folder)
+    served = ServingModel.load(build_bundle(contents, BundleStore(FolderArtifacts(tmp_path))).folder)
     empty, null = served.predict(pl.DataFrame({"carrier": ["", None]}))
     assert empty != null
     expected = torch_predictions(contents.module, fitted, "binary", words)
@@ -109,7 +110,9 @@ def test_same_contents_give_the_same_digest_and_are_stored_once(
 def test_other_weights_give_another_digest(contents: BundleContents, tmp_path: Path, bundle: Bundle) -> None:
     torch.manual_seed(12)
     other = type(contents.module)(contents.fitted)
-    changed = build_bundle(BundleContents(**{**vars(contents), "module": other}), BundleStore(tmp_path))
+    changed = build_bundle(
+        BundleContents(**{**vars(contents), "module": other}), BundleStore(FolderArtifacts(tmp_path))
+    )
     assert changed.digest != bundle.digest
 
 
@@ -175,15 +178,14 @@ def test_graph_that_differs_from_torch_is_not_stored(
         def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
             return super().forward(numeric, category) + (0.01 if torch.compiler.is_exporting() else 0.0)
 
-    store = BundleStore(tmp_path / "bundles")
+    store = BundleStore(FolderArtifacts(tmp_path / "bundles"))
     with pytest.raises(ParityBroken, match=r"largest difference 0\.01, allowed 1e-06"):
         build_bundle(BundleContents(**{**vars(contents), "module": Fickle(contents.fitted)}), store)
     assert list(store.root.iterdir()) == []
 
 
 def test_store_refuses_missing_and_damaged_bundles(bundle: Bundle, copied: Path, tmp_path: Path) -> None:
-    store = BundleStore(tmp_path / "store")
-    store.root.mkdir()
+    store = BundleStore(FolderArtifacts(tmp_path / "store"))
     with pytest.raises(BundleMissing, match="materialize the model again"):
         store.open("0" * 64)
     copied.rename(store.root / bundle.digest)

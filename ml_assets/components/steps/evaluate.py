@@ -44,15 +44,15 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
     ) -> Iterator[Any]:
         with final_unless_transient():
             bundle, report = evaluate_job(spec, platform, context.partition_key, snapshot, checkpoint)
-            folder = report_folder(platform, spec.name, context.partition_key, checkpoint["fingerprint"])
-            yield from _shown(spec, report, bundle, folder, checkpoint, gate, evaluation, platform)
+            name = report_name(spec.name, context.partition_key, checkpoint["fingerprint"])
+            yield from _shown(spec, report, bundle, name, checkpoint, gate, evaluation, platform)
 
     return evaluate
 
 
-def report_folder(platform: Platform, model: str, partition: str, fingerprint: str) -> Path:
-    """Where report and JSON of one evaluation lie."""
-    return platform.settings.artifacts_folder / "reports" / model / partition / fingerprint[:12]
+def report_name(model: str, partition: str, fingerprint: str) -> str:
+    """Name among the artifacts of report and JSON of one evaluation."""
+    return f"reports/{model}/{partition}/{fingerprint[:12]}"
 
 
 def evaluate_job(
@@ -200,7 +200,7 @@ def _shown(
     spec: TrainingPipelineSpec,
     report: "Report",
     bundle: "Bundle",
-    folder: Path,
+    name: str,
     checkpoint: dict[str, Any],
     gate: str,
     evaluation: dg.AssetKey,
@@ -209,7 +209,8 @@ def _shown(
     """Report files, tracker and the asset page."""
     from ml_assets.evaluation.report import summary_markdown, write_report
 
-    files = write_report(report, folder)
+    files = write_report(report, platform.artifacts.folder(name))
+    page = f"{platform.artifacts.push(name)}/{files.html.name}"
     verdict = report.evaluation.verdict
     values = report.evaluation.values()
     judgements = [
@@ -245,7 +246,7 @@ def _shown(
             "summary": verdict.summary,
             "failed": [row for row in judgements if row["judged"] == "failed"],
             "bundle": bundle.digest,
-            "report": str(files.html),
+            "report": page,
         },
         output_name="evaluation",
         metadata={
@@ -254,7 +255,7 @@ def _shown(
             "why": verdict.summary,
             **values,
             **{f"baseline_{name}": value for name, value in report.evaluation.values("baseline").items()},
-            "report": dg.MetadataValue.path(str(files.html)),
+            "report": dg.MetadataValue.path(page),
             "bundle": bundle.digest,
         },
         data_version=dg.DataVersion(bundle.digest),
