@@ -9,6 +9,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+ATTEMPTS = "attempts.jsonl"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -24,7 +26,7 @@ class Attempt:
 
 def read_attempts(folder: Path) -> list[Attempt]:
     """All attempts so far, oldest first."""
-    path = folder / "attempts.jsonl"
+    path = folder / ATTEMPTS
     return [Attempt(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -32,7 +34,7 @@ def record_attempt(folder: Path, from_step: int, world_size: int) -> Attempt:
     """Append one attempt."""
     number = len(read_attempts(folder)) + 1
     attempt = Attempt(number=number, from_step=from_step, world_size=world_size, started=time.time())
-    with (folder / "attempts.jsonl").open("a") as file:
+    with (folder / ATTEMPTS).open("a") as file:
         file.write(json.dumps(asdict(attempt)) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,6 @@
 """What a rank does from its first line to its exit code.
 
-Here: the frame around the loop. Not here: starting ranks (torchrun), the loop itself.
+Here: the frame around the loop. Not here: starting ranks (agent), the loop itself.
 """
 
 import fcntl
@@ -11,27 +11,32 @@ from contextlib import suppress
 from pathlib import Path
 
 from ml_assets.training.attempts import record_attempt
-from ml_assets.training.events import emit, keep_events
-from ml_assets.training.group import Group, PeerFailed, join_group
+from ml_assets.training.events import emit, keep_events, report_failure
+from ml_assets.training.group import Group, PeerFailed, is_lost_peer, join_group
 from ml_assets.training.loop import fit
-from ml_assets.training.result import write_result
+from ml_assets.training.mirror import Mirror
+from ml_assets.training.result import store_result, write_result
 from ml_assets.training.rowlog import RowLog
-from ml_assets.training.run import prepare
+from ml_assets.training.run import Run, prepare
 from ml_assets.training.stop import StopRequest, end_with_parent
+from ml_assets.training.storage import is_disk_full, storage_failed
 from resources.launcher.errors import TrainingFailed
 from resources.launcher.job import ExitCode, TrainingJob
 
 log = logging.getLogger(__name__)
 
 
-def main(job_file: str, folder: str) -> None:
-    """Train the job in `job_file` as one of torchrun's ranks; ends the process where it fails (`ExitCode`, or
-    1 for what may go better in another attempt)."""
+def main(job_file: str, folder: str, mirror: str = "") -> None:
+    """Train the job in `job_file` as one of the agent's ranks; ends the process where it fails (`ExitCode`, or
+    1 for what may go better in another attempt).
+
+    `mirror` is the address of the folder's durable copy, where the folder ends with this machine.
+    """
     end_with_parent()
     stop = StopRequest()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_events(Path(folder))
-    code = _outcome(job_file, Path(folder), stop)
+    code = _outcome(job_file, Path(folder), mirror, stop)
     if code:
         with suppress(OSError):
             sys.stdout.flush()
@@ -40,30 +45,33 @@ def main(job_file: str, folder: str) -> None:
         os._exit(code)
 
 
-def _outcome(job_file: str, folder: Path, stop: StopRequest) -> int:
+def _outcome(job_file: str, folder: Path, mirror: str, stop: StopRequest) -> int:
     try:
         job = TrainingJob.from_json(Path(job_file).read_text())
         with join_group(job.settings.workers) as group:
-            _train(job, folder, group, stop)
+            _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop)
     except TrainingFailed as error:
-        emit("failed", 0, error=type(error).__name__, message=str(error))
-        return error.exit_code or 1
+        return report_failure(error)
     except PeerFailed as error:
         return error.code
-    except Exception:
+    except Exception as error:
+        if is_lost_peer(error):
+            log.error("a rank that this one needs is gone: %s", error)
+            return ExitCode.PEER_LOST
+        if isinstance(error, OSError) and is_disk_full(error):
+            return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
         log.exception("this rank failed")
         return 1
     return ExitCode.DONE
 
 
-def _train(job: TrainingJob, folder: Path, group: Group, stop: StopRequest) -> None:
-    run = group.all_succeed(lambda: prepare(job, folder, group))
+def _train(job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, stop: StopRequest) -> None:
+    run = group.all_succeed(lambda: prepare(job, folder, group, mirror))
     if group.is_first:
         _wait_until_alone(folder)
     run.resume()
     first_step = run.progress.step
-    attempt = record_attempt(folder, first_step, group.world_size).number if group.is_first else 0
-    attempt = group.from_first(attempt)
+    attempt = group.from_first(group.all_succeed(lambda: _begin_attempt(run)))
     pids = group.gather(os.getpid())
     if group.is_first:
         emit(
@@ -76,9 +84,24 @@ def _train(job: TrainingJob, folder: Path, group: Group, stop: StopRequest) -> N
         )
         if first_step:
             emit("resumed", first_step, attempt=attempt)
-    fit(run, RowLog(folder, attempt, group.rank), stop)
-    if group.is_first:
+    rows = RowLog(folder, attempt, group.rank)
+    fit(run, rows, stop)
+    run.store_rows(rows)  # since the last checkpoint
+    group.all_succeed(lambda: _finish(run))
+
+
+def _begin_attempt(run: Run) -> int:
+    if not run.group.is_first:
+        return 0
+    attempt = record_attempt(run.folder, run.progress.step, run.group.world_size)
+    run.checkpoints.begin(attempt)
+    return attempt.number
+
+
+def _finish(run: Run) -> None:
+    if run.group.is_first:
         result = write_result(run)
+        store_result(run)
         emit(
             "finished",
             result.steps,

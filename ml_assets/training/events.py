@@ -4,12 +4,17 @@ Who reads stdout (the launcher) may be killed; what the file says is complete, a
 Here: writing them. Not here: what a line looks like (resources.launcher.protocol), where metrics are kept.
 """
 
+import logging
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from resources.launcher.errors import TrainingFailed
 from resources.launcher.protocol import EVENTS, TrainingEvent
+
+log = logging.getLogger(__name__)
 
 _STDOUT = 1
 _file: int | None = None
@@ -25,8 +30,22 @@ def emit(kind: str, step: int, **values: Any) -> None:
     """Write one event, at once; where nobody listens any more, go on: there may be something to save."""
     event = TrainingEvent(kind=kind, step=step, time=time.time(), values=values)
     line = f"{event.to_line()}\n".encode()  # one `write`, so that ranks do not mix
-    if _file is not None:
-        os.write(_file, line)
+    try:
+        if _file is not None:
+            os.write(_file, line)
+    finally:  # also where the disk is full, which may be what there is to say
+        _say(line)
+
+
+def report_failure(error: TrainingFailed) -> int:
+    """Say why this process ends; the exit code to end it with."""
+    with suppress(OSError):  # a full disk may be what there is to report
+        emit("failed", 0, error=type(error).__name__, message=str(error))
+    log.error("%s: %s", type(error).__name__, error)
+    return error.exit_code or 1
+
+
+def _say(line: bytes) -> None:
     try:
         os.write(_STDOUT, line)
     except BrokenPipeError:

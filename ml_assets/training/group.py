@@ -9,6 +9,7 @@ Here: the process group, the device of a rank, determinism, agreement. Not here:
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ _TIMEOUT = timedelta(seconds=120)
 T = TypeVar("T")
 
 
+_LOST = re.compile(
+    r"connection (was likely )?(closed|reset)|ncclRemoteError|timed out waiting", re.IGNORECASE
+)
+
+
 class PeerFailed(Exception):
     """Another rank found a final failure and has reported it; this one ends with the same code."""
 
@@ -41,6 +47,10 @@ class Group:
 
     rank: int
     world_size: int
+    local_rank: int
+    """Among the ranks of this machine, which share its files."""
+    local_ranks: int
+    """How many they are."""
     device: torch.device
 
     @property
@@ -98,6 +108,13 @@ class Group:
         return result
 
 
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether this comes from another rank's end: a connection to it was closed, or it did not answer."""
+    return isinstance(error, distributed.DistNetworkError | distributed.DistStoreError) or (
+        isinstance(error, RuntimeError) and _LOST.search(str(error)) is not None
+    )
+
+
 @contextmanager
 def join_group(workers: int) -> Generator[Group]:
     """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
@@ -114,7 +131,13 @@ def join_group(workers: int) -> Generator[Group]:
     torch.set_num_threads(1)  # another number of threads adds up in another order: other bits
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
-    group = Group(rank=distributed.get_rank(), world_size=distributed.get_world_size(), device=device)
+    group = Group(
+        rank=distributed.get_rank(),
+        world_size=distributed.get_world_size(),
+        local_rank=local_rank,
+        local_ranks=local_ranks,
+        device=device,
+    )
     if group.world_size != workers:
         raise BadConfiguration(
             f"{group.world_size} ranks were started for {workers} workers: start a job by its launcher"

@@ -79,7 +79,7 @@ def fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
 
         is_better = progress.step % order.steps_per_epoch == 0 and _validate(run)
         if is_better or stops or due or progress.step % settings.checkpoint_steps == 0:
-            _save(run)
+            _save(run, rows)
             last_save = time.monotonic()
         if stops:
             raise Preempted(f"asked to stop: saved at step {progress.step}")
@@ -113,14 +113,14 @@ def _validate(run: Run) -> bool:
     return is_better
 
 
-def _save(run: Run) -> None:
+def _save(run: Run, rows: RowLog) -> None:
     if not all(bool(torch.isfinite(parameter).all()) for parameter in run.model.parameters()):
         raise Diverged(
             f"after step {run.progress.step} a weight is not finite; the last checkpoint is kept. "
             "Lower learning_rate"
         )
     started = time.monotonic()
-    run.save()
+    run.save(rows)
     if run.group.is_first:
         emit(
             "checkpoint",

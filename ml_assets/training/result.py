@@ -14,6 +14,7 @@ from ml_assets.snapshots.reader import file_sha256
 from ml_assets.training.attempts import read_attempts
 from ml_assets.training.run import Run
 from resources.launcher.job import TrainingResult
+from resources.launcher.protocol import EVENTS
 
 WEIGHTS = "model.safetensors"
 RESULT = "result.json"
@@ -44,6 +45,12 @@ def write_result(run: Run) -> TrainingResult:
     )
     _replace(run.folder / RESULT, lambda path: path.write_text(result.to_json()))
     return result
+
+
+def store_result(run: Run) -> None:
+    """Let what `write_result` wrote outlive this machine, the result last. Raises `StorageFailed`."""
+    if run.mirror is not None:
+        run.mirror.push([WEIGHTS, EVENTS], last=RESULT)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

@@ -16,9 +16,12 @@ from ml_assets.training.batches import SplitReader
 from ml_assets.training.checkpoints import Checkpoints
 from ml_assets.training.group import Group
 from ml_assets.training.load import build_model
+from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
 from ml_assets.training.order import Order
 from ml_assets.training.preprocess import FullModel
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.stored_checkpoints import StoredCheckpoints
 from resources.launcher.errors import BadConfiguration, InputChanged
 from resources.launcher.job import TrainingJob
 
@@ -52,6 +55,8 @@ class Run:
     optimizer: torch.optim.Optimizer
     checkpoints: Checkpoints
     progress: Progress
+    mirror: Mirror | None = None
+    """Where the folder does not outlive this machine: what does."""
 
     @property
     def total_steps(self) -> int:
@@ -67,8 +72,21 @@ class Run:
             self.progress.best_step > 0 and since_best >= patience
         )
 
-    def save(self) -> None:
-        """Checkpoint after the current step; ranks are replicas, so rank 0 writes for all."""
+    def save(self, rows: RowLog) -> None:
+        """Checkpoint after the current step; ranks are replicas, so rank 0 writes for all.
+
+        It counts only with the rows that each rank has learned from, so those are stored first. Where any of it
+        fails, on any rank, all of them stop.
+        """
+        self.store_rows(rows)
+        self.group.all_succeed(self._write_checkpoint)
+
+    def store_rows(self, rows: RowLog) -> None:
+        """Let the row logs of all ranks outlive their machines."""
+        if (mirror := self.mirror) is not None:
+            self.group.all_succeed(lambda: mirror.push([rows.cut()]))
+
+    def _write_checkpoint(self) -> None:
         if not self.group.is_first:
             return
         state = {
@@ -83,21 +101,25 @@ class Run:
         newest = self.checkpoints.newest_good() if self.group.is_first else None
         step = self.group.from_first(newest or 0)
         if step:
+            self.group.all_succeed(lambda: self._bring(step))
             state = self.checkpoints.load(step)
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.progress = Progress(**state["progress"])
 
+    def _bring(self, step: int) -> None:
+        if self.group.local_rank == 0:  # for all ranks of this machine
+            self.checkpoints.bring(step)
 
-def prepare(job: TrainingJob, folder: Path, group: Group) -> Run:
+
+def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None = None) -> Run:
     """Open and check the inputs, build the model. Raises `InputChanged` or `BadConfiguration`."""
     settings = job.settings
     try:
         snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
         used = snapshot.shards_of("train") + snapshot.shards_of("validation")
-        verify(
-            snapshot, used[group.rank :: group.world_size]
-        )  # each rank its part: reading is what takes time
+        # Each rank of this machine its part: reading is what takes time.
+        verify(snapshot, used[group.local_rank :: group.local_ranks])
         train = SplitReader(snapshot, "train", group.device)
         validation = SplitReader(snapshot, "validation", group.device)
     except ShardChanged as error:
@@ -121,6 +143,9 @@ def prepare(job: TrainingJob, folder: Path, group: Group) -> Run:
         optimizer=torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         ),
-        checkpoints=Checkpoints(folder, settings.keep_checkpoints),
+        checkpoints=Checkpoints(folder, settings.keep_checkpoints)
+        if mirror is None
+        else StoredCheckpoints(folder, settings.keep_checkpoints, mirror),
         progress=Progress(),
+        mirror=mirror,
     )

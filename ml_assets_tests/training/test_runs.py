@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,30 @@ def test_kill_then_damaged_checkpoint_then_sigterm_end_in_the_bits_of_the_unbrok
     assert result.best_validation_loss == expected.best_validation_loss
     assert_each_row_once_per_epoch(tmp_path, snapshot, job)
     assert alive(watcher.pids) == []
+
+
+def test_nothing_is_left_among_temporary_files_even_by_a_killed_agent(
+    tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill_agent(watcher: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "checkpoint" and watcher.kinds().count("started") == 1:
+            (agent,) = _children_of(os.getpid(), "ml_assets.training.torchrun")
+            os.kill(agent, signal.SIGKILL)
+
+    with tempfile.TemporaryDirectory(prefix="t") as temporary:  # sockets need a short path
+        monkeypatch.setenv("TMPDIR", temporary)
+        result = Watcher(kill_agent).run(small_job(snapshot, epochs=1), tmp_path)
+        assert result.attempts == 2
+        assert list(Path(temporary).iterdir()) == []
+
+
+def _children_of(pid: int, command: str) -> list[int]:
+    children = [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+    return [child for child in children if command in Path(f"/proc/{child}/cmdline").read_text()]
 
 
 def event_pids(watcher: Watcher) -> list[int]:

@@ -22,6 +22,8 @@ class ExitCode(IntEnum):
     DIVERGED = 65
     INPUT_CHANGED = 66
     PREEMPTED = 75
+    PEER_LOST = 76
+    """Another rank went away first; why, its own exit code tells. Retried like a failure without a code."""
 
     @property
     def is_final(self) -> bool:

@@ -1,0 +1,133 @@
+"""Running the ranks of this node: torch's elastic agent as a library, with the exit code of the ranks kept.
+
+The command line tool `torchrun` ends with 1 whatever its workers' code was; called as a library the agent
+hands the code over. Ranks are forked from one process that has torch imported, while this one imports it
+too: half the start. Not here: attempts (the launcher), what a rank does (entry), who calls this (torchrun on
+one machine, pod on several).
+"""
+
+import hashlib
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+from types import FrameType
+
+from resources.launcher.job import ExitCode
+
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    # From 2.13 on a worker that joins later hangs otherwise: nobody writes the address for the new round.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    # Deterministic matrix products on CUDA need a fixed workspace.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+# The last two are imported by the first optimizer and by asking for determinism: 3 s that ranks would all
+# spend.
+_IMPORTED_ONCE = ["ml_assets.training.entry", "torch._dynamo", "torch._inductor.config"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """This machine among those that run a job together."""
+
+    rank: int
+    """0 … `count` - 1; ranks of the job are numbered by node."""
+    count: int
+    address: str
+    """Where node 0 listens: a name or an IP address."""
+    port: int
+
+
+def start_importing() -> None:
+    """Begin to import what ranks need, in the process they will be forked from; SIGTERM ends this one with
+    `PREEMPTED` from now on, until the agent hands it on to the ranks."""
+    signal.signal(signal.SIGTERM, _end_early)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    multiprocessing.set_forkserver_preload(_IMPORTED_ONCE)
+    forkserver.ensure_running()
+
+
+@contextmanager
+def temporary_folder(job_folder: Path) -> Generator[Path]:
+    """For the block, all temporary files of this process and its children lie in a folder of the job's own.
+
+    torch and multiprocessing leave some behind wherever a rank or an agent is killed: the next attempt
+    removes them. The folder is in the system's place for such, since sockets need a short path.
+    """
+    digest = hashlib.sha256(os.fsencode(job_folder.resolve())).hexdigest()
+    before = os.environ.get("TMPDIR")
+    folder = Path(tempfile.gettempdir()) / f"train-{digest[:8]}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    try:
+        yield folder
+    finally:
+        tempfile.tempdir = None
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_ranks(run_id: str, ranks: int, arguments: tuple[str, ...], node: Node | None = None) -> int:
+    """Run `ranks` processes of `entry.main(*arguments)` to their end; their exit code, 137 for one that was
+    killed.
+
+    Without `node` they are the whole job and meet on loopback. SIGTERM is passed on to them: they have time
+    to save, and the code is `PREEMPTED`.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from ml_assets.training import entry
+
+    _format_torch_logs_plainly()
+    config = LaunchConfig(
+        min_nodes=1 if node is None else node.count,
+        max_nodes=1 if node is None else node.count,
+        nproc_per_node=ranks,
+        run_id=run_id,
+        # Static: the store lives in the agent of node 0, not in a rank, and nobody elects a host.
+        rdzv_backend="c10d" if node is None else "static",
+        rdzv_endpoint="127.0.0.1:0" if node is None else f"{node.address}:{node.port}",
+        rdzv_configs={} if node is None else {"rank": node.rank},
+        local_addr="127.0.0.1" if node is None else None,
+        max_restarts=0,  # the launcher decides about attempts: it knows which codes are final
+        monitor_interval=0.1,
+        start_method="forkserver",
+    )
+    try:
+        elastic_launch(config, entry.main)(*arguments)
+    except ChildFailedError as error:
+        code = error.get_first_failure()[1].exitcode
+        return code if code >= 0 else 128 - code  # as a shell says it: 137 for SIGKILL
+    except SignalException:  # the ranks got it, and time to save
+        return ExitCode.PREEMPTED
+    return ExitCode.DONE
+
+
+def _format_torch_logs_plainly() -> None:
+    """Torch's own formatter imports its compiler to format a first line: seconds, just when a rank died."""
+    plain = logging.Formatter("%(levelname)s %(name)s: %(message)s")
+    for name in logging.root.manager.loggerDict:
+        if name.partition(".")[0] == "torch":
+            for handler in logging.getLogger(name).handlers:
+                handler.setFormatter(plain)
+
+
+def _end_early(_signal: int, _frame: FrameType | None) -> None:
+    """Before the agent takes the signal over there is nothing to save."""
+    sys.exit(ExitCode.PREEMPTED)

@@ -1,0 +1,64 @@
+"""The job's folder in an object store: what has to outlive a pod is pushed there, a new pod pulls it.
+
+The local folder of a pod ends with it. Nothing here on one machine, where the folder itself is durable. Not
+here: what a checkpoint needs to count there (stored_checkpoints), S3 (resources.artifacts).
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, artifacts_of
+from resources.launcher.errors import StorageFailed
+
+
+class Mirror:
+    """The folder at `url`, worked on in `folder`, whose name must be the last part of the address.
+
+    A server that is away is asked again for a minute, which is less than other ranks wait.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url.rstrip("/")
+        self.folder = folder
+        self._name = folder.name
+        self._artifacts = open_artifacts(self.url.rpartition("/")[0], folder.parent)
+
+    def push(self, files: Sequence[str], last: str | None = None) -> None:
+        """Store `files` of the folder, then `last`. Raises `StorageFailed`."""
+        try:
+            self._artifacts.push(self._name, files, last=last)
+        except ArtifactsError as error:
+            raise StorageFailed(
+                f"{', '.join([*files, last or '']).rstrip(', ')} could not be stored; what was stored before is "
+                f"whole, and the next attempt goes on from there. {error}"
+            ) from error
+
+    def pull(self, files: Sequence[str]) -> None:
+        """Bring `files` here. Raises `ArtifactMissing`, `StorageFailed`."""
+        try:
+            self._artifacts.pull(self._name, files)
+        except ArtifactMissing:
+            raise
+        except ArtifactsError as error:
+            raise StorageFailed(f"{', '.join(files)} could not be read from the store. {error}") from error
+
+    def files(self) -> set[str]:
+        """Paths of everything stored. Raises `StorageFailed`."""
+        try:
+            return set(self._artifacts.files(self._name))
+        except ArtifactsError as error:
+            raise StorageFailed(f"{self.url} could not be listed. {error}") from error
+
+    def remove(self, files: Sequence[str]) -> None:
+        """Delete `files`, here too. Raises `StorageFailed`."""
+        try:
+            self._artifacts.remove(self._name, files)
+        except ArtifactsError as error:
+            raise StorageFailed(f"{', '.join(files)} could not be removed from the store. {error}") from error
+
+
+def open_artifacts(url: str, cache: Path) -> Artifacts:
+    """The store at `url`, with the address of the server and the credentials that the process was given."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return artifacts_of(url, cache, endpoint)

@@ -1,0 +1,93 @@
+"""What the nodes of a job tell each other outside the process group: how far each came, and with which code.
+
+Ranks agree through their group; a node that cannot even start its ranks, or whose ranks are gone, has only
+this. Not here: meeting for training (agent).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateImportUsage=false
+# (the annotations of torch are partial)
+
+import logging
+import time
+from datetime import timedelta
+
+from torch.distributed import DistError, TCPStore
+
+from ml_assets.training.agent import Node
+from resources.launcher.job import ExitCode
+
+_MEET_SECONDS = 600.0
+"""For another node to appear at all: its image may still be on the way. Launchers give up earlier."""
+_TRY = timedelta(seconds=2)
+"""For one call of the store, in which a signal would have to wait."""
+_POLL_SECONDS = 0.05
+_KNOWN = frozenset(map(int, ExitCode))
+
+log = logging.getLogger(__name__)
+
+
+class Nodes:
+    """The nodes of one attempt, meeting in a store that node 0 holds as long as this object lives."""
+
+    def __init__(self, node: Node) -> None:
+        """Waits for node 0 where this is another. Raises torch's `DistError` where it does not come."""
+        self._node = node
+        deadline = time.monotonic() + _MEET_SECONDS
+        while (store := _open(node)) is None:
+            if time.monotonic() > deadline:
+                raise DistError(f"node 0 does not answer at {node.address}:{node.port}")
+            time.sleep(_POLL_SECONDS)
+        self._store = store
+
+    def agree(self, about: str, code: int, seconds: float | None = None) -> int:
+        """The code that tells most of what all nodes say `about`: a final one, a failure of its own, a
+        preemption, a lost peer, `DONE`.
+
+        Waits for all of them, `seconds` at most: a node that is gone says nothing.
+        """
+        deadline = time.monotonic() + (_MEET_SECONDS if seconds is None else seconds)
+        key = f"nodes/{about}"
+        codes = [code]
+        try:
+            self._store.set(f"{key}/{self._node.rank}", str(int(code)))
+            missing = set(range(self._node.count)) - {self._node.rank}
+            while missing and time.monotonic() < deadline:
+                said = {rank for rank in missing if self._store.check([f"{key}/{rank}"])}
+                codes += [int(self._store.get(f"{key}/{rank}")) for rank in said]
+                missing -= said
+                time.sleep(_POLL_SECONDS)
+            self._leave(about, deadline)
+        except DistError as error:
+            log.warning("node 0 is gone, with the store the nodes meet in: %s", error)
+        return max(codes, key=_weight)
+
+    def _leave(self, about: str, deadline: float) -> None:
+        """Node 0 leaves last, since it holds the store."""
+        self._store.add(f"left/{about}", 1)
+        while self._node.rank == 0 and time.monotonic() < deadline:
+            if self._store.add(f"left/{about}", 0) >= self._node.count:
+                break
+            time.sleep(_POLL_SECONDS)
+
+
+def _open(node: Node) -> TCPStore | None:
+    try:
+        return TCPStore(
+            node.address,
+            node.port,
+            is_master=node.rank == 0,
+            timeout=_TRY,
+            wait_for_workers=False,
+            multi_tenant=True,  # the agent of this process opens the same store
+        )
+    except DistError as error:
+        if node.rank == 0:  # it listens itself, so waiting does not help
+            raise
+        log.debug("node 0 does not answer yet: %s", error)
+        return None
+
+
+def _weight(code: int) -> int:
+    """How much a code explains: what happened first outweighs what followed from it."""
+    follows = {ExitCode.DONE: 0, ExitCode.PEER_LOST: 1, ExitCode.PREEMPTED: 2}
+    return follows.get(ExitCode(code), 4) if code in _KNOWN else 3

@@ -1,0 +1,196 @@
+"""A node of a training that runs on several: one of the pods of a Kubernetes Job, or any machine like it.
+
+    python -m ml_assets.training.pod
+
+Here: what surrounds the ranks where the local folder ends with the pod. The inputs are staged, the ranks run,
+what they leave is stored, and all nodes end with one code. Not here: the ranks (agent, entry), what each of
+them stores (run, stored_checkpoints), starting pods and trying again (the launcher).
+
+Settings come from the environment:
+
+    TRAINING_FOLDER        s3://…: the job's folder, with its job.json
+    TRAINING_SNAPSHOT      s3://…: the snapshot the job names
+    TRAINING_SCRATCH       a local folder, for nobody else
+    TRAINING_NODES         how many nodes; `workers` of the job are shared out evenly
+    JOB_COMPLETION_INDEX   which of them this is, from 0
+    MASTER_ADDR            name or address of node 0
+    MASTER_PORT            where node 0 listens
+
+and credentials of the store as botocore reads them (AWS_*; AWS_ENDPOINT_URL for a server that is not AWS).
+"""
+
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
+from ml_assets.training.agent import Node, run_ranks, start_importing, temporary_folder
+from ml_assets.training.attempts import ATTEMPTS
+from ml_assets.training.events import report_failure
+from ml_assets.training.mirror import Mirror, open_artifacts
+from ml_assets.training.storage import is_disk_full, storage_failed
+from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
+from resources.launcher.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed
+from resources.launcher.job import ExitCode, TrainingJob
+from resources.launcher.protocol import EVENTS
+
+_JOB = "job.json"
+_LAST_WORDS_SECONDS = 3.0
+"""For the other nodes to say how they ended: who has lost a peer ends with that one's code."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodSettings:
+    """What the launcher says to a pod."""
+
+    folder: str
+    """Address of the job's folder."""
+    snapshot: str
+    """Address of the snapshot."""
+    scratch: Path
+    node: Node
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Self:
+        """From environment variables. Raises `BadConfiguration` where one is missing or no number."""
+
+        def number(name: str) -> int:
+            try:
+                return int(environment[name])
+            except ValueError as error:
+                raise BadConfiguration(f"{name} must be a whole number, not {environment[name]!r}") from error
+
+        try:
+            node = Node(
+                rank=number("JOB_COMPLETION_INDEX"),
+                count=number("TRAINING_NODES"),
+                address=environment["MASTER_ADDR"],
+                port=number("MASTER_PORT"),
+            )
+            return cls(
+                folder=environment["TRAINING_FOLDER"].rstrip("/"),
+                snapshot=environment["TRAINING_SNAPSHOT"].rstrip("/"),
+                scratch=Path(environment["TRAINING_SCRATCH"]),
+                node=node,
+            )
+        except KeyError as error:
+            raise BadConfiguration(
+                f"{error.args[0]} is not set: pods of a training are started by a launcher, which sets it"
+            ) from error
+
+
+def main(environment: Mapping[str, str]) -> int:
+    """Run this node's ranks; the exit code of the job."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        settings = PodSettings.read(environment)
+    except BadConfiguration as error:
+        return report_failure(error)
+    with temporary_folder(settings.scratch):
+        start_importing()
+        return _run(settings)
+
+
+def _run(settings: PodSettings) -> int:
+    # Fresh: what an earlier container of this pod left may be half written. The store knows what counts.
+    folder = settings.scratch / settings.folder.rpartition("/")[2]
+    shutil.rmtree(folder, ignore_errors=True)
+    started = time.monotonic()
+    job, code = None, int(ExitCode.DONE)
+    try:
+        job = _stage(settings, folder)
+    except TrainingFailed as error:
+        code = report_failure(error)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        code = report_failure(storage_failed(error, "the snapshot", settings.scratch))
+    log.info("staged in %.1f s", time.monotonic() - started)
+
+    from ml_assets.training.nodes import Nodes  # torch, which the ranks' process imports at the same time
+
+    nodes = Nodes(settings.node)
+    log.info("imported and met in %.1f s", time.monotonic() - started)
+    code = nodes.agree("staged", code)
+    if job is None or code:
+        return code
+    code = run_ranks(
+        job.fingerprint[:12],
+        job.settings.workers // settings.node.count,
+        (str(folder / _JOB), str(folder), settings.folder),
+        settings.node,
+    )
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is near, and has a code of its own
+    if settings.node.rank == 0:
+        _store_events(settings, folder)
+    return nodes.agree("ended", code, _LAST_WORDS_SECONDS) if code else code
+
+
+def _stage(settings: PodSettings, folder: Path) -> TrainingJob:
+    """Bring the job and the snapshot here. Raises `BadConfiguration`, `InputChanged`, `StorageFailed`."""
+    try:
+        job = _read_job(settings, folder)
+        snapshot = _bring_snapshot(settings, job)
+    except ArtifactsRefused as error:
+        raise BadConfiguration(str(error)) from error
+    except ArtifactsError as error:
+        raise StorageFailed(str(error)) from error
+    job = dataclasses.replace(job, snapshot=str(snapshot))
+    (folder / _JOB).write_text(job.to_json())
+    return job
+
+
+def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
+    above, _, name = settings.folder.rpartition("/")
+    artifacts = open_artifacts(above, settings.scratch)
+    try:
+        artifacts.pull(name, [_JOB])
+        job = TrainingJob.from_json((folder / _JOB).read_text())
+    except ArtifactMissing as error:
+        raise BadConfiguration(f"there is no {_JOB} in {settings.folder}: launch the job again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadConfiguration(f"{settings.folder}/{_JOB} is no job: {error}. Launch it again") from error
+    if job.settings.workers % settings.node.count:
+        raise BadConfiguration(
+            f"{job.settings.workers} workers cannot be shared out evenly to {settings.node.count} nodes: set "
+            f"`workers` to a multiple of {settings.node.count}, or change the number of nodes"
+        )
+    if settings.node.rank == 0 and (past := {ATTEMPTS, EVENTS} & set(artifacts.files(name))):
+        artifacts.pull(name, sorted(past))  # rank 0 goes on writing them
+    return job
+
+
+def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
+    """What is trained on, in scratch; ranks compare digests."""
+    above, _, name = settings.snapshot.rpartition("/")
+    artifacts = open_artifacts(above, settings.scratch / "snapshots")
+    try:
+        folder = artifacts.pull(name, [MANIFEST])
+        snapshot = open_snapshot(folder, job.snapshot_digest)
+        shards = snapshot.shards_of("train") + snapshot.shards_of("validation")
+        return artifacts.pull(name, [shard.path for shard in shards])
+    except (ShardChanged, ArtifactMissing) as error:
+        raise InputChanged(f"{settings.snapshot}: {error}") from error
+
+
+def _store_events(settings: PodSettings, folder: Path) -> None:
+    """Also those since the last checkpoint, for whoever looks at the job later; its result does not need them."""
+    if (folder / EVENTS).exists():
+        try:
+            Mirror(settings.folder, folder).push([EVENTS])
+        except StorageFailed as error:
+            log.warning("the last events are in the log of this pod alone: %s", error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))
