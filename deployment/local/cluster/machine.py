@@ -70,7 +70,7 @@ def _failing(layout: Layout) -> Iterator[str]:
     if not succeeds([*alone, "true"]):
         yield "Network and mount namespaces cannot be made: the machine or the container forbids it."
         return
-    links = "ip link add b type bridge && ip link add v type veth peer name w && ip link set v master b"
+    links = "ip link add name br0 type bridge && ip link add name v0 master br0 type veth peer name v1"
     if not succeeds([*alone, "sh", "-c", links]):
         yield "The kernel makes no bridges or virtual cables (modules bridge, veth)."
     if not succeeds(

@@ -30,7 +30,7 @@ def overlapping_routes(layout: Layout) -> list[str]:
 def make_bridge(layout: Layout) -> None:
     """The bridge with the machine's address; its alias says which state folder it belongs to. Keeps what exists."""
     if layout.bridge not in links():
-        run(["ip", "link", "add", layout.bridge, "alias", str(layout.state), "type", "bridge"])
+        run(["ip", "link", "add", "name", layout.bridge, "alias", str(layout.state), "type", "bridge"])
     run(["ip", "address", "replace", f"{layout.address}/24", "dev", layout.bridge])
     run(["ip", "link", "set", layout.bridge, "up"])
 
@@ -51,7 +51,7 @@ def connect(node: NodeLayout, pid: int) -> None:
     """Plug the node whose namespaces process `pid` holds into the bridge, with its address and its routes."""
     layout = node.cluster
     unplug(node)
-    run(["ip", "link", "add", node.cable, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
+    run(["ip", "link", "add", "name", node.cable, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
     run(["ip", "link", "set", node.cable, "master", layout.bridge, "up"])
     inside = [
         "link set lo up",
