@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from deployment.local.cluster.layout import Layout
+from deployment.local.processes import ServerFailed
 
 SECONDS = 5.0
 
 
-class ApiSilent(RuntimeError):
+class ApiSilent(ServerFailed):
     """The API server does not answer, or not with success; the message says what it said."""
 
 

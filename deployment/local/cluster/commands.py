@@ -4,8 +4,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from deployment.local.processes import ServerFailed
 
-class CommandFailed(RuntimeError):
+
+class CommandFailed(ServerFailed):
     """A short command did not do its work; the message has the command and what it said."""
 
 

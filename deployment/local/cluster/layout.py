@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployment.local.processes import ServerFailed
+
 SERVICES = "10.96.0.0/16"
 """Known inside the nodes only: the machine itself has no route there."""
 API_SERVICE = "10.96.0.1"
@@ -74,9 +76,9 @@ class Layout:
         return self.state / "log" / f"{process}.log"
 
     def node(self, number: int) -> "NodeLayout":
-        """Names and addresses of one node. Raises ValueError if there is no such node."""
+        """Names and addresses of one node. Raises ServerFailed if there is no such node."""
         if number not in self.numbers:
-            raise ValueError(f"There is no node {number}: nodes are numbered 1 to {self.nodes}.")
+            raise ServerFailed(f"There is no node {number}: nodes are numbered 1 to {self.nodes}.")
         return NodeLayout(self, number)
 
 

@@ -12,6 +12,7 @@ from deployment.local.cluster.commands import CommandFailed, succeeds
 from deployment.local.cluster.images import release
 from deployment.local.cluster.layout import Layout
 from deployment.local.cluster.node import CNI_PROGRAMS, OWN_FOLDERS
+from deployment.local.processes import ServerFailed
 
 PACKAGES = "deployment/install-system-packages.sh deployment/system-packages-cluster.txt"
 PROGRAMS = (
@@ -22,7 +23,7 @@ HIDDEN = ("/run", "/var/run", *OWN_FOLDERS)
 """A node has its own there, so the cluster's files cannot be."""
 
 
-class MachineUnfit(RuntimeError):
+class MachineUnfit(ServerFailed):
     """The machine lacks something a cluster needs, or something else has the cluster's names; nothing was made."""
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from deployment.local.build import cache_folder
 from deployment.local.cluster.control import EtcdPorts, Programs
 from deployment.local.cluster.layout import Layout
-from deployment.local.processes import Process, free_port
+from deployment.local.processes import Process, ServerFailed, free_port
 
 
-class NoCluster(RuntimeError):
+class NoCluster(ServerFailed):
     """There is no cluster in that state folder."""
 
 

@@ -1,0 +1,71 @@
+"""`python -m deployment.local cluster up|down|status|kill-node N|start-node N|cut-node N|mend-node N`."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from deployment.local.cluster import cluster
+from deployment.local.cluster.cluster import Cluster
+from deployment.local.cluster.layout import Layout
+from deployment.local.processes import ServerFailed
+
+DEFAULT = Path("build") / "cluster"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status. Raises ServerFailed, BuildFailed."""
+    parser = argparse.ArgumentParser(prog="python -m deployment.local cluster", description=__doc__)
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path(os.environ.get("CLUSTER_STATE") or DEFAULT),
+        help="folder of this cluster, on a plain disk ($CLUSTER_STATE, else %(default)s)",
+    )
+    parser.add_argument(
+        "--name",
+        default=os.environ.get("CLUSTER_NAME") or Layout.name,
+        help="of its bridge and cgroups ($CLUSTER_NAME, else %(default)s)",
+    )
+    parser.add_argument(
+        "--network",
+        default=os.environ.get("CLUSTER_NETWORK") or Layout.network,
+        help="first two numbers of its addresses ($CLUSTER_NETWORK, else %(default)s)",
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action, what in (
+        ("up", "build, start, wait until all nodes are ready; what runs already stays as it is"),
+        ("down", "end every process and remove all that was made"),
+        ("status", "each process and node, and how to reach the cluster"),
+    ):
+        actions.add_parser(action, help=what)
+    for action, what in (
+        ("kill-node", "cut its network and end every process in its cgroups at once"),
+        ("start-node", "switch a killed node on again"),
+        ("cut-node", "pull its network cable; its pods go on"),
+        ("mend-node", "plug the cable back in"),
+    ):
+        actions.add_parser(action, help=what).add_argument("node", type=int, help="1, 2, …")
+    asked = parser.parse_args(arguments)
+    try:
+        layout = Layout(asked.state.resolve(), asked.name, asked.network)
+    except ValueError as error:
+        raise ServerFailed(str(error)) from error
+    began = time.monotonic()
+    _act(asked, layout)
+    if asked.action != "status":
+        sys.stderr.write(f"{asked.action} took {time.monotonic() - began:.1f} s.\n")
+    return 0
+
+
+def _act(asked: argparse.Namespace, layout: Layout) -> None:
+    if asked.action == "up":
+        cluster.up(layout)
+    if asked.action == "down":
+        cluster.down(layout)
+    elif asked.action in {"up", "status"}:
+        sys.stdout.write("\n".join([*cluster.status(layout), ""]))
+    else:
+        getattr(Cluster(layout.state), asked.action.replace("-", "_"))(asked.node)
