@@ -6,12 +6,15 @@ Here: reading them. Not here: where they are written (`tracker`).
 import hashlib
 import os
 import platform
+import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
 
 LOCK = Path("deployment/requirements/dev.txt")
 """The locked requirements, below the project's root."""
+_NVIDIA = Path("/proc/driver/nvidia")
+"""Where NVIDIA's driver tells of itself, also inside containers."""
 _PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
 
 
@@ -34,6 +37,21 @@ def environment_facts(project: Path) -> dict[str, str]:
         facts["mlflow.source.git.commit"] = commit
         facts["git_dirty"] = "true" if _git(project, "status", "--porcelain") else "false"
     return facts
+
+
+def device_facts(driver: Path = _NVIDIA) -> dict[str, str]:
+    """Model and number of this machine's GPUs and their driver; empty where there are none.
+
+    Asked of the machine that trains, by each worker, without importing torch.
+    """
+    told = [path.read_text() for path in sorted(driver.glob("gpus/*/information"))]
+    models = [match[1].strip() for text in told if (match := re.search(r"^Model:(.*)$", text, re.MULTILINE))]
+    if not models:
+        return {}
+    facts = {"gpu": ", ".join(dict.fromkeys(models)), "gpus": str(len(models))}
+    version = driver / "version"
+    found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text()) if version.is_file() else None
+    return facts | ({"gpu_driver": found[1]} if found else {})
 
 
 def _git(project: Path, *arguments: str) -> str | None:

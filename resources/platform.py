@@ -3,6 +3,7 @@
 What belongs here: which implementation a setting selects. Nothing in `ml_assets/` asks which one it is.
 """
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,12 +87,29 @@ class Platform:
         """Training runs and registered versions."""
         from resources.tracker import Tracker
 
-        self.settings.home.mkdir(parents=True, exist_ok=True)
-        return Tracker(self.settings.resolved_tracking_uri, self.settings.artifacts_folder)
+        of = self.settings
+        of.home.mkdir(parents=True, exist_ok=True)
+        if of.s3_endpoint_url is not None:
+            os.environ.setdefault(
+                "MLFLOW_S3_ENDPOINT_URL", of.s3_endpoint_url
+            )  # mlflow takes it from nowhere else
+        # An MLflow server of others must not be told a folder of this machine.
+        is_ours = of.artifacts_url is not None or not of.resolved_tracking_uri.startswith("http")
+        files = self.artifacts.address("mlflow") if is_ours else None
+        return Tracker(of.resolved_tracking_uri, of.artifacts_folder, files)
 
     @cached_property
     def launcher(self) -> "TrainingLauncher":
         """Starts training."""
+        if self.settings.launcher == "kubernetes":
+            from resources.launcher.kubernetes.launcher import KubernetesLauncher
+
+            return KubernetesLauncher(
+                settings=self.settings.kubernetes,
+                artifacts=self.artifacts,
+                s3_endpoint_url=self.settings.s3_endpoint_url,
+            )
+
         from resources.launcher.local import LocalLauncher
 
         return LocalLauncher()

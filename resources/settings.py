@@ -82,6 +82,8 @@ class Settings(BaseSettings):
     """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`; by default SQLite under `home`."""
     dagster_url: str | None = Field(default=None, repr=False)
     """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`; by default SQLite under `home`."""
+    gpu_hour_price: float | None = Field(default=None, ge=0)
+    """What an hour of one GPU costs, in any currency; with it every run records its `cost`."""
     launcher: Literal["local", "kubernetes"] = "local"
     """Where workers run: processes of this machine, or pods."""
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)

@@ -70,13 +70,14 @@ class RunFacts:
 class Tracker:
     """MLflow behind one address. Cheap to make: mlflow is imported by the first call.
 
-    `folder` holds what belongs to runs: their files (`mlflow/<experiment>/…`) and the spool. Every method may
-    raise `TrackerUnavailable`.
+    `folder` holds the spool. `files` is the address below which runs' files lie, each experiment's under its
+    name; None leaves the place to MLflow. Every method may raise `TrackerUnavailable`.
     """
 
-    def __init__(self, uri: str, folder: Path) -> None:
+    def __init__(self, uri: str, folder: Path, files: str | None = None) -> None:
         self.uri = uri
         self._folder = folder
+        self._files = files
 
     def start(self, facts: RunFacts) -> "TrackedRun":
         """The run of this fingerprint, new or resumed, RUNNING until the returned context ends.
@@ -172,7 +173,7 @@ class Tracker:
         known = self._client.get_experiment_by_name(name)
         if known is not None:
             return known.experiment_id
-        place = None if self.uri.startswith("http") else str(self._folder / "mlflow" / name)
+        place = None if self._files is None else f"{self._files}/{name}"
         try:
             with reaching(self.uri):
                 return self._client.create_experiment(name, artifact_location=place)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from resources.environment import environment_facts
+from resources.environment import device_facts, environment_facts
 from resources.launcher.errors import Cancelled, Diverged
 from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client
 from resources.tracker import RunFacts, Tracker
@@ -41,7 +41,7 @@ FACTS = RunFacts(
 
 @pytest.fixture
 def tracker(tracking_uri: str, tmp_path: Path) -> Tracker:
-    return Tracker(tracking_uri, tmp_path / "artifacts")
+    return Tracker(tracking_uri, tmp_path / "artifacts", (tmp_path / "artifacts" / "mlflow").as_uri())
 
 
 def _run(tracker: Tracker, run_id: str) -> Any:
@@ -272,3 +272,15 @@ def test_environment_names_code_and_packages(tmp_path: Path) -> None:
     assert facts["torch"].startswith("2.")
     outside = environment_facts(Path("/"))
     assert "git_dirty" not in outside
+
+
+def test_gpus_and_their_driver_are_named_as_the_driver_tells_them(tmp_path: Path) -> None:
+    assert device_facts(tmp_path) == {}
+    for number in range(2):
+        gpu = tmp_path / "gpus" / f"0000:0{number}:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "information").write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 42\n")
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n"
+    )
+    assert device_facts(tmp_path) == {"gpu": "NVIDIA H100 80GB HBM3", "gpus": "2", "gpu_driver": "550.54.15"}

@@ -74,6 +74,7 @@ def take_snapshot(
     facts = {
         "job": job.to_json(),
         "snapshot_digest": snapshot.digest,
+        "schema_hash": snapshot.schema_hash,
         "commit": commit,
         "source_commit": snapshot.source_commit,
         "branch": branch,

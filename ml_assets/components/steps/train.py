@@ -12,14 +12,19 @@ from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent, read_events
+from resources.launcher.profile import changes_of
+from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
+RESOURCES = "ml_assets/resources"
+"""Tag on a run: changes of the pipeline's resources for this launch, `memory=8Gi,nodes=2` or a JSON object."""
 OBSERVE_EVERY_SECONDS = 1.0
 """Each observation is a row in Dagster's event log; the tracker gets every point."""
 _MEASURING = ("metrics", "epoch")
 """Kinds of events whose numbers are metrics."""
+_DEVICES = ("device", "gpu", "gpus", "gpu_driver")
+"""What a `started` event tells of the machine."""
 
 
 def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
@@ -36,11 +41,14 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     ) -> dg.Output[dict[str, Any]]:
         with final_unless_transient():
             job = TrainingJob.from_json(snapshot["job"])
-            folder = platform.settings.artifacts_folder / "training" / job.model / job.fingerprint[:16]
+            folder = platform.artifacts.folder(training_folder_name(job))
+            profile = spec.resources.of(job.partition, changes_of(context.get_tag(RESOURCES) or ""))
             with platform.tracker.start(tracking_facts(spec, platform, job, snapshot)) as tracked:
                 report = LiveReport(context, checkpoint, tracked)
                 report.catch_up(read_events(folder))
-                result = platform.launcher.run(job, folder, report.event, context.log.info)
+                result = platform.launcher.run(job, folder, report.event, context.log.info, profile)
+                tracked.log(spent(result, report.devices, platform.settings.gpu_hour_price), result.steps)
+                platform.tracker.tag(tracked.run_id, report.devices)
             facts = {"fingerprint": job.fingerprint, "folder": str(folder), "mlflow_run": tracked.run_id}
             return dg.Output(
                 facts,
@@ -66,11 +74,14 @@ class LiveReport:
         self._observed_at = 0.0
         self.events = 0
         """How many there were; none where the job was found finished."""
+        self.devices: dict[str, str] = {}
+        """What the first rank's machine trains on, as it told when it started."""
 
     def catch_up(self, events: Iterable[TrainingEvent]) -> None:
         """Give the tracker what earlier runs of this job were told; it keeps each point once. A run that was
         killed may not have come to pass on the last ones."""
         for event in events:
+            self._note_devices(event)
             if event.kind in _MEASURING:
                 self._tracked.log(_numbers(event), event.step, event.time)
 
@@ -78,6 +89,7 @@ class LiveReport:
         """Called by the launcher for each event of the workers."""
         self.events += 1
         numbers = _numbers(event)
+        self._note_devices(event)
         if event.kind in _MEASURING:
             self._tracked.log(numbers, event.step, event.time)
         if event.kind in ("resumed", "checkpoint", "started"):
@@ -92,6 +104,31 @@ class LiveReport:
                     metadata={"step": event.step, **numbers},
                 )
             )
+
+    def _note_devices(self, event: TrainingEvent) -> None:
+        if event.kind == "started":
+            self.devices = {name: str(event.values[name]) for name in _DEVICES if name in event.values}
+
+
+def spent(
+    result: TrainingResult, devices: Mapping[str, str], gpu_hour_price: float | None
+) -> dict[str, float]:
+    """What the whole training took, over all its attempts, as metrics of its run.
+
+    `gpu_hours` needs to know the workers' kind of device, `cost` also the price of an hour of one GPU.
+    """
+    hours = result.seconds / 3600 * result.world_size
+    taken = {
+        "training_seconds": result.seconds,
+        "attempts": float(result.attempts),
+        "worker_hours": hours,
+        "training_throughput_samples_per_sec": result.rows_per_second,
+    }
+    if "device" in devices:
+        taken["gpu_hours"] = hours if devices["device"] == "cuda" else 0.0
+        if gpu_hour_price is not None:
+            taken["cost"] = taken["gpu_hours"] * gpu_hour_price
+    return taken
 
 
 def _numbers(event: TrainingEvent) -> dict[str, float]:
@@ -112,6 +149,7 @@ def tracking_facts(
         name=job.partition,
         author=platform.settings.author,
         params=params,
+        note=spec.description,
         tags={
             "partition": job.partition,
             "lake_commit": snapshot["commit"],
@@ -119,7 +157,9 @@ def tracking_facts(
             "code_version": job.code_version,
             "dagster_run": snapshot["run_id"],
             "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
+            "schema_hash": snapshot["schema_hash"],
             "world_size": str(settings.workers),
+            "artifacts": platform.artifacts.address(f"training/{job.model}/{job.fingerprint[:16]}"),
             **environment_facts(ROOT),
         },
         dataset_name=spec.features.table,
