@@ -9,6 +9,7 @@ import dagster as dg
 
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.sensors import build_missing_upstream
+from ml_assets.components.sweeping import sweep_trainings
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -21,15 +22,18 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
     with in_one_line():
         pipelines = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
     require_consistent(pipelines)
+    settings = settings or Settings()
     return dg.Definitions.merge(
         pipelines,
         dg.Definitions(
-            resources={"platform": Platform(settings or Settings())},
+            resources={"platform": Platform(settings)},
             # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would
             # cost seconds each.
             executor=dg.in_process_executor,
             sensors=[
                 build_missing_upstream,
+                # Workers of this machine end with their launcher: nothing to sweep.
+                *([sweep_trainings] if settings.launcher != "local" else []),
                 dg.AutomationConditionSensorDefinition(
                     "automation",
                     target=dg.AssetSelection.all(),

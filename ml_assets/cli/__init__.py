@@ -19,6 +19,7 @@ COMMANDS = {
     "accept": "Accept a rejected partition as it is, with a reason.",
     "promote": "Put a registered version into production, with a reason.",
     "ledger": "The step the ledger's tables stand at, and back to an earlier one.",
+    "sweep": "Remove trainings from the cluster whose launcher is gone.",
     "doctor": "Check settings, storage and versions; say the remedy.",
     "ui": "Dagster's pages and daemon together, on loopback.",
 }

@@ -18,7 +18,12 @@ SHOWN = ("verdict", "auc", "logloss", "rmse", "version", "gate", "next")
 @click.command("launch", short_help="Materialize a model or a table in this process.")
 @click.argument("target")
 @click.argument("partitions", required=False)
-def command(target: str, partitions: str | None) -> None:
+@click.option(
+    "--resources",
+    metavar="CHANGES",
+    help="What this launch's workers get on a cluster other than declared: memory=8Gi,nodes=2, or a JSON object.",
+)
+def command(target: str, partitions: str | None, resources: str | None) -> None:
     """Materialize TARGET for PARTITIONS.
 
     TARGET is a model (`flight_delay`: its whole execution set) or a table (`datasets/flights`). PARTITIONS is one
@@ -29,20 +34,27 @@ def command(target: str, partitions: str | None) -> None:
 
     from ml_assets.cli.partitions import typed_range
     from ml_assets.cli.runs import materialize
+    from ml_assets.components.steps.train import RESOURCES
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
+    from resources.launcher.profile import changes_of
 
     project = Project.here()
     if "/" in target:
+        if resources is not None:
+            raise Problem(f"--resources are those of a model's workers; {target} is a table")
         keys = [dg.AssetKey(target.split("/"))]
     else:
         pipeline = project.component(TrainingPipeline, target)
         keys = [dg.AssetKey([pipeline.spec.name, stage]) for stage in STAGES]
+        # Refused now rather than after the snapshot.
+        pipeline.spec.resources.of(partitions or "", changes_of(resources or ""))
     _require_known(project, keys)
     first, last = typed_range(
         target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
     )
     if last is not None and len(keys) > 1:
         raise Problem(f"a model is trained for one partition at a time: ml-assets launch {target} {last}")
+    tags = {RESOURCES: resources} if resources is not None else {}
     console = Console(stderr=True)
     with console.status(f"{target} {partitions or ''}") as status:
         finished = materialize(
@@ -50,6 +62,7 @@ def command(target: str, partitions: str | None) -> None:
             keys,
             partition=first,
             last=last,
+            tags=tags,
             on_progress=lambda text: status.update(f"{target}: {text}"),
         )
     say(f"{target} {partitions or ''}: {finished.materialized} materializations in {finished.seconds:.1f} s")

@@ -41,10 +41,11 @@ def materialize(
     *,
     partition: str | None = None,
     last: str | None = None,
+    tags: Mapping[str, str] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Finished:
     """Run `keys` for one partition, for `partition`..`last`, or without partitions. `Problem` where it failed."""
-    tags = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
+    span = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
     job = project.defs.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
     began = time.monotonic()
@@ -54,8 +55,8 @@ def materialize(
             run_config=QUIET,
             instance=project.instance,
             asset_selection=list(keys),
-            partition_key=None if tags else partition,
-            tags=tags,
+            partition_key=None if span else partition,
+            tags={**(tags or {}), **span},
             run_id=run_id,
             raise_on_error=False,
         )

@@ -9,6 +9,7 @@ import dagster as dg
 from ml_assets.components.pages import name_some, table_of
 from resources.artifacts import ArtifactsUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
+from resources.launcher.errors import ClusterUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
 
@@ -19,6 +20,7 @@ TRANSIENT = (
     LedgerUnavailable,
     TrackerUnavailable,
     ArtifactsUnavailable,
+    ClusterUnavailable,
     ConnectionError,
     TimeoutError,
 )

@@ -4,6 +4,7 @@ Each component takes one of the specs at the bottom. Values only: nothing here m
 anything, so the CLI and the tests read the same vocabulary.
 """
 
+from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +18,7 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from resources.launcher.job import TrainingSettings
+from resources.launcher.profile import ResourceProfile
 
 
 class PartitionsSection(Section):
@@ -166,6 +168,30 @@ class ModelSection(Section):
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
 
 
+class ResourcesSection(ResourceProfile):
+    """What the workers get where trainings run on a cluster; processes of one machine share the machine."""
+
+    partitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Partition key → the fields that are different there."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_typos(cls, value: Any) -> Any:
+        refuse_unknown_keys("resources", value, cls.model_fields)
+        return value
+
+    @model_validator(mode="after")
+    def _partitions_are_profiles(self) -> Self:
+        for key in self.partitions:
+            self.of(key)
+        return self
+
+    def of(self, partition: str, changes: Mapping[str, Any] | None = None) -> ResourceProfile:
+        """The profile of one partition, and of one launch that `changes` some fields. `ProfileRefused`."""
+        common = ResourceProfile(**self.model_dump(exclude={"partitions"}))
+        return common.changed(self.partitions.get(partition, {})).changed(changes or {})
+
+
 class ScheduleSection(Section):
     """When to train by itself."""
 
@@ -191,6 +217,8 @@ class TrainingPipelineSpec(Section):
     window: WindowSection
     model: ModelSection
     training: TrainingSettings = TrainingSettings()
+    resources: ResourcesSection = ResourcesSection()
+    """What the workers get on a cluster. Changes no weights: no part of a training's fingerprint."""
     seed: int = 0
     evaluation: EvaluationSpec
     stale: Literal["warn", "refuse"] = "warn"
@@ -205,3 +233,14 @@ class TrainingPipelineSpec(Section):
         refuse_unknown_keys("training", value, TrainingSettings.__dataclass_fields__)
         # Built here so that the dataclass's own refusals (a batch that does not divide) name their reason.
         return TrainingSettings(**value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _workers_fill_the_nodes(self) -> Self:
+        for key in ("", *self.resources.partitions):
+            nodes = self.resources.of(key).nodes
+            if self.training.workers % nodes:
+                raise ValueError(
+                    f"training.workers {self.training.workers} cannot be shared equally by resources.nodes {nodes}"
+                    + f" of partition {key}" * bool(key)
+                )
+        return self

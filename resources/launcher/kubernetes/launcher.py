@@ -1,0 +1,229 @@
+"""Training on a cluster: who leads, how often it is tried, and that nothing is left behind.
+
+Here: `KubernetesLauncher`. One launcher leads a training, by its Lease; others follow and take over where it
+dies. Not here: one attempt (attempt), what the pods do (a command to this module).
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from resources.artifacts import Artifacts
+from resources.launcher.errors import AttemptsExhausted, BadConfiguration, ClusterUnavailable, TrainingFailed
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.kubernetes import manifest
+from resources.launcher.kubernetes.api import Cluster, Document
+from resources.launcher.kubernetes.attempt import LeaseLost, newest, pods_of, remove, start, watch
+from resources.launcher.kubernetes.judge import End
+from resources.launcher.kubernetes.lease import Lease
+from resources.launcher.kubernetes.logs import Trail
+from resources.launcher.kubernetes.output import Output
+from resources.launcher.kubernetes.sharing import finished, pull_events, share_inputs, snapshot_name
+from resources.launcher.kubernetes.sweep import sweep
+from resources.launcher.profile import ResourceProfile
+from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
+from resources.settings import KubernetesSettings
+
+_FOLLOW_SECONDS = 1.0
+_CANCEL_GRACE_SECONDS = 5
+"""A cancelled training's pods get so long to save: none may be left after 10 s."""
+_CLEAN_SECONDS = 30.0
+"""Patience of the last clean-up: what it cannot remove, a sweeper does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesLauncher:
+    """`TrainingLauncher` on a cluster. A finished job of the same fingerprint is returned at once."""
+
+    settings: KubernetesSettings
+    artifacts: Artifacts
+    s3_endpoint_url: str | None = None
+    """Of the artifacts, as this machine sees it."""
+
+    def run(
+        self,
+        job: TrainingJob,
+        folder: Path,
+        on_event: Callable[[TrainingEvent], None],
+        on_log: Callable[[str], None],
+        profile: ResourceProfile | None = None,
+    ) -> TrainingResult:
+        """See `TrainingLauncher.run`. Where another launcher leads this very job, its pods' lines are followed
+        until it ends; if it did not finish, this one takes over, and pods that still run are kept.
+
+        Both callbacks are called in the caller's thread; whatever they raise removes the pods, after time to
+        save.
+        """
+        profile = profile or ResourceProfile()
+        self._require_usable(job, folder, profile)
+        if (result := finished(self.artifacts, job)) is not None:
+            return result
+        share_inputs(self.artifacts, job)
+        cluster = self._connect()
+        threading.Thread(target=self._sweep_quietly, args=(cluster,), daemon=True).start()
+        lease = Lease(
+            cluster, manifest.training_name(job), manifest.training_labels(job), self.settings.lease_seconds
+        )
+        with Output(folder, on_event, on_log) as output:
+            trail = Trail(cluster, output.take)
+            try:
+                while True:
+                    self._follow(cluster, job, lease, trail)
+                    with suppress(LeaseLost):
+                        return _Lead(self, cluster, job, profile, lease, trail, output).run()
+            finally:
+                trail.stop()
+
+    def sweep(self) -> list[str]:
+        """See `TrainingLauncher.sweep`."""
+        return sweep(self._connect(), self.settings.lease_seconds)
+
+    def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, trail: Trail) -> None:
+        """Until the lease is ours."""
+        while not lease.take():
+            trail.look(pods_of(cluster, manifest.training_selector(job)))
+            trail.deliver(_FOLLOW_SECONDS)
+
+    def _connect(self) -> Cluster:
+        return Cluster(self.settings.namespace, self.settings.context, self.settings.patience_seconds)
+
+    def _sweep_quietly(self, cluster: Cluster) -> None:
+        """Others' leftovers are no reason for this training to fail."""
+        with suppress(TrainingFailed):
+            sweep(cluster, self.settings.lease_seconds)
+
+    def _require_usable(self, job: TrainingJob, folder: Path, profile: ResourceProfile) -> None:
+        name = training_folder_name(job)
+        if not self.artifacts.address(name).startswith("s3://"):
+            raise BadConfiguration(
+                f"pods cannot read {self.artifacts.address(name)}: set ML_ASSETS_ARTIFACTS_URL to "
+                "s3://bucket/prefix, or ML_ASSETS_LAUNCHER to local"
+            )
+        if folder.resolve() != self.artifacts.folder(name).resolve():
+            raise BadConfiguration(f"{folder} is not the place of {name} among the artifacts")
+        if self.settings.image is None:
+            raise BadConfiguration("set ML_ASSETS_KUBERNETES_IMAGE to the image of the workers")
+        if job.settings.workers % profile.nodes:
+            raise BadConfiguration(
+                f"{job.settings.workers} workers cannot be shared equally by {profile.nodes} pods: change "
+                "resources.nodes or training.workers"
+            )
+
+
+@dataclass(frozen=True)
+class _Lead:
+    """One launcher's time at the head of a training."""
+
+    launcher: KubernetesLauncher
+    cluster: Cluster
+    job: TrainingJob
+    profile: ResourceProfile
+    lease: Lease
+    trail: Trail
+    output: Output
+
+    def run(self) -> TrainingResult:
+        try:
+            result = self._attempts()
+        except LeaseLost:
+            raise
+        except ClusterUnavailable:
+            self.lease.stop()  # the pods may be well: whoever comes within the lease attaches, or a sweeper
+            raise
+        except BaseException as error:
+            self._clean(error)
+            raise
+        self._clean(None)
+        return result
+
+    def _attempts(self) -> TrainingResult:
+        failures, number = self.lease.failures, self.lease.attempt
+        if (result := self._finished()) is not None:  # whoever led before may have come to the end
+            return result
+        document = newest(self.cluster, manifest.training_selector(self.job))
+        if document is not None:
+            number = int(document["metadata"]["labels"][manifest.ATTEMPT])
+            self.output.say(f"attached to {document['metadata']['name']}, which was running already")
+        while True:
+            while document is None:
+                number += 1
+                self.lease.note(attempt=number, failures=failures)
+                document = self._start(number)
+            self.output.reason = ""
+            end = self._watch(document)
+            if (result := self._finished()) is not None:
+                return result
+            if end.kind == "done":
+                end = End(kind="failed", said="all pods ended well but left no result")
+            if end.error is not None:
+                raise end.error
+            failures += end.kind == "failed"
+            most = self.job.settings.max_attempts
+            if failures >= most:
+                raise AttemptsExhausted(
+                    f"{failures} attempts failed, the last one because {end.said}. The last lines, of "
+                    f"{self.output.log_file}:\n{self.output.tail}"
+                )
+            self.lease.note(attempt=number, failures=failures)
+            self.output.say(
+                f"attempt {number} ended: {end.said}; {failures} of {most} failures: going on from the last "
+                "checkpoint"
+            )
+            remove(self.cluster, f"{manifest.training_selector(self.job)},{manifest.ATTEMPT}={number}", 1)
+            document = None
+
+    def _start(self, number: int) -> Document | None:
+        launcher, job = self.launcher, self.job
+        document = start(
+            self.cluster,
+            manifest.job_manifest(
+                job,
+                number,
+                self.profile,
+                launcher.settings,
+                folder=launcher.artifacts.address(training_folder_name(job)),
+                snapshot=launcher.artifacts.address(snapshot_name(job)),
+                s3_endpoint_url=launcher.settings.s3_endpoint_url or launcher.s3_endpoint_url,
+            ),
+            lambda owner: manifest.service_manifest(job, number, owner),
+        )
+        if document is not None:
+            self.output.say(
+                f"started {document['metadata']['name']}: {self.profile.nodes} pods of {self.profile.cpu} CPU, "
+                f"{self.profile.memory}, {self.profile.gpus} GPUs"
+            )
+        return document
+
+    def _watch(self, document: Document) -> End:
+        return watch(
+            self.cluster,
+            document,
+            self.profile,
+            self.launcher.settings,
+            self.trail,
+            self.output,
+            self.lease.lost,
+        )
+
+    def _finished(self) -> TrainingResult | None:
+        """The result, if it is there; then no event of it is left untold, whatever the log lost."""
+        result = finished(self.launcher.artifacts, self.job)
+        if result is not None:
+            folder = self.launcher.artifacts.folder(training_folder_name(self.job))
+            self.output.tell(read_events(folder))
+        else:
+            pull_events(self.launcher.artifacts, self.job)
+        return result
+
+    def _clean(self, why: BaseException | None) -> None:
+        """Leave no Job, Service, pod or Lease behind; `why` is what ends the training, if not its result."""
+        try:
+            with self.cluster.impatient(_CLEAN_SECONDS) as cluster:
+                remove(cluster, manifest.training_selector(self.job), _CANCEL_GRACE_SECONDS)
+            self.lease.give_back()
+        except ClusterUnavailable as error:
+            self.lease.stop()  # it runs out, and a sweeper removes the rest
+            if why is not None:
+                why.add_note(f"Its pods are left to a sweeper: {error}")

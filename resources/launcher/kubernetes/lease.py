@@ -1,0 +1,148 @@
+"""Who looks after a training: a Lease that its launcher renews, and everybody else can see run out.
+
+Here: taking, renewing, writing the count of attempts into it, giving it back. Times are the API server's, so
+clocks of launchers need not agree. Not here: removing what a dead launcher left (sweep).
+"""
+
+import os
+import socket
+import threading
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from resources.launcher.errors import ClusterRefused, ClusterUnavailable
+from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document, Outdated
+
+_RENEWALS = 4
+"""In one duration: three may fail."""
+_ATTEMPT, _FAILURES = "ml-assets/attempt", "ml-assets/failures"
+
+
+class Lease:
+    """The Lease of one training, taken by this object or not. Renewed by a thread while it is held."""
+
+    def __init__(self, cluster: Cluster, name: str, labels: dict[str, str], seconds: int) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._labels = labels
+        self._seconds = seconds
+        self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._document: Document | None = None
+        self._turn = threading.Lock()
+        self._over = threading.Event()
+        self.lost = threading.Event()
+        """Set when somebody else took it, or removed it."""
+
+    def take(self) -> bool:
+        """Take it if it is free or has run out."""
+        found = self._cluster.get("lease", self._name)
+        try:
+            if found is None:
+                self._document = self._cluster.create("lease", self._fresh())
+            elif has_run_out(found, self._cluster.now()):
+                self._document = self._cluster.replace("lease", self._renewed(found))
+            else:
+                return False
+        except (AlreadyThere, Outdated):
+            return False
+        if self._document is None:
+            return False
+        self.lost.clear()
+        self._over.clear()
+        threading.Thread(target=self._keep_renewing, name=f"lease {self._name}", daemon=True).start()
+        return True
+
+    @property
+    def attempt(self) -> int:
+        """The newest attempt a holder started; 0 before the first."""
+        return self._count(_ATTEMPT)
+
+    @property
+    def failures(self) -> int:
+        """Attempts that used up budget."""
+        return self._count(_FAILURES)
+
+    def note(self, *, attempt: int, failures: int) -> None:
+        """Write the counts down, for whoever takes over."""
+        with self._turn:
+            if self._document is not None:
+                notes = {_ATTEMPT: str(attempt), _FAILURES: str(failures)}
+                self._document["metadata"].setdefault("annotations", {}).update(notes)
+                self._write(self._cluster)
+
+    def stop(self) -> None:
+        """Renew it no longer; it is left to run out."""
+        self._over.set()
+
+    def give_back(self) -> None:
+        """Remove it, if it is still ours."""
+        self.stop()
+        with self._turn:
+            if self._document is None or self.lost.is_set():
+                return
+            found = self._cluster.get("lease", self._name)
+            if found is not None and _holder(found) == self._holder:
+                self._cluster.delete("lease", self._name)
+
+    def _keep_renewing(self) -> None:
+        pause = self._seconds / _RENEWALS
+        while not self._over.wait(pause):
+            with self._turn, self._cluster.impatient(pause) as cluster:
+                try:
+                    self._write(cluster)
+                except (ClusterUnavailable, ClusterRefused):
+                    continue  # tried again; meanwhile nobody else can see it run out either, or is let
+            if self.lost.is_set():
+                return
+
+    def _write(self, cluster: Cluster) -> None:
+        assert self._document is not None
+        while not self.lost.is_set():
+            try:
+                written = cluster.replace("lease", self._renewed(self._document))
+            except Outdated:
+                found = cluster.get("lease", self._name)
+                if found is not None and _holder(found) == self._holder:
+                    # Our own write, whose answer was lost.
+                    self._document["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+                    continue
+                written = None
+            if written is None:
+                self.lost.set()
+            else:
+                self._document = written
+            return
+
+    def _fresh(self) -> Document:
+        return self._renewed(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name, "labels": self._labels},
+            }
+        )
+
+    def _renewed(self, document: Document) -> Document:
+        spec = {
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": self._seconds,
+            "renewTime": self._cluster.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        return {**document, "spec": spec}
+
+    def _count(self, name: str) -> int:
+        assert self._document is not None
+        return int(self._document["metadata"].get("annotations", {}).get(name, "0"))
+
+
+def has_run_out(lease: Document, now: datetime) -> bool:
+    """Whether its holder has shown no sign of life for the whole duration."""
+    spec: Document = lease.get("spec", {})
+    if not spec.get("renewTime"):
+        return True
+    renewed = datetime.fromisoformat(str(spec["renewTime"]))
+    return now - renewed > timedelta(seconds=int(spec.get("leaseDurationSeconds", 0)))
+
+
+def _holder(lease: Document) -> str:
+    return str(lease.get("spec", {}).get("holderIdentity", ""))

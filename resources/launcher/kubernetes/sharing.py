@@ -1,0 +1,77 @@
+"""What a launcher and its pods hand each other through the artifacts: inputs there, the result back."""
+
+import hashlib
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from resources.artifacts import ArtifactMissing, Artifacts
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import EVENTS, training_folder_name
+
+JOB, RESULT, WEIGHTS, SNAPSHOT = "job.json", "result.json", "model.safetensors", "snapshot.json"
+
+
+def snapshot_name(job: TrainingJob) -> str:
+    """The snapshot among the artifacts."""
+    return f"snapshots/{job.snapshot_digest}"
+
+
+def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
+    """Put the job and its snapshot where pods can read them; a snapshot that is there already stays."""
+    name = snapshot_name(job)
+    if not artifacts.exists(name, SNAPSHOT):
+        _fill(artifacts.folder(name), Path(job.snapshot))
+        artifacts.push(name, last=SNAPSHOT)
+    folder = artifacts.folder(training_folder_name(job))
+    writing = folder / f".{JOB}.{os.getpid()}"
+    writing.write_text(job.to_json())
+    writing.replace(folder / JOB)
+    artifacts.push(training_folder_name(job), [JOB])
+
+
+def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
+    """The result the pods left, with everything beside it on this machine; None where there is none yet.
+
+    A result whose weights are damaged, or another job's, does not count.
+    """
+    name = training_folder_name(job)
+    if not artifacts.exists(name, RESULT):
+        return None
+    folder = artifacts.pull(name, [RESULT])
+    result = TrainingResult.read(folder / RESULT)
+    if result.fingerprint != job.fingerprint:
+        return None
+    wanted = [file for file in artifacts.files(name) if not file.startswith("checkpoints/")]
+    try:
+        artifacts.pull(name, wanted, last=RESULT)
+    except ArtifactMissing:
+        return None
+    weights = folder / WEIGHTS
+    if not weights.exists() or hashlib.sha256(weights.read_bytes()).hexdigest() != result.weights_sha256:
+        return None
+    result = replace(result, weights=str(weights))
+    writing = folder / f".{RESULT}.{os.getpid()}"
+    writing.write_text(result.to_json())  # the steps after this one read it, and look for the weights here
+    writing.replace(folder / RESULT)
+    return result
+
+
+def pull_events(artifacts: Artifacts, job: TrainingJob) -> None:
+    """Bring the events that pods have uploaded so far."""
+    with suppress(ArtifactMissing):
+        artifacts.pull(training_folder_name(job), [EVENTS])
+
+
+def _fill(place: Path, snapshot: Path) -> None:
+    """The files of `snapshot` under another name, without a copy where the disk is the same."""
+    for path in sorted(path for path in snapshot.rglob("*") if path.is_file()):
+        target = place / path.relative_to(snapshot)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        try:
+            os.link(path, target)
+        except OSError:
+            shutil.copyfile(path, target)
