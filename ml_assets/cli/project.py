@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ml_assets.checkout import ROOT
+from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
 from resources.platform import Platform
 from resources.settings import Settings
@@ -84,13 +85,9 @@ class Project:
 
 
 def prepare_home(settings: Settings) -> None:
-    """Make the folders, give Dagster its settings file where it has none, and point it there."""
+    """Make the folders, write Dagster's settings file and point Dagster there."""
     settings.dagster_home.mkdir(parents=True, exist_ok=True)
-    config = settings.dagster_home / "dagster.yaml"
-    if not config.exists():
-        writing = config.with_suffix(f".{os.getpid()}")
-        writing.write_text((ROOT / "deployment" / "dagster.yaml").read_text())
-        writing.rename(config)  # whole or absent: half a file would stay for good
+    write_dagster_settings(settings)
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
 
 

@@ -1,0 +1,75 @@
+"""Dagster's `dagster.yaml` in its home, made from the templates of `deployment/` and our settings.
+
+Here: what is in the file, and when it is written anew. Not here: opening the instance (`project`).
+"""
+
+import hashlib
+import json
+import os
+from string import Template
+
+from ml_assets.checkout import ROOT
+from ml_assets.cli.problems import Problem
+from resources.settings import Settings
+
+_WRITTEN = "# Written by ml-assets; once changed by hand it is left alone. "
+_COPIED = ("873493cc89a8a266", "9fc5f744a3c3fc68")
+"""Digests of the file as the first versions wrote it."""
+
+
+def write_dagster_settings(settings: Settings) -> None:
+    """Make `dagster.yaml` say what the settings say. A file that a person changed stays as it is.
+
+    Raises `Problem` where such a file would keep Dagster away from the servers that the settings name.
+    """
+    path = settings.dagster_home / "dagster.yaml"
+    body = dagster_settings(settings)
+    text = f"{_WRITTEN}{_digest(body)}\n{body}"
+    found = path.read_text() if path.exists() else None
+    if found is None or _is_ours(found):
+        if found != text:
+            writing = path.with_suffix(f".{os.getpid()}")
+            writing.write_text(text)
+            writing.rename(path)  # whole or absent: half a file would stay for good
+    elif settings.dagster_url is not None and "ML_ASSETS_DAGSTER_URL" not in found:
+        raise Problem(
+            f"{path} was changed by hand and does not use ML_ASSETS_DAGSTER_URL: add the storage section of "
+            "deployment/dagster-servers.yaml to it, or remove the file and it is written anew"
+        )
+
+
+def dagster_settings(settings: Settings) -> str:
+    """The text of `dagster.yaml`, without any secret."""
+    parts = [(ROOT / "deployment" / "dagster.yaml").read_text()]
+    storage, step_logs = (ROOT / "deployment" / "dagster-servers.yaml").read_text().split("\n---\n")
+    if settings.dagster_url is not None:
+        parts.append(storage)
+    if settings.artifacts_url is not None and settings.artifacts_url.startswith("s3://"):
+        bucket, _, prefix = settings.artifacts_url.removeprefix("s3://").strip("/").partition("/")
+        values = {
+            "BUCKET": bucket,
+            "PREFIX": f"{prefix}/step-logs".strip("/"),
+            "FOLDER": str(settings.dagster_home / "step-logs"),
+            "ENDPOINT": settings.s3_endpoint_url,
+        }
+        kept = [
+            line for line in step_logs.splitlines() if settings.s3_endpoint_url or "$ENDPOINT" not in line
+        ]
+        parts.append(
+            Template("\n".join(kept)).substitute(
+                {name: json.dumps(value) for name, value in values.items() if value}
+            )
+        )
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
+
+
+def _is_ours(text: str) -> bool:
+    """Whether nobody changed the file since it was written, also by versions that copied the template as it is."""
+    first, _, body = text.partition("\n")
+    if first.startswith(_WRITTEN):
+        return first.removeprefix(_WRITTEN) == _digest(body)
+    return _digest(text) in _COPIED
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:16]
