@@ -6,6 +6,7 @@ somebody else got meanwhile is never touched.
 """
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,11 +16,11 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 
 TAIL_LINES = 30
 POLL_SECONDS = 0.05
+LOWEST_PORT = 10_000
 KILLED_SECONDS = 20.0
 """SIGKILL needs so long at most, on a machine that swaps."""
 
@@ -80,6 +81,12 @@ def start(
     return Process(name, child.pid, began.started, str(log))
 
 
+def process_of(name: str, pid: int, log: str = "") -> Process | None:
+    """The process that has `pid` now, None if there is none or it is a zombie."""
+    now = _stat(pid)
+    return None if now is None or now.state in "ZX" else Process(name, pid, now.started, log)
+
+
 def alive(process: Process) -> bool:
     """Is it still this very process, and not merely a zombie waiting to be reaped?"""
     child = _children.get(process.pid)
@@ -96,7 +103,9 @@ def family(process: Process) -> list[Process]:
     took into another session is not found at all.
     """
     stats = dict(_all_stats())
-    known = {process.pid} if process.pid in stats and stats[process.pid].started == process.started else set()
+    known: set[int] = set()
+    if process.pid in stats and stats[process.pid].started == process.started:
+        known.add(process.pid)
     grown = True
     while grown:
         found = {
@@ -162,10 +171,10 @@ def why_http_not(url: str, *, seconds: float = 2.0) -> str:
     """Empty if `url` answers 2xx, else the reason."""
     try:
         with urllib.request.urlopen(url, timeout=seconds) as answer:
-            status = HTTPStatus(answer.status)
+            status: int = answer.status
     except (urllib.error.URLError, OSError) as error:
         return f"{url}: {error}"
-    return "" if status.is_success else f"{url}: {status}"
+    return "" if 200 <= status < 300 else f"{url}: {status}"
 
 
 def tail(log: str | Path, lines: int = TAIL_LINES) -> str:
@@ -178,10 +187,19 @@ def tail(log: str | Path, lines: int = TAIL_LINES) -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port of `host` that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
+    """A TCP port of `host` that nobody listens on now.
+
+    Below the range the kernel takes for outgoing connections: one of those could hold it while its server is
+    restarted, a client that knocks at the dead server's port even connects to itself there.
+    """
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = list(range(LOWEST_PORT, first_outgoing))
+    random.SystemRandom().shuffle(candidates)
+    for port in candidates:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return port
+    raise ServerFailed(f"Every port of {host} from {LOWEST_PORT} to {first_outgoing} is in use.")
 
 
 def is_listening(port: int, host: str = "127.0.0.1") -> bool:

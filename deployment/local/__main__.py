@@ -1,0 +1,26 @@
+"""`python -m deployment.local servers …` and `… cluster …`: hand the words on, show errors as sentences."""
+
+import importlib
+import sys
+
+from deployment.local.build import BuildFailed
+from deployment.local.processes import ServerFailed
+
+PARTS = ("servers", "cluster")
+
+
+def main(words: list[str]) -> int:
+    """The exit status."""
+    if not words or words[0] not in PARTS:
+        sys.stderr.write(f"Which part? python -m deployment.local {'|'.join(PARTS)} …\n")
+        return 2
+    command = importlib.import_module(f"deployment.local.{words[0]}.command")
+    try:
+        return command.main(words[1:])
+    except (BuildFailed, ServerFailed) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""What is left of the servers of a folder: marked processes, ports, mounts. Asked after `down`; empty is right."""
+
+from pathlib import Path
+
+from deployment.local.processes import Process, family, is_listening, process_of
+from deployment.local.servers.record import HOST, MARK, Record
+
+
+def marked_processes(folder: Path) -> list[Process]:
+    """Processes whose environment says they serve `folder`, recorded or not."""
+    mark = f"{MARK}={folder}".encode()
+    found: list[Process] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        process = process_of(f"a server of {folder}", int(entry.name)) if mark in environment else None
+        if process is not None:
+            found.append(process)
+    return found
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """Mount points in `folder`; removing it would empty what is mounted."""
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [point for point in mounted if Path(point).is_relative_to(folder)]
+
+
+def leftovers(record: Record) -> list[str]:
+    """One line for each thing that should be gone."""
+    families = {member.pid: member for process in record.processes.values() for member in family(process)}
+    families |= {process.pid: process for process in marked_processes(record.path)}
+    left = [f"process {pid} ({process.name})" for pid, process in families.items()]
+    left += [f"port {port} ({name})" for name, port in record.ports.items() if is_listening(port, HOST)]
+    left += [f"mount {point}" for point in mounts_below(record.path)]
+    folders = {record.folder, record.database_folder}
+    return left + [f"folder {folder}" for folder in sorted(folders) if Path(folder).exists()]

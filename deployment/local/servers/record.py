@@ -1,0 +1,146 @@
+"""What one folder of servers is: addresses, credentials, processes and versions, written to `servers.json`.
+
+What belongs here: the record, and the variables by which programs are pointed at the servers. Not here: starting
+anything. Credentials are drawn for each folder; both files are readable by their owner only.
+"""
+
+import json
+import os
+import secrets
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from deployment.local.processes import Process, free_port
+
+HOST = "127.0.0.1"
+S3, POSTGRESQL, LAKEFS, MLFLOW = "s3", "postgresql", "lakefs", "mlflow"
+BUCKETS = ("lake", "artifacts", "mlflow")
+DATABASES = ("lakefs", "mlflow", "ledger", "dagster")
+REGION = "us-east-1"
+DATABASE_USER = "ml_assets"
+OWN_VARIABLES = ("ML_ASSETS_", "MLFLOW_", "LAKEFS_", "AWS_", "PG", "ROOT_ACCESS", "ROOT_SECRET")
+MARK = "ML_ASSETS_SERVER_OF"
+"""Variable in every server's environment: the folder it belongs to, so that none is ever forgotten."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything about the servers of one folder."""
+
+    folder: str
+    database_folder: str
+    """PostgreSQL's, elsewhere if its user cannot reach `folder`."""
+    ports: Mapping[str, int]
+    s3_key: str
+    s3_secret: str
+    lakefs_key: str
+    lakefs_secret: str
+    lakefs_encryption: str
+    database_password: str
+    processes: Mapping[str, Process] = field(default_factory=dict[str, Process])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    """As each server itself reports."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.folder)
+
+    def url(self, name: str) -> str:
+        """Where a server that speaks HTTP listens."""
+        return f"http://{HOST}:{self.ports[name]}"
+
+    def database_url(self, database: str, scheme: str = "postgresql+psycopg2") -> str:
+        """Address of one database, password included."""
+        login = f"{DATABASE_USER}:{self.database_password}"
+        return f"{scheme}://{login}@{HOST}:{self.ports[POSTGRESQL]}/{database}"
+
+    def log(self, name: str) -> Path:
+        """Output of one server, all its starts."""
+        return self.path / "log" / f"{name}.log"
+
+    def with_process(self, process: Process) -> "Record":
+        """After a start."""
+        return replace(self, processes={**self.processes, process.name: process})
+
+    def with_version(self, name: str, version: str) -> "Record":
+        """After it answered."""
+        return replace(self, versions={**self.versions, name: version})
+
+    def save(self) -> None:
+        """Write `servers.json` and `servers.env`, each whole or not at all."""
+        _write(self.path / "servers.json", json.dumps(asdict(self), indent=2) + "\n")
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables(self).items())
+        _write(self.path / "servers.env", exports)
+
+
+def draw(folder: Path, database_folder: Path) -> Record:
+    """A new record: free ports, random credentials."""
+    names = (S3, POSTGRESQL, LAKEFS, MLFLOW)
+    ports: dict[str, int] = {}
+    while len(ports) < len(names):
+        if (port := free_port(HOST)) not in ports.values():
+            ports[names[len(ports)]] = port
+    return Record(
+        folder=str(folder),
+        database_folder=str(database_folder),
+        ports=ports,
+        s3_key=secrets.token_hex(10),
+        s3_secret=secrets.token_hex(20),
+        lakefs_key=secrets.token_hex(10),
+        lakefs_secret=secrets.token_hex(20),
+        lakefs_encryption=secrets.token_hex(20),
+        database_password=secrets.token_hex(16),
+    )
+
+
+def load(folder: Path) -> Record | None:
+    """The record of `folder`, None if nothing was ever started there."""
+    file = folder / "servers.json"
+    if not file.exists():
+        return None
+    read = json.loads(file.read_text())
+    processes = {name: Process(**process) for name, process in read.pop("processes").items()}
+    return Record(**read, processes=processes)
+
+
+def variables(record: Record) -> dict[str, str]:
+    """Environment that points the platform, its storage clients and Dagster at these servers."""
+    return {
+        "ML_ASSETS_LAKE_URL": record.url(LAKEFS),
+        "ML_ASSETS_LAKE_STORAGE": "s3://lake/repositories",
+        "ML_ASSETS_LAKE_ACCESS_KEY_ID": record.lakefs_key,
+        "ML_ASSETS_LAKE_SECRET_ACCESS_KEY": record.lakefs_secret,
+        "ML_ASSETS_ARTIFACTS_URL": "s3://artifacts/platform",
+        "ML_ASSETS_S3_ENDPOINT_URL": record.url(S3),
+        "ML_ASSETS_TRACKING_URI": record.url(MLFLOW),
+        "ML_ASSETS_LEDGER_URL": record.database_url("ledger"),
+        "ML_ASSETS_DAGSTER_URL": record.database_url("dagster", "postgresql"),
+        **storage_variables(record),
+    }
+
+
+def storage_variables(record: Record) -> dict[str, str]:
+    """What any S3 client of this machine needs."""
+    return {
+        "AWS_ACCESS_KEY_ID": record.s3_key,
+        "AWS_SECRET_ACCESS_KEY": record.s3_secret,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ENDPOINT_URL_S3": record.url(S3),
+        "AWS_EC2_METADATA_DISABLED": "true",  # or a client without credentials waits for a cloud's address
+    }
+
+
+def server_environment(record: Record, **own: str) -> dict[str, str]:
+    """Environment of a server: this one's without what points programs at servers, the mark, and `own`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
+    return kept | {MARK: record.folder} | own
+
+
+def _write(file: Path, text: str) -> None:
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    aside.touch(mode=0o600)
+    aside.write_text(text)
+    aside.rename(file)

@@ -1,0 +1,49 @@
+"""versitygw: S3 over a folder. A bucket is a folder of its folder, so buckets are made before it starts."""
+
+import signal
+import subprocess
+
+from deployment.local.build import build
+from deployment.local.processes import Process, ServerFailed, start, why_http_not
+from deployment.local.servers.record import BUCKETS, HOST, S3, Record, server_environment
+
+
+class S3Server:
+    """Blocks of the lake, artifacts, what MLflow is given."""
+
+    name = S3
+    ask = signal.SIGTERM
+    seconds = 30.0
+
+    def prepare(self, record: Record) -> None:
+        """Make the buckets."""
+        for bucket in BUCKETS:
+            (record.path / "s3" / bucket).mkdir(parents=True, exist_ok=True)
+
+    def start(self, record: Record) -> Process:
+        """On loopback only; its default is every interface."""
+        listen = ["--port", f"{HOST}:{record.ports[S3]}", "--health", "/healthz", "--keep-alive", "--quiet"]
+        return start(
+            S3,
+            [build("versitygw") / "versitygw", *listen, "posix", record.path / "s3"],
+            log=record.log(S3),
+            env=server_environment(record, ROOT_ACCESS_KEY=record.s3_key, ROOT_SECRET_KEY=record.s3_secret),
+        )
+
+    def why_not(self, record: Record) -> str:
+        """Empty once it answers."""
+        return why_http_not(f"{record.url(S3)}/healthz")
+
+    def finish(self, record: Record) -> None:
+        """Nothing to do once it runs."""
+
+    def version(self, record: Record) -> str:
+        """Its API tells none; the program does."""
+        said = subprocess.run(
+            [build("versitygw") / "versitygw", "--version"], capture_output=True, text=True, check=False
+        ).stdout
+        for line in said.splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Version":
+                return f"versitygw {value.strip().removeprefix('v')}"
+        raise ServerFailed(f"versitygw does not tell its version, but: {said!r}")
