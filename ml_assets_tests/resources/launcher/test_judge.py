@@ -1,0 +1,154 @@
+"""What the launcher makes of the states pods can be in: the cause, the type, and words that help."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ml_assets_tests.resources.launcher.pods import (
+    CREATED,
+    ended,
+    failed_job,
+    pod,
+    unscheduled,
+    waiting,
+)
+from resources.launcher.errors import (
+    BadConfiguration,
+    DeadlineExceeded,
+    Diverged,
+    ImageUnavailable,
+    InputChanged,
+    OutOfMemory,
+    PodNotStarted,
+    TrainingFailed,
+    Unschedulable,
+)
+from resources.launcher.kubernetes.judge import End, Pod, end_of, why_no_pods, why_not_started
+from resources.launcher.profile import ResourceProfile
+
+PROFILE = ResourceProfile(nodes=2, cpu="4", memory="64Gi", gpus=1, deadline_minutes=5)
+DISRUPTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "EvictionByEvictionAPI",
+    "message": "Eviction API: evicting",
+}
+
+
+def judged(*documents: dict[str, Any], gone: tuple[dict[str, Any], ...] = (), job: Any = None) -> End:
+    pods, vanished = map(Pod.of, documents), map(Pod.of, gone)
+    return end_of(job or failed_job(), list(pods), list(vanished), PROFILE, "the loss was nan")
+
+
+def hope(document: dict[str, Any], waited: float) -> TrainingFailed | None:
+    now = datetime.fromisoformat(CREATED) + timedelta(seconds=waited)
+    return why_not_started([Pod.of(document)], PROFILE, "trainer:1", now, 120)
+
+
+@pytest.mark.parametrize(("code", "error"), [(64, BadConfiguration), (65, Diverged), (66, InputChanged)])
+def test_a_final_exit_code_outranks_what_it_did_to_the_other_pods(
+    code: int, error: type[TrainingFailed]
+) -> None:
+    end = judged(ended(0, 1), ended(1, code), ended(2, 137))
+    assert isinstance(end.error, error)
+    assert "the loss was nan" in str(end.error)
+    assert error.final
+
+
+def test_a_pod_out_of_memory_is_final_and_names_the_limit() -> None:
+    end = judged(ended(0, 1), ended(1, 137, "OOMKilled", node="node2"))
+    assert isinstance(end.error, OutOfMemory)
+    assert "pod 1 on node2 used more memory than its limit, resources.memory 64Gi" in str(end.error)
+
+
+def test_a_command_the_image_has_not_is_final() -> None:
+    end = judged(ended(0, 128, "StartError", 'exec: "python": executable file not found in $PATH'))
+    assert isinstance(end.error, PodNotStarted)
+    assert "not found in $PATH" in str(end.error)
+
+
+def test_a_deadline_is_final_and_says_how_to_go_on() -> None:
+    end = judged(ended(0, 75), job=failed_job("DeadlineExceeded"))
+    assert isinstance(end.error, DeadlineExceeded)
+    assert "deadline_minutes, 5" in str(end.error)
+
+
+@pytest.mark.parametrize(
+    ("documents", "gone", "said"),
+    [
+        pytest.param((ended(0, 75), ended(1, 75)), (), "asked to end and saved", id="saved"),
+        pytest.param(
+            (ended(0, 1), ended(1, 143, conditions=(DISRUPTED,))), (), "EvictionByEvictionAPI", id="evicted"
+        ),
+        pytest.param((ended(0, 1),), (pod(1),), "pod 1 on node1 vanished", id="vanished"),
+        pytest.param(
+            (ended(0, 1), ended(1, 137, deleted="2026-11-21T12:01:59Z")), (), "was deleted", id="deleted"
+        ),
+    ],
+)
+def test_what_is_taken_away_from_outside_costs_no_budget(documents: Any, gone: Any, said: str) -> None:
+    end = judged(*documents, gone=gone)
+    assert end.kind == "preempted"
+    assert said in end.said
+
+
+def test_pods_the_job_removes_because_one_failed_are_not_the_cause() -> None:
+    end = judged(ended(0, 3, message="a\nlast words"), ended(1, 143, deleted="2026-11-21T12:02:00Z"))
+    assert end.kind == "failed"
+    assert end.error is None
+    assert end.said.startswith("pod 0 on node1 ended with exit code 3: last words")
+
+
+def test_a_complete_job_is_done() -> None:
+    job = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    assert judged(ended(0, 0), ended(1, 0), job=job).kind == "done"
+
+
+def test_a_pod_without_a_node_gets_its_time_and_then_the_schedulers_words() -> None:
+    document = unscheduled("0/2 nodes are available: 2 Insufficient memory.")
+    assert hope(document, 119) is None
+    error = hope(document, 121)
+    assert isinstance(error, Unschedulable)
+    assert "found no node for 121 s. It asks for 4 CPU, 64Gi memory, 1 GPUs" in str(error)
+    assert "0/2 nodes are available: 2 Insufficient memory." in str(error)
+
+
+def test_a_pod_that_a_queue_holds_back_may_wait_for_ever() -> None:
+    gate = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    assert hope(pod(phase="Pending", node="", conditions=(gate,)), 9999) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "early", "error"),
+    [
+        ("ErrImageNeverPull", 1, ImageUnavailable),
+        ("InvalidImageName", 1, ImageUnavailable),
+        ("ImagePullBackOff", 31, ImageUnavailable),
+        ("CreateContainerConfigError", 11, PodNotStarted),
+        ("ContainerCreating", 121, PodNotStarted),
+    ],
+)
+def test_a_container_that_cannot_be_made_is_named_with_its_reason(
+    reason: str, early: float, error: type[TrainingFailed]
+) -> None:
+    assert early == 1 or hope(waiting(reason, "the detail"), early - 2) is None
+    found = hope(waiting(reason, "the detail"), early)
+    assert isinstance(found, error)
+    assert reason in str(found)
+    assert "pod 0 on node1" in str(found)
+
+
+def test_a_refused_pod_is_told_from_a_full_quota() -> None:
+    refused = [{"reason": "FailedCreate", "message": 'violates PodSecurity "restricted:latest"'}]
+    full = [{"reason": "FailedCreate", "message": "exceeded quota: team-a"}]
+    assert why_no_pods(refused, 5, PROFILE, 120) is None
+    assert isinstance(why_no_pods(refused, 11, PROFILE, 120), PodNotStarted)
+    assert why_no_pods(full, 60, PROFILE, 120) is None
+    assert isinstance(why_no_pods(full, 121, PROFILE, 120), Unschedulable)
+    assert why_no_pods([], 999, PROFILE, 120) is None
+
+
+def test_the_moment_a_deletion_was_asked_for_is_before_its_grace() -> None:
+    read = Pod.of(pod(deleted="2026-11-21T12:02:00Z"))
+    assert read.deleted == datetime(2026, 11, 21, 12, 1, tzinfo=UTC)

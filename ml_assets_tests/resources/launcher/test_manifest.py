@@ -1,0 +1,146 @@
+"""What a profile and a job become in the cluster's words."""
+
+from typing import Any
+
+import pytest
+
+from ml_assets_tests.resources.launcher.test_local import job_of
+from resources.launcher.kubernetes.manifest import job_manifest, service_manifest
+from resources.launcher.profile import ProfileRefused, ResourceProfile, bytes_of, changes_of
+from resources.settings import KubernetesSettings, Mount
+
+JOB = job_of("done")
+NAME = f"train-{JOB.fingerprint[:12]}-3"
+
+
+def manifest_of(profile: ResourceProfile, **settings: Any) -> dict[str, Any]:
+    return job_manifest(
+        JOB,
+        3,
+        profile,
+        KubernetesSettings(image="trainer:1", **settings),
+        folder="s3://b/p/training/small/x",
+        snapshot="s3://b/p/snapshots/y",
+        s3_endpoint_url="http://s3:9000",
+    )
+
+
+def pod_spec(profile: ResourceProfile, **settings: Any) -> dict[str, Any]:
+    return manifest_of(profile, **settings)["spec"]["template"]["spec"]
+
+
+def environment(profile: ResourceProfile, **settings: Any) -> dict[str, Any]:
+    (container,) = pod_spec(profile, **settings)["containers"]
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+
+
+def test_a_job_is_one_attempt_of_fixed_size_named_by_the_fingerprint() -> None:
+    job = manifest_of(ResourceProfile(nodes=2, deadline_minutes=1.5))
+    assert job["metadata"]["name"] == NAME
+    assert job["metadata"]["labels"]["ml-assets/training"] == JOB.fingerprint[:12]
+    spec = job["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (2, 2, 0)
+    assert spec["podReplacementPolicy"] == "Failed"
+    assert spec["activeDeadlineSeconds"] == 90
+
+
+def test_pods_are_told_where_everything_lies_and_get_keys_by_reference_only() -> None:
+    told = environment(ResourceProfile(nodes=2), env={"PYTHONPATH": "/opt"})
+    assert told["TRAINING_FOLDER"] == "s3://b/p/training/small/x"
+    assert told["TRAINING_SNAPSHOT"] == "s3://b/p/snapshots/y"
+    assert (told["TRAINING_NODES"], told["TRAINING_ATTEMPT"]) == ("2", "3")
+    assert told["MASTER_ADDR"] == f"{NAME}-0.{NAME}"
+    assert told["PYTHONPATH"] == "/opt"
+    assert told["AWS_ENDPOINT_URL"] == "http://s3:9000"
+    assert told["AWS_SECRET_ACCESS_KEY"] == {
+        "secretKeyRef": {"name": "ml-assets-s3", "key": "AWS_SECRET_ACCESS_KEY"}
+    }
+
+
+def test_pods_have_no_rights_no_token_and_nothing_to_write_but_their_scratch() -> None:
+    spec = pod_spec(ResourceProfile())
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    (container,) = spec["containers"]
+    security = container["securityContext"]
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/scratch", "/tmp", "/dev/shm"]
+
+
+def test_a_profile_says_everything_a_pod_may_need() -> None:
+    profile = ResourceProfile.model_validate(
+        {
+            "cpu": 2,
+            "memory": "8Gi",
+            "gpus": 1,
+            "shared_memory": "1Gi",
+            "spread": "required",
+            "node_selector": {"zone": "a"},
+            "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "priority_class": "high",
+            "env_from_secrets": ["hub"],
+            "pull_secrets": ["registry"],
+            "service_account": "trainer",
+            "volumes": [
+                {"mount_path": "/cache", "claim": "cache", "read_only": False},
+                {"mount_path": "/keys", "secret": "keys", "sub_path": "k"},
+            ],
+            "labels": {"kueue.x-k8s.io/queue-name": "team-a"},
+        }
+    )
+    job = manifest_of(profile, mounts=(Mount(host_path="/env", mount_path="/opt/env"),))
+    spec = job["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"},
+        "limits": {"memory": "8Gi", "nvidia.com/gpu": "1"},
+    }
+    assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert spec["volumes"][2] == {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+    assert [(mount["mountPath"], mount["readOnly"]) for mount in container["volumeMounts"][3:]] == [
+        ("/opt/env", True),
+        ("/cache", False),
+        ("/keys", True),
+    ]
+    assert spec["volumes"][4]["persistentVolumeClaim"] == {"claimName": "cache", "readOnly": False}
+    assert spec["tolerations"][0] == {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert {one["tolerationSeconds"] for one in spec["tolerations"][1:]} == {10}
+    assert spec["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "DoNotSchedule"
+    assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"zone": "a"}, "high")
+    assert (spec["serviceAccountName"], spec["imagePullSecrets"]) == ("trainer", [{"name": "registry"}])
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+
+
+def test_a_service_goes_with_its_job() -> None:
+    service = service_manifest(JOB, 3, {"metadata": {"uid": "u"}})
+    assert service["metadata"]["ownerReferences"][0]["uid"] == "u"
+    labels = manifest_of(ResourceProfile())["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert service["spec"]["clusterIP"] == "None"
+
+
+def test_changes_replace_fields_and_are_refused_by_name() -> None:
+    profile = ResourceProfile(memory="1Gi")
+    assert profile.changed(changes_of("memory=8Gi, nodes=2")).memory == "8Gi"
+    assert profile.changed(changes_of('{"node_selector": {"zone": "a"}}')).node_selector == {"zone": "a"}
+    assert profile.changed(changes_of("")) == profile
+    with pytest.raises(ProfileRefused, match="resources have no 'ram'; there are: cpu, deadline_minutes"):
+        profile.changed({"ram": "8Gi"})
+    with pytest.raises(ProfileRefused, match=r"memory: .* not 'lots'"):
+        profile.changed({"memory": "lots"})
+    with pytest.raises(ProfileRefused, match="'memory' says no value"):
+        changes_of("memory")
+    with pytest.raises(ProfileRefused, match="no JSON object"):
+        changes_of("{nodes: 2")
+
+
+def test_a_volume_has_one_source() -> None:
+    with pytest.raises(ProfileRefused, match="one of claim, secret, config_map, host_path"):
+        ResourceProfile().changed({"volumes": [{"mount_path": "/a", "claim": "a", "secret": "b"}]})
+
+
+def test_quantities_are_bytes() -> None:
+    assert [bytes_of(text) for text in ("1", "2k", "1.5Gi", "64Mi")] == [1, 2000, 1610612736, 67108864]
