@@ -8,21 +8,21 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, artifacts_of
+from resources.artifacts import Artifacts, ArtifactsError, ArtifactsUnavailable, artifacts_of
 from resources.launcher.errors import StorageFailed
 
 
 class Mirror:
     """The folder at `url`, worked on in `folder`, whose name must be the last part of the address.
 
-    A server that is away is asked again for a minute, which is less than other ranks wait.
+    A server that is away is asked again for `patience_seconds`: less than other ranks wait.
     """
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, patience_seconds: float = 60.0) -> None:
         self.url = url.rstrip("/")
         self.folder = folder
         self._name = folder.name
-        self._artifacts = open_artifacts(self.url.rpartition("/")[0], folder.parent)
+        self._artifacts = open_artifacts(self.url.rpartition("/")[0], folder.parent, patience_seconds)
 
     def push(self, files: Sequence[str], last: str | None = None) -> None:
         """Store `files` of the folder, then `last`. Raises `StorageFailed`."""
@@ -35,12 +35,11 @@ class Mirror:
             ) from error
 
     def pull(self, files: Sequence[str]) -> None:
-        """Bring `files` here. Raises `ArtifactMissing`, `StorageFailed`."""
+        """Bring `files` here. Raises `ArtifactMissing`, `ArtifactsRefused` (also where the server itself finds a
+        file damaged), `StorageFailed`."""
         try:
             self._artifacts.pull(self._name, files)
-        except ArtifactMissing:
-            raise
-        except ArtifactsError as error:
+        except ArtifactsUnavailable as error:
             raise StorageFailed(f"{', '.join(files)} could not be read from the store. {error}") from error
 
     def files(self) -> set[str]:
@@ -58,7 +57,7 @@ class Mirror:
             raise StorageFailed(f"{', '.join(files)} could not be removed from the store. {error}") from error
 
 
-def open_artifacts(url: str, cache: Path) -> Artifacts:
+def open_artifacts(url: str, cache: Path, patience_seconds: float = 60.0) -> Artifacts:
     """The store at `url`, with the address of the server and the credentials that the process was given."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return artifacts_of(url, cache, endpoint)
+    return artifacts_of(url, cache, endpoint, patience_seconds)

@@ -14,7 +14,7 @@ from typing import Any
 from ml_assets.training.attempts import ATTEMPTS, Attempt, read_attempts
 from ml_assets.training.checkpoints import COMMIT, STATE, CheckpointDamaged, Checkpoints, folder_of, step_of
 from ml_assets.training.mirror import Mirror
-from resources.artifacts import ArtifactMissing
+from resources.artifacts import ArtifactMissing, ArtifactsRefused
 from resources.launcher.errors import StorageFailed
 from resources.launcher.protocol import EVENTS
 
@@ -27,14 +27,14 @@ class StoredCheckpoints(Checkpoints):
 
     def __init__(self, folder: Path, keep: int, mirror: Mirror) -> None:
         super().__init__(folder, keep)
-        self._mirror = mirror
+        self.mirror = mirror
         self._stored: set[int] = set()
         self._attempt: Attempt | None = None
 
     def begin(self, attempt: Attempt) -> None:
         """From now on `attempt` is the one that stores; an older one that still runs, on a node that was cut
         off, ends at its next save. Raises `StorageFailed`."""
-        self._mirror.push([ATTEMPTS])
+        self.mirror.push([ATTEMPTS])
         self._attempt = attempt
 
     def save(self, step: int, state: dict[str, Any], best_step: int) -> None:
@@ -47,14 +47,14 @@ class StoredCheckpoints(Checkpoints):
         self._forget([old for old in self._stored if old >= step])  # given up as damaged
         super().save(step, state, best_step)
         folder = folder_of(step)
-        self._mirror.push([f"{folder}/{STATE}", EVENTS], last=f"{folder}/{COMMIT}")
+        self.mirror.push([f"{folder}/{STATE}", EVENTS], last=f"{folder}/{COMMIT}")
         self._stored.add(step)
         kept = {*sorted(self._stored, reverse=True)[: self.keep], best_step}
         self._forget(sorted(self._stored - kept))
 
     def newest_good(self) -> int | None:
         """Newest stored step whose checkpoint is whole, and whose best one is too; both are here then."""
-        files = self._mirror.files()
+        files = self.mirror.files()
         steps = (step_of(file.rpartition("/")[0]) for file in files)
         self._stored = {step for step in steps if step is not None}
         for step in sorted(self._stored, reverse=True):
@@ -63,7 +63,7 @@ class StoredCheckpoints(Checkpoints):
                 if best_step := self.check(step):
                     self.bring(best_step)
                     self.check(best_step)
-            except (CheckpointDamaged, ArtifactMissing) as error:
+            except (CheckpointDamaged, ArtifactMissing, ArtifactsRefused) as error:
                 log.warning(
                     "the stored checkpoint of step %d cannot be used, trying the one before: %s", step, error
                 )
@@ -72,21 +72,21 @@ class StoredCheckpoints(Checkpoints):
         return None
 
     def bring(self, step: int) -> None:
-        """Have the checkpoint of `step` here. Raises `ArtifactMissing`, `StorageFailed`."""
+        """Have the checkpoint of `step` here. Raises what `Mirror.pull` raises."""
         folder = folder_of(step)
-        self._mirror.pull([f"{folder}/{STATE}", f"{folder}/{COMMIT}"])
+        self.mirror.pull([f"{folder}/{STATE}", f"{folder}/{COMMIT}"])
 
     def _forget(self, steps: list[int]) -> None:
         if steps:
             # The marker first: half a checkpoint must not count.
-            self._mirror.remove([f"{folder_of(step)}/{COMMIT}" for step in steps])
-            self._mirror.remove([folder_of(step) for step in steps])
+            self.mirror.remove([f"{folder_of(step)}/{COMMIT}" for step in steps])
+            self.mirror.remove([folder_of(step) for step in steps])
             self._stored -= set(steps)
 
     def _refuse_if_superseded(self) -> None:
         """A pod on a node that was cut off may live on while its successor trains."""
-        self._mirror.pull([ATTEMPTS])
-        newest = read_attempts(self._mirror.folder)[-1]
+        self.mirror.pull([ATTEMPTS])
+        newest = read_attempts(self.mirror.folder)[-1]
         if newest != self._attempt:
             raise StorageFailed(
                 f"attempt {newest.number} of this job has begun meanwhile, on other machines: this one ends, "

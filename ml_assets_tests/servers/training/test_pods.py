@@ -1,0 +1,145 @@
+"""A training on two nodes that share nothing but a real S3 server: the bits of one machine, whoever is killed."""
+
+import dataclasses
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets_tests.servers.training.pods import Pods
+from ml_assets_tests.servers.training.storage import Storage
+from ml_assets_tests.training.jobs import alive, assert_each_row_once_per_epoch, small_job, small_snapshot
+from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
+
+pytestmark = pytest.mark.timeout(400)
+
+Start = Callable[[TrainingJob], Pods]
+KILLED = 128 + signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(tmp_path_factory: pytest.TempPathFactory, snapshot: Snapshot) -> TrainingResult:
+    """The job of these tests, trained by processes of this machine and without any trouble."""
+    # The pace is a hyperparameter, so the job without it is another one, with the same arithmetic.
+    swift = dataclasses.replace(small_job(snapshot), hyperparameters={})
+    return LocalLauncher().run(swift, tmp_path_factory.mktemp("job"), lambda _: None, lambda _: None)
+
+
+@pytest.fixture
+def launch(storage: Storage, remote: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts the nodes of a job; none of their processes outlives the test."""
+    started: list[Pods] = []
+
+    def start(job: TrainingJob) -> Pods:
+        pods = Pods(job, storage, remote, tmp_path)
+        started.append(pods)
+        pods.start()
+        return pods
+
+    yield start
+    for pods in started:
+        pods.end()
+
+
+def test_a_node_lost_a_checkpoint_cut_off_and_a_preemption_change_no_bit(
+    launch: Start, storage: Storage, snapshot: Snapshot, on_one_machine: TrainingResult
+) -> None:
+    job = small_job(snapshot, pace=0.02)
+    pods = launch(job)
+    pods.wait_for("checkpoint", step=39)  # the first of those that validation asks for: there is a best one
+    pods.wait_for("checkpoint", step=50)
+    ranks = pods.rank_pids()
+    pods.kill_node(1)
+    assert pods.wait() == [ExitCode.PEER_LOST, -signal.SIGKILL], pods.said()
+    assert alive(ranks) == []
+    newest = max(storage.path(pods.url).glob("job/checkpoints/step-*"))
+    (newest / "commit.json").unlink()  # as if the push had been cut off
+
+    pods.start()
+    resumed = pods.wait_for("resumed")
+    assert 0 < resumed.step < int(newest.name.removeprefix("step-"))
+    asked_at = pods.wait_for("metrics", step=resumed.step + 15).step
+    pods.processes[1].terminate()  # one node is asked, all save and end
+    assert pods.wait() == [ExitCode.PREEMPTED, ExitCode.PREEMPTED], pods.said()
+    saved = [event.step for event in pods.events() if event.kind == "checkpoint"][-1]
+    assert saved >= asked_at
+
+    pods.start()
+    assert pods.wait() == [ExitCode.DONE, ExitCode.DONE], pods.said()
+    result = pods.result()
+    assert result.resumed_from_steps == (resumed.step, saved)
+    assert result.attempts == 3
+    assert result.world_size == 2
+    assert result.weights_sha256 == on_one_machine.weights_sha256
+    assert result.best_validation_loss == on_one_machine.best_validation_loss
+    folder = pods.pull()
+    assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == result.weights_sha256
+    assert_each_row_once_per_epoch(folder, snapshot, job)
+    assert len(list((folder / "checkpoints").iterdir())) <= job.settings.keep_checkpoints + 1
+    assert "finished" in (folder / "events.jsonl").read_text()
+
+
+def test_a_store_that_is_killed_and_comes_back_is_waited_for(
+    launch: Start, storage: Storage, snapshot: Snapshot, on_one_machine: TrainingResult
+) -> None:
+    pods = launch(small_job(snapshot, pace=0.01))
+    saved = pods.wait_for("checkpoint", step=20).step
+    storage.kill()
+    try:
+        pods.wait_for("metrics", step=saved + 10)  # the next save waits
+    finally:
+        storage.start()
+    assert pods.wait() == [ExitCode.DONE, ExitCode.DONE], pods.said()
+    assert pods.result().attempts == 1
+    assert pods.result().weights_sha256 == on_one_machine.weights_sha256
+
+
+def test_both_nodes_end_with_the_code_of_the_rank_that_was_killed(launch: Start, snapshot: Snapshot) -> None:
+    pods = launch(small_job(snapshot, pace=0.02))
+    pods.wait_for("metrics", step=3)
+    os.kill(pods.rank_pids()[1], signal.SIGKILL)
+    assert pods.wait() == [KILLED, KILLED], pods.said()
+    assert "a rank that this one needs is gone" in pods.log(0).read_text()
+
+
+def test_a_loss_that_is_not_finite_ends_both_nodes_for_good(launch: Start, snapshot: Snapshot) -> None:
+    pods = launch(small_job(snapshot, nan_after=12))
+    assert pods.wait() == [ExitCode.DIVERGED, ExitCode.DIVERGED], pods.said()
+    assert "at step 12 the loss was nan" in pods.log(0).read_text()
+
+
+def test_a_shard_that_changed_in_the_store_ends_both_nodes_for_good(
+    launch: Start, storage: Storage, tmp_path: Path
+) -> None:
+    snapshot = small_snapshot(tmp_path / "snapshots")
+    job = small_job(snapshot)
+    second = snapshot.folder / snapshot.shards[1].path
+    content = bytearray(second.read_bytes())
+    content[len(content) // 2] ^= 1
+    second.write_bytes(content)  # before it is pushed: for the server the bytes are right
+    pods = launch(job)
+    assert pods.wait() == [ExitCode.INPUT_CHANGED, ExitCode.INPUT_CHANGED], pods.said()
+    assert any(
+        event.kind == "failed" and f"{second.name} changed" in event.values["message"]
+        for node in (0, 1)
+        for event in pods.events(node)
+    )
+
+
+def test_what_one_node_cannot_stage_ends_both_before_they_train(
+    launch: Start, storage: Storage, snapshot: Snapshot
+) -> None:
+    job = dataclasses.replace(small_job(snapshot), snapshot_digest="0" * 64)
+    pods = launch(job)
+    assert pods.wait() == [ExitCode.INPUT_CHANGED, ExitCode.INPUT_CHANGED], pods.said()
+    assert [event.kind for event in pods.events()] == ["failed"]

@@ -1,0 +1,172 @@
+"""Checkpoints on a real S3 server: whole or absent there, whatever is killed, cut off, full or superseded."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ml_assets.training.attempts import record_attempt
+from ml_assets.training.events import keep_events
+from ml_assets.training.mirror import Mirror
+from ml_assets.training.stored_checkpoints import StoredCheckpoints
+from ml_assets_tests.servers.training.conftest import point_at
+from ml_assets_tests.servers.training.storage import Storage, running
+from resources.launcher.errors import StorageFailed
+
+DAMAGES = (
+    "state cut off",
+    "state replaced",
+    "state missing",
+    "marker missing",
+    "marker cut off",
+    "best missing",
+)
+
+
+def state(step: int, numbers: int = 50) -> dict[str, Any]:
+    return {"model": {"weight": torch.full((numbers,), float(step))}, "step": step}
+
+
+def open_checkpoints(url: str, place: Path, patience: float = 2.0) -> StoredCheckpoints:
+    """What rank 0 of a pod that just started has: an empty folder, and the store. Begins no attempt."""
+    folder = place / "job"
+    folder.mkdir(parents=True)
+    keep_events(folder)
+    return StoredCheckpoints(folder, 3, Mirror(f"{url}/job", folder, patience))
+
+
+def begin(checkpoints: StoredCheckpoints, number: int = 1) -> StoredCheckpoints:
+    """As a pod does before its first step; `number` counts those that were begun before on other machines."""
+    folder = checkpoints.mirror.folder
+    for _ in range(number):
+        attempt = record_attempt(folder, 0, 2)
+    checkpoints.begin(attempt)
+    return checkpoints
+
+
+@pytest.fixture
+def first(remote: str, tmp_path: Path) -> StoredCheckpoints:
+    """The first attempt's."""
+    return begin(open_checkpoints(remote, tmp_path / "first"))
+
+
+@pytest.fixture
+def second(remote: str, tmp_path: Path) -> StoredCheckpoints:
+    """Another pod's, with nothing on its disk."""
+    return open_checkpoints(remote, tmp_path / "second")
+
+
+def test_what_one_pod_saved_another_loads(first: StoredCheckpoints, second: StoredCheckpoints) -> None:
+    first.save(10, state(10), best_step=0)
+    first.save(20, state(20), best_step=10)
+    assert second.newest_good() == 20
+    assert torch.equal(second.load(20)["model"]["weight"], torch.full((50,), 20.0))
+    assert second.load(10)["step"] == 10  # the best one, which the result will be made of
+
+
+def test_the_newest_three_and_the_best_are_kept_there(first: StoredCheckpoints) -> None:
+    for step in range(10, 80, 10):
+        first.save(step, state(step), best_step=20 if step >= 20 else 0)
+    stored = {file for file in first.mirror.files() if file.startswith("checkpoints/")}
+    assert stored == {
+        f"checkpoints/step-{step:08d}/{name}"
+        for step in (20, 50, 60, 70)
+        for name in ("commit.json", "state.pt")
+    }
+    assert first.steps() == [70, 60, 50, 20]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_falls_back_to_the_one_before_and_gives_way(
+    first: StoredCheckpoints, second: StoredCheckpoints, storage: Storage, remote: str, damage: str
+) -> None:
+    for step, best in ((10, 10), (20, 20), (30, 20)):
+        first.save(step, state(step), best_step=best)
+    folder = storage.path(f"{remote}/job/checkpoints")
+    content, marker = folder / "step-00000030/state.pt", folder / "step-00000030/commit.json"
+    if damage == "state cut off":
+        content.write_bytes(content.read_bytes()[:-1])
+    elif damage == "state replaced":  # the server's own checksum is right
+        changed = first.mirror.folder / "checkpoints/step-00000030/state.pt"
+        changed.write_bytes(changed.read_bytes()[:-1] + b"?")
+        first.mirror.push(["checkpoints/step-00000030/state.pt"])
+    elif damage == "state missing":
+        content.unlink()
+    elif damage == "marker missing":  # what a pod leaves that was killed while it pushed
+        marker.unlink()
+    elif damage == "marker cut off":
+        marker.write_text(marker.read_text()[:20])
+    else:
+        (folder / "step-00000020/state.pt").unlink()
+    expected = 10 if damage == "best missing" else 20
+    assert second.newest_good() == expected
+    begin(second, 2)
+    second.save(expected + 5, state(expected + 5), best_step=10)
+    assert max(path.name for path in folder.iterdir()) == f"step-{expected + 5:08d}"
+
+
+def test_an_attempt_that_was_superseded_stores_nothing_more(
+    first: StoredCheckpoints, second: StoredCheckpoints
+) -> None:
+    first.save(10, state(10), best_step=0)
+    assert second.newest_good() == 10
+    begin(second, 2)
+    second.save(20, state(20), best_step=0)
+    with pytest.raises(StorageFailed, match="attempt 2 of this job has begun meanwhile"):
+        first.save(15, state(15), best_step=0)
+    assert second.newest_good() == 20
+
+
+def test_a_store_that_is_away_is_named_and_what_it_had_is_whole(
+    storage: Storage, first: StoredCheckpoints, second: StoredCheckpoints
+) -> None:
+    first.save(10, state(10), best_step=0)
+    storage.kill()
+    try:
+        with pytest.raises(StorageFailed, match="did not answer") as raised:
+            first.save(20, state(20), best_step=0)
+    finally:
+        storage.start()
+    assert f"127.0.0.1:{storage.port}" in str(raised.value)
+    assert second.newest_good() == 10
+
+
+@contextmanager
+def small_disk(place: Path, kilobytes: int) -> Iterator[Path]:
+    """A file system of its own that is soon full."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_under_the_store_keeps_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", 400) as disk, running(disk, tmp_path / "s3.log") as storage:
+        point_at(storage, monkeypatch)
+        first = begin(open_checkpoints(f"{storage.url}/full", tmp_path / "first"))
+        first.save(10, state(10, 40_000), best_step=0)
+        with pytest.raises(StorageFailed, match="what was stored before is whole"):
+            first.save(20, state(20, 80_000), best_step=0)
+        assert open_checkpoints(f"{storage.url}/full", tmp_path / "second").newest_good() == 10
+
+
+def test_a_full_disk_in_the_pod_keeps_the_checkpoint_before(tmp_path: Path, remote: str) -> None:
+    with small_disk(tmp_path / "disk", 400) as disk:
+        first = begin(open_checkpoints(remote, disk))
+        first.save(10, state(10, 40_000), best_step=0)
+        with pytest.raises(StorageFailed, match="no space left on the disk"):
+            first.save(20, state(20, 80_000), best_step=0)
+        assert first.steps() == [10]
+        assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > 150_000  # nothing half lies around
+        assert open_checkpoints(remote, tmp_path / "second").newest_good() == 10
+        first.save(30, state(30), best_step=0)
+        assert first.newest_good() == 30
