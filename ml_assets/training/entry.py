@@ -20,6 +20,7 @@ from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.stop import StopRequest, end_with_parent
 from ml_assets.training.storage import is_disk_full, storage_failed
+from resources.environment import device_facts
 from resources.launcher.errors import TrainingFailed
 from resources.launcher.job import ExitCode, TrainingJob
 
@@ -81,6 +82,8 @@ def _train(job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, 
             pids=pids,
             steps=run.total_steps,
             attempt=attempt,
+            device=group.device.type,
+            **device_facts(),
         )
         if first_step:
             emit("resumed", first_step, attempt=attempt)

@@ -108,7 +108,7 @@ def _run(settings: PodSettings) -> int:
     started = time.monotonic()
     job, code = None, int(ExitCode.DONE)
     try:
-        job = _stage(settings, folder)
+        job = stage(settings, folder)
     except TrainingFailed as error:
         code = report_failure(error)
     except OSError as error:
@@ -136,7 +136,7 @@ def _run(settings: PodSettings) -> int:
     return nodes.agree("ended", code, _LAST_WORDS_SECONDS) if code else code
 
 
-def _stage(settings: PodSettings, folder: Path) -> TrainingJob:
+def stage(settings: PodSettings, folder: Path) -> TrainingJob:
     """Bring the job and the snapshot here. Raises `BadConfiguration`, `InputChanged`, `StorageFailed`."""
     try:
         job = _read_job(settings, folder)
