@@ -97,7 +97,8 @@ def _taken(layout: Layout, *, ours: bool) -> Iterator[str]:
     remedy = "Choose another name (CLUSTER_NAME)"
     links = network.links()
     owner = links.get(layout.bridge)
-    if owner is not None and owner != str(layout.state):
+    # Ours without an alias: the start before this one ended between making and marking it.
+    if owner is not None and owner != str(layout.state) and not (ours and owner == ""):
         whose = (
             f"of the cluster in {owner}: end that one (CLUSTER_STATE={owner} make cluster-down)"
             if owner

@@ -21,7 +21,7 @@ def overlapping_routes(layout: Layout) -> list[str]:
     """Routes of this machine into the cluster's network that do not go over the cluster's own bridge."""
     prefix = f"{layout.network}."
     return [
-        f"{route['dst']} dev {route['dev']}"
+        f"{route['dst']} {route.get('dev', route.get('type', ''))}"
         for route in _ip("route", "show", "table", "all")
         if str(route["dst"]).startswith(prefix) and route.get("dev") != layout.bridge
     ]
@@ -30,7 +30,8 @@ def overlapping_routes(layout: Layout) -> list[str]:
 def make_bridge(layout: Layout) -> None:
     """The bridge with the machine's address; its alias says which state folder it belongs to. Keeps what exists."""
     if layout.bridge not in links():
-        run(["ip", "link", "add", "name", layout.bridge, "alias", str(layout.state), "type", "bridge"])
+        run(["ip", "link", "add", "name", layout.bridge, "type", "bridge"])
+    run(["ip", "link", "set", layout.bridge, "alias", str(layout.state)])
     run(["ip", "address", "replace", f"{layout.address}/24", "dev", layout.bridge])
     run(["ip", "link", "set", layout.bridge, "up"])
 

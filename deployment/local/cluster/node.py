@@ -198,7 +198,6 @@ def _kubelet_settings(node: NodeLayout, pki: Pki) -> dict[str, object]:
         "failCgroupV1": False,
         "enforceNodeAllocatable": [],
         "makeIPTablesUtilChains": False,
-        "localStorageCapacityIsolation": False,
         "failSwapOn": False,
         "oomScoreAdj": 0,
         "clusterDNS": [node.cluster.address],

@@ -1,0 +1,84 @@
+"""The cluster and the servers these tests run against: started before by `make test-cluster`, never by a test.
+
+A cluster that is not there is a failure. `CLUSTER_STATE` and `SERVERS_STATE` name other folders than the usual ones.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployment.local.cluster import command as cluster_command
+from deployment.local.cluster.cluster import Cluster
+from deployment.local.processes import ServerFailed
+from deployment.local.servers import Servers
+from deployment.local.servers import command as servers_command
+from ml_assets_tests.cluster.environment import REPOSITORY, S3_SECRET, ClusterEnvironment
+
+SERVERS_STATE = Path(os.environ.get("SERVERS_STATE") or REPOSITORY / servers_command.DEFAULT)
+CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
+
+
+def pytest_report_header() -> str:
+    """What runs there, as the API server and the nodes themselves say."""
+    try:
+        running = Cluster(CLUSTER_STATE)
+        nodes = running.objects("nodes")
+    except ServerFailed as error:
+        return f"cluster: {error}"
+    about = [
+        f"{node['metadata']['name']} kubelet {node['status']['nodeInfo']['kubeletVersion']} on "
+        f"{node['status']['nodeInfo']['containerRuntimeVersion']}"
+        for node in nodes
+    ]
+    return f"cluster: Kubernetes {running.server_version()}; {'; '.join(about)}"
+
+
+@pytest.fixture(scope="session")
+def running_servers() -> Servers:
+    """S3, PostgreSQL, lakeFS and MLflow of this machine; all are up."""
+    servers = Servers(SERVERS_STATE)
+    assert not any(servers.why_not().values()), servers.why_not()
+    return servers
+
+
+@pytest.fixture(scope="session")
+def cluster(running_servers: Servers) -> Iterator[ClusterEnvironment]:
+    """The cluster, all nodes Ready, with a namespace of this session that holds the S3 credentials."""
+    running = Cluster(CLUSTER_STATE)
+    record = running_servers.record
+    namespace = f"tests-{secrets.token_hex(3)}"
+    running.kubectl("create", "namespace", namespace)
+    outside = running.address_for_pods(record.ports["s3"])
+    environment = ClusterEnvironment(running, namespace, f"http://{outside}")
+    credentials = {
+        "AWS_ACCESS_KEY_ID": record.s3_key,
+        "AWS_SECRET_ACCESS_KEY": record.s3_secret,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    environment.apply(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": S3_SECRET}, "stringData": credentials}
+    )
+    yield environment
+    running.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+@pytest.fixture
+def _nodes_back(cluster: ClusterEnvironment) -> Iterator[None]:
+    """Whatever a test did to nodes, the next one finds them running and connected."""
+    yield
+    for number in cluster.cluster.layout.numbers:
+        cluster.cluster.start_node(number)
+        cluster.cluster.mend_node(number)
+
+
+@pytest.fixture
+def tidy(cluster: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
+    """The cluster; pods, Jobs and Services a test leaves in the namespace are removed after it."""
+    yield cluster
+    cluster.kubectl("delete", "jobs,services,pods", "--all", "--wait=true", "--grace-period=1")
+    left = [item["metadata"]["name"] for item in cluster.objects("jobs,services,pods")]
+    assert not left, json.dumps(left)

@@ -1,0 +1,164 @@
+"""Launching on the cluster as tests do: a job of their own, a worker that plays its part, what is left after."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ml_assets_tests.cluster.environment import PYTHON, REPOSITORY, ClusterEnvironment
+from resources.launcher.job import TrainingJob, TrainingResult, TrainingSettings
+from resources.launcher.profile import ResourceProfile
+from resources.launcher.protocol import TrainingEvent, training_folder_name
+from resources.platform import Platform
+from resources.settings import Settings
+
+SMALL = {"cpu": "100m", "memory": "256Mi", "scratch": "100Mi", "shared_memory": "16Mi", "grace_seconds": 20}
+KINDS = "jobs,pods,services,leases"
+
+
+@dataclass
+class Launching:
+    """One test's job, and everything its launcher told."""
+
+    cluster: ClusterEnvironment
+    settings: Settings
+    variables: dict[str, str]
+    job: TrainingJob
+    events: list[TrainingEvent] = field(default_factory=list[TrainingEvent])
+    log: list[str] = field(default_factory=list[str])
+
+    @property
+    def folder(self) -> Path:
+        return Platform(self.settings).artifacts.folder(training_folder_name(self.job))
+
+    def profile(self, plan: str, steps: int = 0, **changes: Any) -> ResourceProfile:
+        """Of a small pod that does `plan` (worker)."""
+        env = {"PLAN": plan, "STEPS": str(steps)}
+        return ResourceProfile.model_validate({**SMALL, "env": env, **changes})
+
+    def with_kubernetes(self, **changes: Any) -> "Launching":
+        """The same with other settings of the cluster."""
+        kubernetes = self.settings.kubernetes.model_copy(update=changes)
+        return dataclasses.replace(
+            self, settings=self.settings.model_copy(update={"kubernetes": kubernetes}), events=[], log=[]
+        )
+
+    def run(self, profile: ResourceProfile) -> TrainingResult:
+        """Launch here and wait."""
+        launcher = Platform(self.settings).launcher
+        return launcher.run(self.job, self.folder, self.events.append, self.log.append, profile)
+
+    def start(self, profile: ResourceProfile) -> "subprocess.Popen[str]":
+        """Launch in a process of its own, which says each event and log line on stdout."""
+        return subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, self.job.to_json(), profile.model_dump_json()],
+            cwd=REPOSITORY,
+            env={**os.environ, **self.variables},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def sweep(self) -> str:
+        """`ml-assets sweep` in a process of its own, as a daemon elsewhere would."""
+        done = subprocess.run(
+            [Path(sys.executable).with_name("ml-assets"), "sweep"],
+            cwd=REPOSITORY,
+            env={**os.environ, **self.variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def starts(self) -> int:
+        """Attempts that were started."""
+        return sum(line.startswith("started train-") for line in self.log)
+
+    def objects(self, kinds: str) -> list[dict[str, Any]]:
+        """What the cluster holds of this training."""
+        selector = f"--selector=ml-assets/training={self.job.fingerprint[:12]}"
+        return self.cluster.objects(kinds, selector)
+
+    def left(self) -> list[str]:
+        """Everything the cluster still holds of this training, by kind and name."""
+        return [f"{one['kind']} {one['metadata']['name']}" for one in self.objects(KINDS)]
+
+    def uids(self, kinds: str) -> set[str]:
+        return {str(one["metadata"]["uid"]) for one in self.objects(kinds)}
+
+    def wait_for_events(self, process: "subprocess.Popen[str]", number: int) -> list[str]:
+        """Lines of a started launcher, up to its `number`-th event."""
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            number -= line.startswith("event ")
+            if not number:
+                return lines
+        raise AssertionError(f"the launcher ended: {lines}")
+
+
+def metric_steps(events: list[TrainingEvent]) -> list[int]:
+    """The steps of the metrics, as told."""
+    return [event.step for event in events if event.kind == "metrics"]
+
+
+def settings_of(variables: dict[str, str]) -> Settings:
+    """As a process with these variables reads them."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        return Settings()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def job_of(name: str, *, workers: int = 2, max_attempts: int = 3, snapshot: Path) -> TrainingJob:
+    """A job nobody else has."""
+    return TrainingJob(
+        model="small",
+        partition="2024-01-01",
+        model_function="a.b",
+        objective="binary",
+        hyperparameters={"test": name, "at": time.time_ns()},
+        snapshot=str(snapshot),
+        snapshot_digest="0" * 64,
+        code_version="0",
+        seed=0,
+        settings=TrainingSettings(workers=workers, max_attempts=max_attempts),
+    )
+
+
+def worker_variables(cluster: ClusterEnvironment) -> dict[str, str]:
+    """Pods run the tests' worker."""
+    command = json.dumps([PYTHON, "-m", "ml_assets_tests.cluster.worker"])
+    return {**cluster.settings(), "ML_ASSETS_KUBERNETES_COMMAND": command}
+
+
+_LAUNCH = """
+import sys
+from resources.launcher.job import TrainingJob
+from resources.launcher.profile import ResourceProfile
+from resources.launcher.protocol import training_folder_name
+from resources.platform import Platform
+from resources.settings import Settings
+def say(*words):
+    print(*words, flush=True)
+job = TrainingJob.from_json(sys.argv[1])
+platform = Platform(Settings())
+result = platform.launcher.run(
+    job,
+    platform.artifacts.folder(training_folder_name(job)),
+    lambda event: say("event", event.kind, event.step),
+    lambda line: say("log", line),
+    ResourceProfile.model_validate_json(sys.argv[2]),
+)
+say("result", result.attempts)
+"""

@@ -1,0 +1,225 @@
+"""A cluster comes and goes without a trace, and never touches what it did not make.
+
+These start clusters of their own, with another name and network than the one the other tests use.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deployment.local import processes
+from deployment.local.cluster import cgroups, network, record
+from deployment.local.cluster.cluster import Cluster, down, up
+from deployment.local.cluster.commands import run
+from deployment.local.cluster.layout import Layout
+from deployment.local.cluster.machine import MachineUnfit
+from deployment.local.processes import Process
+from ml_assets_tests.cluster.environment import REPOSITORY, pod, waited_for
+
+NAME = "mlt"
+NETWORK = "10.123"
+SHARED = (
+    "/etc/cni", "/opt/cni", "/opt/containerd", "/run/containerd", "/run/netns", "/run/runc", "/usr/libexec/kubernetes",
+    "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods",
+)  # fmt: skip
+"""Where Kubernetes' programs write by default: the places of the machine, not of a cluster."""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Iterator[Layout]:
+    layout = Layout(tmp_path / "cluster", NAME, NETWORK)
+    yield layout
+    down(layout)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a cluster could leave behind, as far as it is the machine's and not anybody's in particular."""
+
+    folders: dict[str, list[str] | None]
+    tables: str
+    forwarding: str
+
+    @classmethod
+    def now(cls) -> "Surroundings":
+        folders = {
+            folder: sorted(map(str, Path(folder).rglob("*"))) if Path(folder).exists() else None
+            for folder in SHARED
+        }
+        forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
+        return cls(folders, run(["nft", "list", "ruleset"]), forwarding)
+
+
+def traces(layout: Layout, namespaces: set[str]) -> list[str]:
+    """Everything on this machine that names the cluster or belongs to it."""
+    found: list[str] = []
+    mark = str(layout.state)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            own = held_by(entry)
+            mounts = (entry / "mountinfo").read_text()
+        except OSError:
+            continue  # ended meanwhile
+        if mark in line or own & namespaces:
+            found.append(f"process {entry.name}: {line}")
+        if mark in mounts:
+            found.append(f"mounts of process {entry.name}")
+    links = json.loads(run(["ip", "-json", "link", "show"]))
+    found += [f"link {link['ifname']}" for link in links if link["ifname"].startswith(NAME)]
+    found += [f"route {route}" for route in run(["ip", "route"]).splitlines() if f"{NETWORK}." in route]
+    found += [f"cgroup {folder}" for folder in cgroups.ROOT.glob(f"**/{NAME}")]
+    found += [
+        f"socket {line}" for line in run(["ss", "-alnH"]).splitlines() if mark in line or NETWORK in line
+    ]
+    return [*found, *([f"folder {mark}"] if layout.state.exists() else [])]
+
+
+def held_by(process: Path) -> set[str]:
+    """The network and mount namespaces of a process in /proc."""
+    return {str((process / "ns" / kind).readlink()) for kind in ("net", "mnt")}
+
+
+def namespaces_of(cluster: Cluster) -> set[str]:
+    """Network and mount namespaces of the nodes and of their pods."""
+    own = held_by(Path("/proc/self"))
+    found: set[str] = set()
+    for number in cluster.layout.numbers:
+        for pid in cluster.node_pids(number):
+            found |= held_by(Path(f"/proc/{pid}"))
+    return found - own
+
+
+def pids(layout: Layout) -> dict[str, int]:
+    return {name: process.pid for name, process in record.load(layout.state).processes.items()}
+
+
+def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
+    before = Surroundings.now()
+    cluster = up(layout)
+    code = "import time; time.sleep(3600)"
+    for node in layout.numbers:
+        item = pod(f"sleeper{node}", cluster.image, code, node=node)
+        cluster.kubectl("apply", "--filename=-", stdin=json.dumps(item))
+    cluster.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s", seconds=70)
+    cluster.address_for_pods(9)
+    namespaces = namespaces_of(cluster)
+    assert len(namespaces) >= 2 * layout.nodes
+    everything = [
+        process for pid in cgroups.members(NAME) if (process := processes.process_of("cluster", pid))
+    ]
+    assert traces(layout, namespaces)  # what is looked for can be found
+
+    began = time.monotonic()
+    down(layout)
+    assert time.monotonic() - began < 30
+    # The kernel takes a moment to dissolve a network namespace after its last process.
+    waited_for(
+        lambda: not traces(layout, namespaces),
+        "every trace to be gone",
+        10,
+        lambda: "\n".join(traces(layout, namespaces)),
+    )
+    assert not [process.pid for process in everything if processes.alive(process)]
+    assert Surroundings.now() == before
+
+
+def test_a_killed_start_is_cleaned_up_by_down_too(layout: Layout) -> None:
+    before = Surroundings.now()
+    command = [sys.executable, "-m", "deployment.local", "cluster", "--state", layout.state,
+               "--name", NAME, "--network", NETWORK, "up"]  # fmt: skip
+    with subprocess.Popen(command, cwd=REPOSITORY) as starting:
+        waited_for(lambda: bool(cgroups.members(f"{NAME}/node1")), "the first node to start", 60)
+        starting.send_signal(signal.SIGKILL)
+    members = [process for pid in cgroups.members(NAME) if (process := processes.process_of("x", pid))]
+    assert members
+    down(layout)
+    waited_for(lambda: not traces(layout, set()), "every trace to be gone", 10)
+    assert not [process.pid for process in members if processes.alive(process)]
+    assert Surroundings.now() == before
+
+
+def test_a_second_up_changes_nothing_and_mends_what_died(layout: Layout) -> None:
+    up(layout)
+    first = pids(layout)
+    up(layout)
+    assert pids(layout) == first
+    Cluster(layout.state).kill("kube-scheduler")
+    up(layout)
+    assert {name for name, pid in pids(layout).items() if pid != first[name]} == {"kube-scheduler"}
+
+
+def test_a_link_of_that_name_is_refused_and_left_alone(layout: Layout) -> None:
+    run(["ip", "link", "add", "name", layout.bridge, "type", "bridge"])
+    try:
+        with pytest.raises(
+            MachineUnfit, match=rf"link {layout.bridge} exists.*another name \(CLUSTER_NAME\)"
+        ):
+            up(layout)
+        down(layout)
+        assert layout.bridge in network.links()
+    finally:
+        run(["ip", "link", "delete", layout.bridge])
+
+
+def test_cgroups_of_that_name_are_refused_and_their_processes_left_alone(layout: Layout) -> None:
+    cgroups.make(NAME)
+    sleeper: Process | None = None
+    try:
+        command = cgroups.enter_command(NAME, ["sleep", "600"])
+        sleeper = processes.start("sleeper", command, log=layout.state.parent / "log")
+        with pytest.raises(MachineUnfit, match=f"Cgroups of that name exist: .*/{NAME}"):
+            up(layout)
+        down(layout)
+        assert processes.alive(sleeper)
+    finally:
+        if sleeper is not None:
+            processes.kill(sleeper)
+        cgroups.remove(NAME)
+
+
+def test_a_network_that_is_in_use_is_refused(layout: Layout) -> None:
+    run(["ip", "route", "add", "unreachable", f"{NETWORK}.7.0/24"])
+    try:
+        with pytest.raises(MachineUnfit, match=rf"routes into {NETWORK}\.0\.0/16: .*CLUSTER_NETWORK"):
+            up(layout)
+    finally:
+        run(["ip", "route", "delete", "unreachable", f"{NETWORK}.7.0/24"])
+
+
+def test_a_user_without_rights_is_told_what_is_missing(tmp_path: Path) -> None:
+    code = f"""
+import os
+from pathlib import Path
+from deployment.local.cluster import machine
+from deployment.local.cluster.layout import Layout
+os.setuid(65534)
+machine.check(Layout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r}), ours=False)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert "MachineUnfit: No cluster can run here" in ended.stderr
+    assert "run it as root" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_ports_of_the_cluster_are_not_open_to_the_world(layout: Layout) -> None:
+    up(layout)
+    members = set(cgroups.members(NAME))
+    listening = [
+        line for line in run(["ss", "-tlnpH"]).splitlines() if any(f"pid={pid}," in line for pid in members)
+    ]
+    assert listening
+    addresses = {line.split()[3].rpartition(":")[0] for line in listening}
+    assert addresses <= {"127.0.0.1", "[::1]", layout.address}, listening

@@ -1,0 +1,124 @@
+"""What a pod of these tests does instead of training: the words of `PLAN`, one for each attempt.
+
+`PLAN` holds the attempts, separated by spaces; in each the pods, separated by `|` (the last word is for all that
+follow). `done`; a number (exit code, after saying why); `kill` (itself); `hungry` (takes memory for ever); `steps`
+(an event each 50 ms, from the stored step to `STEPS`, then done; stores its step and ends with 75 on SIGTERM);
+`deaf` (ignores SIGTERM); `lines` (says `STEPS` numbered lines, then done).
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from resources.artifacts import Artifacts, artifacts_of
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import TrainingEvent
+
+WEIGHTS = b"weights"
+
+
+def main() -> int:
+    """Do this pod's word."""
+    index, attempt = int(os.environ["JOB_COMPLETION_INDEX"]), int(os.environ["TRAINING_ATTEMPT"])
+    words = os.environ["PLAN"].split()[attempt - 1].split("|")
+    word = words[min(index, len(words) - 1)]
+    print(f"attempt {attempt} does {word}", flush=True)
+    if word.isdecimal():
+        emit("failed", 0, error="Some", message=f"the reason of attempt {attempt}")
+        return int(word)
+    if word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "hungry":
+        taken: list[bytearray] = []
+        while True:
+            taken.append(bytearray(os.urandom(1 << 20) * 16))
+    if word == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        emit("started", 0)
+        time.sleep(600)
+    if word == "lines":
+        for number in range(int(os.environ["STEPS"])):
+            print(f"line {number:07} {'.' * 80}", flush=True)
+    if index == 0 and word == "steps":
+        return steps(attempt)
+    if index == 0:
+        finish(attempt)
+    elif word == "steps":
+        wait()
+    return 0
+
+
+def steps(attempt: int) -> int:
+    """Count on from where the last attempt was."""
+    home, name = stored()
+    first = 0
+    if home.exists(name, "step.json"):
+        first = json.loads((home.pull(name, ["step.json"]) / "step.json").read_text())
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    emit("started", first)
+    for step in range(first, int(os.environ["STEPS"])):
+        if asked:
+            (home.folder(name) / "step.json").write_text(json.dumps(step))
+            home.push(name, ["step.json"])
+            return 75
+        emit("metrics", step, loss=1.0)
+        time.sleep(0.05)
+    home.folder(name).joinpath("over").write_text("")
+    home.push(name, ["over"])
+    finish(attempt)
+    return 0
+
+
+def wait() -> None:
+    """Until pod 0 is done; SIGTERM ends it with 75."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+    home, name = stored()
+    while not home.exists(name, "over"):
+        time.sleep(0.5)
+
+
+def finish(attempt: int) -> None:
+    """Leave a result, as rank 0 does."""
+    home, name = stored()
+    folder = home.pull(name, ["job.json"])
+    job = TrainingJob.from_json((folder / "job.json").read_text())
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    result = TrainingResult(
+        fingerprint=job.fingerprint,
+        weights=str(folder / "model.safetensors"),
+        weights_sha256=hashlib.sha256(WEIGHTS).hexdigest(),
+        best_step=1,
+        best_validation_loss=0.5,
+        steps=1,
+        epochs=1,
+        world_size=1,
+        rows_per_second=1.0,
+        seconds=1.0,
+        attempts=attempt,
+    )
+    (folder / "result.json").write_text(result.to_json())
+    home.push(name, ["model.safetensors", "result.json"], last="result.json")
+    emit("finished", 1)
+
+
+def stored() -> tuple[Artifacts, str]:
+    """The artifacts, and the job's folder among them."""
+    root, _, rest = os.environ["TRAINING_FOLDER"].rpartition("/training/")
+    scratch = Path(os.environ["TRAINING_SCRATCH"])
+    return artifacts_of(root, scratch, os.environ["AWS_ENDPOINT_URL"]), f"training/{rest}"
+
+
+def emit(kind: str, step: int, **values: object) -> None:
+    """One event on stdout."""
+    line = TrainingEvent(kind=kind, step=step, time=time.time(), values=values).to_line()
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
