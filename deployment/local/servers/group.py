@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -72,10 +72,13 @@ NAMES = tuple(BY_NAME)
 
 
 class Servers:
-    """The servers of one folder. Cheap to make; everything is read from the folder at each call."""
+    """The servers of one folder, all or those with `names`. Cheap to make; everything is read from the folder at each call."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, folder: Path, names: Collection[str] = NAMES, say: Callable[[str], None] | None = None
+    ) -> None:
         self.folder = folder.resolve()
+        self.names = tuple(name for name in NAMES if name in names)
         self._say = say or _to_standard_error
 
     @property
@@ -99,7 +102,7 @@ class Servers:
                 record.save()
             self._end_forgotten(known=record.processes.values())
             for stage in STAGES:
-                record = self._up(stage, record)
+                record = self._up([server for server in stage if server.name in self.names], record)
             return record
 
     def down(self) -> None:
@@ -147,10 +150,10 @@ class Servers:
         """Server → why it is not ready, empty if it is."""
         record = self.record
         reasons: dict[str, str] = {}
-        for name, server in BY_NAME.items():
+        for name in self.names:
             process = record.processes.get(name)
             running = process is not None and processes.alive(process)
-            reasons[name] = server.why_not(record) if running else "not running"
+            reasons[name] = BY_NAME[name].why_not(record) if running else "not running"
         return reasons
 
     def _process(self, name: str) -> Process:
@@ -161,7 +164,7 @@ class Servers:
                 f"No server {name!r} was started in {self.folder}; there are {NAMES}."
             ) from None
 
-    def _up(self, stage: tuple[Server, ...], record: Record) -> Record:
+    def _up(self, stage: Sequence[Server], record: Record) -> Record:
         """Start those of `stage` that do not run, then wait for each of them."""
         started: list[Server] = []
         for server in stage:

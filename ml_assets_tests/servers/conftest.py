@@ -1,0 +1,66 @@
+"""The real servers: those of the folder that `SERVERS_STATE` names, or new ones that end with the tests.
+
+A server that does not start is a failure of every test that needs it, never a skip. `make test-servers` builds and
+starts them first: an empty cache needs minutes, which no test should wait for.
+"""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from deployment.local.servers import Servers
+from deployment.local.servers.record import load
+from ml_assets_tests.servers.running import RunningServers, named_folder
+
+_VERSIONS = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_report_header() -> str | None:
+    """What runs in the named folder, as the servers themselves said."""
+    folder = named_folder()
+    record = None if folder is None else load(folder)
+    return None if record is None else _sentence(dict(record.versions))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if versions := terminalreporter.config.stash.get(_VERSIONS, {}):
+        terminalreporter.write_line(_sentence(versions))
+
+
+def _sentence(versions: dict[str, str]) -> str:
+    return f"servers: {', '.join(versions.values())}"
+
+
+@pytest.fixture(scope="session")
+def servers(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServers]:
+    """S3, PostgreSQL, lakeFS and MLflow. A test may kill or freeze any: all are up again before the next."""
+    named = named_folder()
+    group = Servers(named or tmp_path_factory.mktemp("servers") / "state")
+    try:
+        group.up()
+        pytestconfig.stash[_VERSIONS] = dict(group.record.versions)
+        yield RunningServers(group)
+    finally:
+        if named is None:
+            group.down()
+
+
+@pytest.fixture(autouse=True)
+def _all_are_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that uses the servers: all run, and S3 clients of this process find ours."""
+    if "servers" in request.fixturenames:
+        servers: RunningServers = request.getfixturevalue("servers")
+        servers.up()
+        for name, value in servers.storage_env.items():
+            monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def own_servers(tmp_path: Path) -> Generator[Servers]:
+    """S3 and PostgreSQL of one test's own, not up yet; what it starts ends with it."""
+    group = Servers(tmp_path / "own", ("s3", "postgresql"))
+    yield group
+    group.down()

@@ -1,0 +1,139 @@
+"""The real servers as tests use them: to be pointed at, killed, frozen and started again.
+
+Here: settings that keep one test's data apart from every other's. Not here: starting all of them (`conftest`).
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deployment.local.processes import family
+from deployment.local.servers import NAMES, Servers
+from deployment.local.servers.postgresql import make_database, query
+from deployment.local.servers.record import Record, storage_variables, variables
+from resources.settings import Settings
+
+STATE_VARIABLE = "SERVERS_STATE"
+"""Names the folder of servers that are up already (`make servers-up`: build/servers)."""
+
+
+class RunningServers:
+    """S3, PostgreSQL, lakeFS and MLflow, all up at the begin of each test that asks for them."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    @property
+    def record(self) -> Record:
+        """Addresses, credentials and processes as they are now."""
+        return self._servers.record
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """As each server itself reports."""
+        return self.record.versions
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What `servers.env` exports: shared by all tests, `settings` and `variables` are not."""
+        return variables(self.record)
+
+    @property
+    def storage_env(self) -> dict[str, str]:
+        """The `AWS_*` part of it; set for every test that uses the servers."""
+        return storage_variables(self.record)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Every credential there is, by name: what nobody may ever write down."""
+        record = self.record
+        return {
+            "s3_secret": record.s3_secret,
+            "lakefs_secret": record.lakefs_secret,
+            "lakefs_encryption": record.lakefs_encryption,
+            "database_password": record.database_password,
+        }
+
+    def settings(self, home: Path, **changes: Any) -> Settings:
+        """The platform on these servers, with a lake repository, prefixes and databases that belong to `home`: the
+        same ones at each call. The repository is not made yet; the databases are, empty."""
+        record, own = self.record, f"t-{hashlib.sha256(str(home).encode()).hexdigest()[:16]}"
+        for database in (f"ledger-{own}", f"dagster-{own}"):
+            make_database(record, database)
+        return Settings(
+            **{
+                "home": home,
+                "author": "ada",
+                "environment": own,
+                "lake_url": record.url("lakefs"),
+                "lake_storage": f"s3://lake/{own}",
+                "lake_access_key_id": record.lakefs_key,
+                "lake_secret_access_key": record.lakefs_secret,
+                "artifacts_url": f"s3://artifacts/{own}",
+                "s3_endpoint_url": record.url("s3"),
+                "tracking_uri": record.url("mlflow"),
+                "ledger_url": record.database_url(f"ledger-{own}"),
+                "dagster_url": record.database_url(f"dagster-{own}", "postgresql"),
+            }
+            | changes
+        )
+
+    def variables(self, settings: Settings) -> dict[str, str]:
+        """Environment that gives another process these `settings`, and S3's credentials."""
+        plain = settings.model_dump(exclude_none=True)
+        for name in ("lake_access_key_id", "lake_secret_access_key"):
+            if (secret := getattr(settings, name)) is not None:
+                plain[name] = secret.get_secret_value()
+        own = {
+            f"ML_ASSETS_{name.upper()}": str(plain[name])
+            for name in plain
+            if isinstance(plain[name], str | Path)
+        }
+        return own | self.storage_env
+
+    def query(self, statement: str, database: str = "postgres") -> str:
+        """What PostgreSQL's own client answers."""
+        return query(self.record, statement, database)
+
+    def up(self) -> None:
+        """Start whatever is not ready."""
+        for name in NAMES:
+            if name in self.record.processes:
+                self.thaw(name)
+        self._servers.up()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self._servers.kill(name)
+
+    def stop(self, name: str) -> None:
+        """Ask it to end."""
+        self._servers.stop(name)
+
+    def restart(self, name: str) -> None:
+        """Start it again with port and data; returns when it is ready."""
+        self._servers.restart(name)
+
+    def freeze(self, name: str) -> None:
+        """It accepts connections and answers nothing, until `thaw`."""
+        self._servers.freeze(name)
+
+    def thaw(self, name: str) -> None:
+        """Let it go on."""
+        self._servers.thaw(name)
+
+    def why_not(self) -> dict[str, str]:
+        """Server → why it is not ready, empty if it is."""
+        return self._servers.why_not()
+
+    def processes(self, name: str) -> int:
+        """How many processes one server has."""
+        return len(family(self.record.processes[name]))
+
+
+def named_folder() -> Path | None:
+    """The folder of servers that somebody else started, if one was named."""
+    named = os.environ.get(STATE_VARIABLE)
+    return Path(named).resolve() if named else None
