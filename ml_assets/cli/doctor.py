@@ -27,7 +27,7 @@ def command() -> None:
         ("ledger", _ledger),
         ("tracker", _tracker),
         ("dagster storage", _dagster),
-        ("processes", _processes),
+        *_workers(project),
     ]
     ill = 0
     for name, check in checks:
@@ -40,6 +40,15 @@ def command() -> None:
         say(f"{ill} of {len(checks)} parts need help; each line says what is wrong.")
         raise SystemExit(1)
     say("All parts are well.")
+
+
+def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
+    """Where trainings run: the processes of this machine, or a cluster."""
+    if project.settings.launcher == "local":
+        return [("processes", _processes)]
+    from resources.launcher.kubernetes.doctor import cluster_checks
+
+    return [(name, lambda _, check=check: check()) for name, check in cluster_checks(project.settings)]
 
 
 class NotWell(Exception):

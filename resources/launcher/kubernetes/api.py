@@ -73,8 +73,14 @@ class Cluster:
         }
 
     def create(self, kind: Kind, body: Document) -> Document:
-        """Raises `AlreadyThere`."""
-        return self._call(self._verb("create", kind), self.namespace, body)
+        """Raises `AlreadyThere`; `ClusterRefused` where the namespace does not exist."""
+        try:
+            return self._call(self._verb("create", kind), self.namespace, body)
+        except _Absent as error:
+            raise ClusterRefused(
+                f"nothing can be made in namespace {self.namespace} of {self.where} ({error}): create it "
+                "(deployment/kubernetes), or correct ML_ASSETS_KUBERNETES_NAMESPACE"
+            ) from error
 
     def get(self, kind: Kind, name: str) -> Document | None:
         """None where there is none."""

@@ -1,0 +1,118 @@
+"""Is the cluster ready for trainings, and if not, what helps? Used by `ml-assets doctor`.
+
+A check answers with a sentence, or raises one of `resources.launcher.errors` whose message has the remedy.
+"""
+
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+from resources.launcher.errors import BadConfiguration, ClusterRefused, PodNotStarted
+from resources.launcher.job import TrainingJob
+from resources.launcher.kubernetes.api import Cluster
+from resources.launcher.kubernetes.judge import Pod, why_not_started
+from resources.launcher.kubernetes.manifest import job_manifest
+from resources.launcher.profile import ResourceProfile
+from resources.settings import Settings
+
+PATIENCE_SECONDS = 5.0
+NEEDED = (
+    *(("batch", "jobs", "", verb) for verb in ("create", "get", "list", "delete")),
+    *(("", "pods", "", verb) for verb in ("create", "get", "list", "delete")),
+    ("", "pods", "log", "get"),
+    *(("", "services", "", verb) for verb in ("create", "list", "delete")),
+    *(("coordination.k8s.io", "leases", "", verb) for verb in ("create", "get", "list", "update", "delete")),
+    ("", "events", "", "list"),
+)
+"""Permissions of a launcher in its namespace: group, resource, subresource, verb."""
+_TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)
+_TRIAL_SECONDS = 45.0
+
+
+def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
+    """Name and check of each part, in the order in which they make sense."""
+
+    def connect() -> Cluster:
+        of = settings.kubernetes
+        return Cluster(of.namespace, of.context, PATIENCE_SECONDS)
+
+    return [
+        ("cluster", lambda: _answers(connect())),
+        ("cluster rights", lambda: _rights(connect())),
+        ("cluster pods", lambda: _trial(connect(), settings)),
+    ]
+
+
+def _answers(cluster: Cluster) -> str:
+    return f"Kubernetes {cluster.version()} at {cluster.where}, namespace {cluster.namespace}"
+
+
+def _rights(cluster: Cluster) -> str:
+    lacking = [
+        f"{verb} {resource}{'/' * bool(sub)}{sub}"
+        for group, resource, sub, verb in NEEDED
+        if not cluster.may(verb, group, resource, sub)
+    ]
+    if lacking:
+        raise ClusterRefused(
+            f"in namespace {cluster.namespace} we may not {', '.join(lacking)}: bind the launcher's role "
+            "(deployment/kubernetes) to this account"
+        )
+    return f"all {len(NEEDED)} permissions a launcher needs in {cluster.namespace}"
+
+
+def _trial(cluster: Cluster, settings: Settings) -> str:
+    """A pod as trainings have them, that only asks its program for the version: image, Secret, mounts, policy."""
+    of = settings.kubernetes
+    if of.image is None:
+        raise BadConfiguration("set ML_ASSETS_KUBERNETES_IMAGE to the image of the workers")
+    name = f"doctor-{uuid4().hex[:8]}"
+    spec = job_manifest(_JOB, 1, _TRIAL, of, folder="", snapshot="", s3_endpoint_url=None)["spec"]
+    pod_spec = spec["template"]["spec"]
+    pod_spec["containers"][0]["command"] = [of.command[0], "--version"]
+    began = time.monotonic()
+    cluster.create("pod", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod_spec})
+    try:
+        pod = _ended(cluster, name, of.image)
+    finally:
+        cluster.delete("pod", name, grace_seconds=0)
+    if pod.exit_code:
+        raise PodNotStarted(
+            f"{of.command[0]} --version ended with {pod.exit_code} in image {of.image}: {pod.message.strip()}. "
+            "Correct ML_ASSETS_KUBERNETES_COMMAND or the image"
+        )
+    return (
+        f"{of.image} ran on {pod.node} after {time.monotonic() - began:.1f} s, with Secret {of.s3_secret}: "
+        f"{pod.message.strip() or of.command[0]}"
+    )
+
+
+def _ended(cluster: Cluster, name: str, image: str) -> Pod:
+    began = time.monotonic()
+    while True:
+        document = cluster.get("pod", name)
+        if document is None:
+            raise PodNotStarted(f"pod {name} was deleted by somebody else: run the doctor again")
+        pod = Pod.of(document)
+        if pod.has_ended:
+            return pod
+        if (error := why_not_started([pod], _TRIAL, image, cluster.now(), PATIENCE_SECONDS)) is not None:
+            raise error
+        if time.monotonic() - began > _TRIAL_SECONDS:
+            raise PodNotStarted(
+                f"pod {name} has not ended after {_TRIAL_SECONDS:g} s on {pod.node or 'no node'}"
+            )
+        time.sleep(0.3)
+
+
+_JOB = TrainingJob(
+    model="doctor",
+    partition="",
+    model_function="",
+    objective="binary",
+    hyperparameters={},
+    snapshot="",
+    snapshot_digest="",
+    code_version="",
+    seed=0,
+)
