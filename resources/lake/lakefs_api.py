@@ -20,7 +20,6 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from resources.lake.errors import (
-    BranchProtected,
     LakeBusy,
     LakeError,
     LakeRefused,
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 
 class Refusal(LakeError):
-    """An answer of 400, 404, 409 or 412 that only the caller can put into words."""
+    """An answer that only the caller can put into words: it knows which branch or path was meant."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"lakeFS answered {status}: {message}")
@@ -51,6 +50,11 @@ class Refusal(LakeError):
     def changes_nothing(self) -> bool:
         """There was nothing to commit or to merge."""
         return self.status == 400 and "no changes" in self.message
+
+    @property
+    def protects(self) -> bool:
+        """The branch takes merges only."""
+        return self.status == 403 and ("protected branch" in self.message or "default branch" in self.message)
 
 
 class LakeFSApi:
@@ -94,7 +98,7 @@ class LakeFSApi:
         """One operation by the client's own names, on this repository: its answer as the client's models.
 
         Raises `Refusal` where the caller has to say what it means; `LakeBusy` and `LakeUnavailable` when
-        patience has ended; `LakeRefused`, `RepositoryMissing`, `BranchProtected`.
+        patience has ended; `LakeRefused`, `RepositoryMissing`.
         """
         return self.patiently(lambda: self.ask_once(section, operation, *arguments, **options))
 
@@ -155,11 +159,8 @@ class LakeFSApi:
                 f"{where} failed ({status}: {message}). It may be starting, or its database or its storage "
                 "may be away or full: see its log, then repeat."
             )
-        if status == 403 and ("protected branch" in message or "default branch" in message):
-            return BranchProtected(
-                f"{message}: it takes merges only. Write to a branch made from it, then merge."
-            )
-        if status in (401, 403):
+        refusal = Refusal(status, message)
+        if status in (401, 403) and not refusal.protects:
             return LakeRefused(
                 f"{where} refuses ({status}: {message}). Set ML_ASSETS_LAKE_ACCESS_KEY_ID and "
                 f"ML_ASSETS_LAKE_SECRET_ACCESS_KEY to keys that may use the repository {self.repository!r}."
@@ -169,7 +170,7 @@ class LakeFSApi:
                 f"{where} has no repository {self.repository!r}. ml-assets lake init makes it; "
                 "ML_ASSETS_ENVIRONMENT chooses another."
             )
-        return Refusal(status, message)
+        return refusal
 
     def _call(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
         from urllib3.exceptions import HTTPError
@@ -200,6 +201,12 @@ class LakeFSApi:
 
     def _module(self, name: str) -> Any:
         return importlib.import_module(f"{self._library}.{name}")
+
+
+def texts(model: Any, field: str) -> dict[str, str]:
+    """A field of texts by name of one of the client's values; empty where the server left it out."""
+    value: Any = getattr(model, field, None) or {}
+    return dict(value.to_dict() if hasattr(value, "to_dict") else value)
 
 
 def _message(body: bytes | str | None) -> str:

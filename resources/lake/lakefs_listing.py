@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resources.lake.lakefs_api import LakeFSApi
+from resources.lake.lakefs_api import LakeFSApi, texts
 from resources.lake.names import SERVERS_OWN
 
 DIGEST = "sha256"
@@ -113,7 +113,7 @@ class Listing:
 
 
 def _entry(stats: Any) -> Entry:
-    sha256 = dict(getattr(stats, "metadata", None) or {}).get(DIGEST, "")
+    sha256 = texts(stats, "metadata").get(DIGEST, "")
     return Entry(
         path=str(stats.path),
         size=int(stats.size_bytes),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resources.lake.cache import ContentCache
-from resources.lake.errors import BranchProtected, LakeError, RepositoryMissing
+from resources.lake.errors import LakeError, RepositoryMissing
 from resources.lake.lakefs_api import LakeFSApi, Refusal
 from resources.lake.lakefs_content import Content
 from resources.lake.lakefs_gate import ACTION, NAME, PATH
@@ -103,7 +103,7 @@ def install_gate(api: LakeFSApi, cache: Path) -> bool:
         creation = api.model("CommitCreation", message=message, metadata=metadata)
         theirs = str(api.ask("commits_api", "commit", branch, creation).id)
         merge = api.model("Merge", message=message, metadata=metadata)
-        merged = str(api.ask("refs_api", "merge_into_branch", theirs, MAIN, merge).reference)
+        merged = str(api.ask("refs_api", "merge_into_branch", theirs, MAIN, merge=merge).reference)
     finally:
         api.ask("branches_api", "delete_branch", branch)
     _wait_until_run(api, merged)
@@ -125,8 +125,10 @@ def _wait_until_refused(api: LakeFSApi) -> None:
         try:
             # Protection is looked at first; without it, removing what is not there leaves no trace on main.
             api.ask("objects_api", "delete_object", MAIN, f"not-there-{uuid.uuid4().hex}")
-        except BranchProtected:
-            return
+        except Refusal as refusal:
+            if refusal.protects:
+                return
+            raise
         time.sleep(0.2)
     raise LakeError(
         f"main of {api.repository!r} still takes writes {_PROTECTION_PATIENCE:g} s after it was protected. Look at "

@@ -18,6 +18,7 @@ from resources.lake import (
     ObjectNotFound,
     VersionedStore,
 )
+from resources.lake.threads import side_by_side
 
 FLIGHTS = "datasets/flights/date=2013-01-01/part-0.parquet"
 WEATHER = "datasets/weather/date=2013-01-01/part-0.parquet"
@@ -26,8 +27,7 @@ WEATHER = "datasets/weather/date=2013-01-01/part-0.parquet"
 def publish(store: VersionedStore, branch: str, contents: Mapping[str, bytes]) -> str:
     """Write and commit `contents` on a branch made from main; return the commit id."""
     store.create_branch(branch, "main")
-    for path, content in contents.items():
-        store.put(branch, path, content)
+    side_by_side(lambda item: store.put(branch, *item), contents.items())
     return store.commit(branch, f"write {branch}", {})
 
 
@@ -93,8 +93,10 @@ class VersionedStoreContract:
         publish(store, "audit", written)
         assert contents(store, "audit") == written
 
-    @pytest.mark.parametrize("path", ["", "/datasets/x"])
-    def test_a_path_that_is_not_relative_is_refused(self, store: VersionedStore, path: str) -> None:
+    @pytest.mark.parametrize("path", ["", "/datasets/x", "_lakefs_actions/audit.yaml"])
+    def test_a_path_that_is_not_relative_or_the_servers_own_is_refused(
+        self, store: VersionedStore, path: str
+    ) -> None:
         store.create_branch("audit", "main")
         with pytest.raises(NameRefused):
             store.put("audit", path, b"1")
@@ -120,6 +122,19 @@ class VersionedStoreContract:
         ]
         assert store.list("audit", "c") == []
         assert store.list("audit", "a/2014") == []
+
+    def test_more_objects_than_a_server_lists_at_once(self, store: VersionedStore) -> None:
+        written = {f"{table}/{number:04}": b"%d" % number for table in "ab" for number in range(1_100)}
+        head = publish(store, "audit", written)
+        for ref in ("audit", head):
+            assert [entry.path for entry in store.list(ref)] == sorted(written)
+            assert len(store.list(ref, "b/")) == 1_100
+        # By branch: nothing can be remembered of the listings above.
+        some = [path for path in written if path.endswith("7")]
+        fetched = {path: file.read_bytes() for path, file in store.fetch("audit", some).items()}
+        assert fetched == {path: written[path] for path in some}
+        with pytest.raises(ObjectNotFound, match="a/2000"):
+            store.fetch("audit", [*some, "a/2000"])
 
     # What is uncommitted
 
@@ -203,6 +218,11 @@ class VersionedStoreContract:
         assert [commit.id for commit in store.log("main")] == [second, first, root]
         assert [commit.id for commit in store.log("main", limit=2)] == [second, first]
         assert [commit.message for commit in store.log(second, limit=1)] == ["merge two"]
+
+    def test_a_commit_has_a_page_or_none(self, store: VersionedStore) -> None:
+        head = store.resolve("main")
+        page = store.commit_url(head)
+        assert page is None or (page.startswith("http") and head in page)
 
     # Merges
 

@@ -1,0 +1,177 @@
+"""Reading a lakeFS repository: refs, history, objects.
+
+Belongs here: the half of the protocol that changes nothing. Does not: the other half (`lakefs.py`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from resources.lake.cache import ContentCache
+from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound
+from resources.lake.lakefs_api import LakeFSApi, Refusal, texts
+from resources.lake.lakefs_content import PRESIGN_FROM, Content
+from resources.lake.lakefs_listing import PAGE, Listing
+from resources.lake.store import Commit, ObjectStat
+
+_NAMED = 5
+"""Paths an error message spells out."""
+
+
+class LakeFSReader:
+    """One repository of a lakeFS server, for any number of threads and processes."""
+
+    def __init__(self, api: LakeFSApi, cache: Path, *, presign_from: int | None = PRESIGN_FROM) -> None:
+        """Use `cache` for local copies, which all repositories and processes may share. Asks nothing yet.
+
+        Content of `presign_from` bytes and more goes straight to the server's storage where that can presign;
+        None sends everything through the server.
+        """
+        self.api = api
+        self.listing = Listing(api)
+        self.content = Content(api, ContentCache(cache), presign_from=presign_from)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.api.url!r}, {self.api.repository!r})"
+
+    def resolve(self, ref: str) -> str:
+        """Commit id of a branch's head, a tag, or a full commit id. `RefNotFound` otherwise."""
+        for section, operation, field in (
+            ("branches_api", "get_branch", "commit_id"),
+            ("tags_api", "get_tag", "commit_id"),
+            ("commits_api", "get_commit", "id"),
+        ):
+            found = self.find(section, operation, ref)
+            # lakeFS also takes the beginning of a commit's id, and expressions such as main~1.
+            if found is not None and (operation != "get_commit" or found.id == ref):
+                return str(getattr(found, field))
+        raise RefNotFound(
+            f"No branch, tag or commit {ref!r}. branches() and tags() list the names; commit ids are 64 hex "
+            "digits."
+        )
+
+    def branches(self, prefix: str = "") -> dict[str, str]:
+        """Branch name → commit id, sorted by name."""
+        return self._names("branches_api", "list_branches", prefix)
+
+    def tags(self) -> dict[str, str]:
+        """Tag name → commit id, sorted by name."""
+        return self._names("tags_api", "list_tags", "")
+
+    def list(self, ref: str, prefix: str = "") -> list[ObjectStat]:
+        """Objects whose path starts with `prefix`, sorted by path."""
+        try:
+            entries = {entry.path: entry for entry in self.listing.entries(ref, prefix)}
+            digests = self.content.digests(ref, entries)
+        except Refusal as refusal:
+            self._not_found(ref, refusal)
+        return [ObjectStat(path, digests[path], entry.size) for path, entry in entries.items()]
+
+    def stat(self, ref: str, path: str) -> ObjectStat:
+        """One object, or `ObjectNotFound`."""
+        try:
+            entries = self.listing.find(ref, [path])
+            digests = self.content.digests(ref, entries)
+        except Refusal as refusal:
+            self._not_found(ref, refusal)
+        self._require(ref, entries, [path])
+        return ObjectStat(path, digests[path], entries[path].size)
+
+    def fetch(self, ref: str, paths: Sequence[str]) -> dict[str, Path]:
+        """Read-only files of the local cache, fetched from the server where they are not there yet."""
+        if not paths:
+            return {}
+        try:
+            entries = self.listing.find(ref, paths)
+            self._require(ref, entries, paths)
+            return self.content.files(ref, {path: entries[path] for path in paths})
+        except Refusal as refusal:
+            self._not_found(ref, refusal)
+
+    def log(self, ref: str, limit: int = 100) -> Iterator[Commit]:
+        """Commits from `ref` backwards along first parents, newest first."""
+        after = ""
+        while limit > 0:
+            try:
+                amount = min(limit, PAGE)
+                page = self.api.ask(
+                    "refs_api", "log_commits", ref, after=after, amount=amount, first_parent=True
+                )
+            except Refusal as refusal:
+                self._not_found(ref, refusal)
+            for found in page.results:
+                yield _commit(found)
+            limit -= len(page.results)
+            if not page.pagination.has_more:
+                return
+            after = page.results[-1].id
+
+    def read_commit(self, commit_id: str) -> Commit:
+        """One commit by its full id. `RefNotFound` otherwise."""
+        found = self.find("commits_api", "get_commit", commit_id)
+        if found is None or found.id != commit_id:
+            raise RefNotFound(
+                f'No commit {commit_id!r} in {self.api.repository}. Ids are 64 hex digits; see log("main").'
+            )
+        return _commit(found)
+
+    def commit_url(self, commit_id: str) -> str:
+        """The commit on lakeFS's own pages."""
+        return f"{self.api.url}/repositories/{self.api.repository}/commits/{commit_id}"
+
+    # What both halves share
+
+    def find(self, section: str, operation: str, name: str) -> Any:
+        """What has this name, None if nothing has."""
+        try:
+            return self.api.ask(section, operation, name)
+        except Refusal as refusal:
+            # 400: the name is none that lakeFS takes.
+            if refusal.status in (400, 404):
+                return None
+            raise
+
+    def head(self, branch: str) -> str:
+        found = self.find("branches_api", "get_branch", branch)
+        if found is None:
+            raise RefNotFound(f"No branch {branch!r}. branches() lists them; create_branch makes one.")
+        return str(found.commit_id)
+
+    def _names(self, section: str, operation: str, prefix: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        after = ""
+        while True:
+            page = self.api.ask(section, operation, prefix=prefix, after=after, amount=PAGE)
+            found |= {str(ref.id): str(ref.commit_id) for ref in page.results}
+            if not page.pagination.has_more:
+                return found
+            after = page.results[-1].id
+
+    def _require(self, ref: str, found: Mapping[str, object], paths: Sequence[str]) -> None:
+        missing = sorted(set(paths) - found.keys())
+        if missing:
+            raise ObjectNotFound(
+                f"Not at {ref!r}: {some(missing)}. list({ref!r}, prefix) shows what is there."
+            )
+
+    def _not_found(self, ref: str, refusal: Refusal) -> NoReturn:
+        """Say what is missing where the server said 404 (or 400, of a name it cannot take)."""
+        if refusal.status in (400, 404):
+            self.resolve(ref)
+        raise LakeError(f"{ref!r} in {self.api.repository}: {refusal}") from refusal
+
+
+def _commit(found: Any) -> Commit:
+    return Commit(
+        id=str(found.id),
+        parents=tuple(str(parent) for parent in found.parents),
+        message=str(found.message),
+        metadata=texts(found, "metadata"),
+        created_at=datetime.fromtimestamp(found.creation_date, UTC),
+    )
+
+
+def some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(paths[:_NAMED]) + more
