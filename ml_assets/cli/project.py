@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Component = TypeVar("Component", bound="SpecComponent")
 
+_EVENT_BATCH = "400"
+"""Materializations of many partitions are stored by so many at once; Dagster's default is one by one."""
+
 
 @dataclass(frozen=True)
 class Project:
@@ -89,6 +92,7 @@ def prepare_home(settings: Settings) -> None:
     settings.dagster_home.mkdir(parents=True, exist_ok=True)
     write_dagster_settings(settings)
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
+    os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", _EVENT_BATCH)
 
 
 def say(text: str = "") -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import OUT_OF_REACH
+from ml_assets.components.many_events import log_materializations
 from ml_assets.components.pages import name_some, profile_table, run_url, table_of
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
@@ -53,11 +54,13 @@ def publish_and_report(
     run = RunFacts(run_id=run_id, url=run_url(platform.settings.ui_url, run_id))
     out_of_reach: set[str] = set()
     result = publish(platform.lake, platform.ledger, spec, _noting(incoming, out_of_reach), run)
+    materializations: list[dg.AssetMaterialization] = []
     for key, partition in result.merged.items():
         facts = _facts(key, partition, result.commit_id)
         if key == max(result.merged):  # the page shows the newest event: one profile a run is enough
             facts |= _statistics(TableReader(platform.lake, result.commit_id).manifest(spec.table, key))
-        context.log_event(_materialization(context.asset_key, spec, key, partition, facts))
+        materializations.append(_materialization(context.asset_key, spec, key, partition, facts))
+    log_materializations(context, materializations)
     verdicts = {
         **{key: good.verdict for key, good in result.merged.items()},
         **{key: bad.verdict for key, bad in result.rejected.items()},

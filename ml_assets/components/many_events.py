@@ -1,0 +1,24 @@
+"""Telling Dagster of many partitions in one write.
+
+An event at a time costs 15 ms on SQLite and 50 on PostgreSQL, where each opens a connection and commits several
+times: half a minute for a year. Dagster's storages can take a batch, but its contexts have no method for
+it, so this one module uses what `context.log_event` is made of. Not here: what the events say (`publishing`).
+"""
+
+import uuid
+from collections.abc import Sequence
+
+import dagster as dg
+from dagster._core.events import DagsterEventBatchMetadata
+
+
+def log_materializations(
+    context: dg.AssetExecutionContext, materializations: Sequence[dg.AssetMaterialization]
+) -> None:
+    """`context.log_event` for each, in order, stored in batches of `DAGSTER_EVENT_BATCH_SIZE` if that is set."""
+    step = context.get_step_execution_context()
+    batch, last = uuid.uuid4().hex, len(materializations) - 1
+    context.op_execution_context._events += [
+        dg.DagsterEvent.asset_materialization(step, one, DagsterEventBatchMetadata(batch, number == last))
+        for number, one in enumerate(materializations)
+    ]
