@@ -1,69 +1,61 @@
 """One repository of the real lakeFS, as the tests make it, look at it and open it.
 
-Opening goes through the same settings as the platform's own; what tests do by hand goes through the client.
+What tests do by hand, past our store, goes through the client library.
 """
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from ml_assets_tests.servers.running import RunningServers
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import LakeFSApi
 from resources.lake.lakefs_content import PRESIGN_FROM
 from resources.lake.lakefs_setup import create_repository, protect, set_up
-from resources.settings import Settings
 
-
-class Servers(Protocol):
-    """What these tests use of the fixture `servers`."""
-
-    def settings(self, home: Path) -> Settings: ...
-
-    def kill(self, name: str) -> None: ...
-
-    def restart(self, name: str) -> None: ...
-
-    def freeze(self, name: str) -> None: ...
-
-    def thaw(self, name: str) -> None: ...
+STORAGE = "s3://lake/repositories"
+LIBRARY = os.environ.get("LAKEFS_LIBRARY", "lakefs_client")
+"""The client library the tests run with."""
 
 
 @dataclass(frozen=True)
 class Repository:
     """A repository of the server, existing or not."""
 
-    servers: Servers
+    servers: RunningServers
     name: str
     cache: Path
 
-    @property
-    def settings(self) -> Settings:
-        return self.servers.settings(self.cache.parent / "home")
-
-    def api(self, *, key: str | None = None, timeout: float = 60.0, patience: float = 30.0) -> LakeFSApi:
-        """Calls on it; `key` instead of the right secret."""
-        of = self.settings
-        assert of.lake_url
-        assert of.lake_access_key_id
-        assert of.lake_secret_access_key
+    def api(
+        self,
+        *,
+        secret: str | None = None,
+        timeout: float = 60.0,
+        patience: float = 30.0,
+        library: str = LIBRARY,
+    ) -> LakeFSApi:
+        """Calls on it; `secret` instead of the right one."""
+        record = self.servers.record
         return LakeFSApi(
-            of.lake_url,
+            record.url("lakefs"),
             self.name,
-            of.lake_access_key_id.get_secret_value(),
-            key or of.lake_secret_access_key.get_secret_value(),
+            record.lakefs_key,
+            secret or record.lakefs_secret,
             timeout=timeout,
             patience=patience,
+            library=library,
         )
 
     def make(self) -> "Repository":
         """Create it with a protected main, and without a gate: the contract of every lake knows no audits."""
-        create_repository(self.api(), self.settings.lake_storage)
+        create_repository(self.api(), STORAGE)
         protect(self.api())
         return self
 
     def make_ready(self) -> "Repository":
         """Create it as `ml-assets lake init` does."""
-        set_up(self.api(), self.settings.lake_storage, self.cache)
+        set_up(self.api(), STORAGE, self.cache)
         return self
 
     def store(
@@ -73,6 +65,10 @@ class Repository:
         return LakeFSStore(
             self.api(timeout=timeout, patience=patience), self.cache, presign_from=presign_from
         )
+
+    def elsewhere(self, name: str) -> "Repository":
+        """The same repository as another machine sees it: with an empty cache."""
+        return replace(self, cache=self.cache.with_name(name))
 
     def merge_by_hand(self, source: str, metadata: dict[str, str]) -> Any:
         """What anybody can ask the server for, past our store."""

@@ -1,0 +1,171 @@
+"""`ml-assets lake init` makes a repository ready, and its gate holds for everybody who asks the server."""
+
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.resources.lake.contract import FLIGHTS, contents, publish
+from ml_assets_tests.servers.lake.repositories import STORAGE, Repository
+from resources.lake import GateMissing, GateRefused, LakeError, LakeRefused, RepositoryMissing
+from resources.lake.lakefs_api import Refusal
+from resources.lake.lakefs_content import Content
+from resources.lake.lakefs_gate import PATH
+from resources.lake.lakefs_setup import Readiness, create_repository, gate_stands, protect, set_up
+
+PASSED = {"audit": "passed"}
+
+
+def hand_written(repository: Repository, branch: str, content: bytes | None) -> None:
+    """Change the gate on a branch, as anybody may through the server's API."""
+    api = repository.api()
+    if content is None:
+        api.ask("objects_api", "delete_object", branch, PATH)
+    else:
+        store = repository.store()
+        Content(api, store.content.cache).upload(branch, PATH, content)
+    api.ask("commits_api", "commit", branch, api.model("CommitCreation", message="by hand"))
+
+
+def test_init_makes_protects_and_gates_once(repository: Repository) -> None:
+    assert set_up(repository.api(), STORAGE, repository.cache) == Readiness(True, True, True)
+    head = repository.store().resolve("main")
+    assert set_up(repository.api(), STORAGE, repository.cache) == Readiness(False, False, False)
+    store = repository.store()
+    assert store.resolve("main") == head
+    # What belongs to the server is not a table's, and nothing else was left.
+    assert store.list("main") == []
+    assert list(store.branches()) == ["main"]
+    assert gate_stands(repository.api(), repository.cache)
+
+
+def test_a_write_to_main_is_refused_as_soon_as_protection_returns(repository: Repository) -> None:
+    api = repository.api()
+    create_repository(api, STORAGE)
+    content = Content(api, repository.store().content.cache)
+    # After a write the server has remembered that main is not protected: that memory has to end first.
+    content.upload("main", "early", b"1")
+    api.ask("commits_api", "commit", "main", api.model("CommitCreation", message="early"))
+    assert protect(api)
+    with pytest.raises(Refusal, match="protected branch"):
+        content.upload("main", "late", b"1")
+    assert contents(repository.store(), "main") == {"early": b"1"}
+
+
+def test_a_repository_without_a_place_for_its_blocks_is_refused(repository: Repository) -> None:
+    with pytest.raises(LakeError, match="ML_ASSETS_LAKE_STORAGE"):
+        create_repository(repository.api(), None)
+    with pytest.raises(LakeError, match="ML_ASSETS_LAKE_STORAGE"):
+        create_repository(repository.api(), "s3://no-such-bucket/here")
+
+
+def test_a_merge_by_hand_needs_a_passed_audit(repository: Repository) -> None:
+    store = repository.make_ready().store()
+    publish(store, "audit", {FLIGHTS: b"1"})
+    head = store.resolve("main")
+    for metadata in (
+        {},
+        {"audit": "rejected"},
+        {"audit": "accepted"},
+        {"audit": "accepted", "accepted_by": "ada", "reason": ""},
+    ):
+        with pytest.raises(Refusal, match=r"(?s)412.*audit=passed") as raised:
+            repository.merge_by_hand("audit", metadata)
+        assert raised.value.status == 412
+    assert store.resolve("main") == head
+    repository.merge_by_hand("audit", PASSED)
+    assert contents(store, "main") == {FLIGHTS: b"1"}
+
+
+def test_the_audit_of_the_source_does_not_stand_for_the_merge(repository: Repository) -> None:
+    store = repository.make_ready().store()
+    store.create_branch("audit", "main")
+    store.put("audit", FLIGHTS, b"1")
+    store.commit("audit", "write", PASSED)
+    with pytest.raises(GateRefused, match="audit=passed"):
+        store.merge("audit", "main", "publish", {})
+    store.merge("audit", "main", "publish", PASSED)
+    assert contents(store, "main") == {FLIGHTS: b"1"}
+
+
+def test_a_person_may_accept_with_name_and_reason(repository: Repository) -> None:
+    store = repository.make_ready().store()
+    publish(store, "audit", {FLIGHTS: b"1"})
+    store.merge("audit", "main", "accept", {"audit": "accepted", "accepted_by": "ada", "reason": "a holiday"})
+    assert contents(store, "main") == {FLIGHTS: b"1"}
+
+
+@pytest.mark.parametrize(
+    "gate", [None, b"name: audit gate\non:\n  pre-merge:\n    branches: [other]\nhooks: []\n"]
+)
+def test_our_publisher_does_not_use_the_hole_in_the_servers_gate(
+    repository: Repository, gate: bytes | None
+) -> None:
+    store = repository.make_ready().store()
+    head = store.resolve("main")
+    store.create_branch("audit", "main")
+    store.put("audit", FLIGHTS, b"1")
+    hand_written(repository, "audit", gate)
+    with pytest.raises(GateMissing, match="Branch again"):
+        store.merge("audit", "main", "publish", PASSED)
+    assert store.resolve("main") == head
+    if gate is None:
+        # The hole itself: without the check, the server lets it pass without any audit.
+        repository.merge_by_hand("audit", {})
+        assert store.resolve("main") != head
+        assert not gate_stands(repository.api(), repository.cache)
+
+
+def test_a_branch_from_before_the_gate_is_not_merged_past_it(repository: Repository) -> None:
+    store = repository.make().store()
+    publish(store, "audit", {FLIGHTS: b"1"})
+    repository.make_ready()
+    with pytest.raises(GateMissing):
+        store.merge("audit", "main", "publish", PASSED)
+    assert store.list("main") == []
+
+
+def test_init_renews_an_older_gate(repository: Repository) -> None:
+    store = repository.make_ready().store()
+    store.create_branch("older", "main")
+    hand_written(
+        repository, "older", b"name: audit gate\non:\n  pre-merge:\n    branches: [main]\nhooks: []\n"
+    )
+    repository.merge_by_hand("older", PASSED)
+    assert not gate_stands(repository.api(), repository.cache)
+    assert set_up(repository.api(), STORAGE, repository.cache) == Readiness(False, False, True)
+    assert gate_stands(repository.api(), repository.cache)
+    publish(store, "audit", {FLIGHTS: b"1"})
+    with pytest.raises(Refusal, match="audit=passed"):
+        repository.merge_by_hand("audit", {})
+
+
+def test_a_missing_repository_names_init(repository: Repository, tmp_path: Path) -> None:
+    store = repository.store()
+    for ask in (
+        lambda: store.resolve("main"),
+        lambda: store.list("main"),
+        lambda: store.branches(),
+        lambda: store.create_branch("audit", "main"),
+        lambda: store.put("audit", FLIGHTS, b"1"),
+        lambda: store.commit("audit", "write", {}),
+        lambda: store.merge("audit", "main", "publish", {}),
+        lambda: store.fetch("main", [FLIGHTS]),
+        lambda: store.keep("keep-1", "main"),
+        lambda: store.release("keep-1"),
+        lambda: list(store.log("main")),
+    ):
+        with pytest.raises(RepositoryMissing, match="ml-assets lake init"):
+            ask()
+
+
+def test_wrong_credentials_name_the_settings(repository: Repository) -> None:
+    repository.make()
+    api = repository.api(secret="wrong" * 8)
+    for ask in (
+        lambda: api.ask("branches_api", "get_branch", "main"),
+        lambda: Content(api, repository.store().content.cache).upload("main", FLIGHTS, b"1"),
+        lambda: set_up(api, STORAGE, repository.cache),
+    ):
+        with pytest.raises(LakeRefused, match="ML_ASSETS_LAKE_SECRET_ACCESS_KEY") as raised:
+            ask()
+        assert "wrongwrong" not in str(raised.value)
