@@ -2,13 +2,15 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-chaos test-browser test-pythons bench lint format lock clean distclean
+.PHONY: help setup demo ui test test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status bench lint format lock clean distclean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Test processes; the training tests start two worker processes each on top.
 JOBS ?= 2
 ARGS ?=
+# Everything of the servers: addresses and credentials (servers.env), data, logs.
+STATE ?= build/servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +35,19 @@ test-browser: setup ## clicks in a real Chromium; screenshots in build/screensho
 
 test-pythons: setup ## install and test on every supported Python found here
 	@deployment/test-pythons.sh
+
+test-servers: setup ## every test on real lakeFS, S3, PostgreSQL, MLflow; needs Go, apt, root for packages
+	@VENV=$(VENV) deployment/test-servers.sh $(ARGS)
+
+servers-up: setup ## those four on loopback, built first where needed; data and addresses in STATE
+	@deployment/install-system-packages.sh deployment/system-packages-servers.txt
+	@$(BIN)/python -m deployment.local servers --state $(STATE) up
+
+servers-status: setup ## address, version and health of each
+	@$(BIN)/python -m deployment.local servers --state $(STATE) status
+
+servers-down: setup ## end them, remove their data, check that nothing is left
+	@$(BIN)/python -m deployment.local servers --state $(STATE) down
 
 bench: setup ## every script of benchmarks/; fails where a bar falls short (ARGS=--quick)
 	$(BIN)/python -m benchmarks.run $(ARGS)

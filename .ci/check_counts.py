@@ -4,36 +4,47 @@ A group is a folder of `ml_assets_tests` (`.` for files directly in it). Fails w
 where a group has fewer tests than `expected_counts.toml` says: tests that stop being collected look like
 success otherwise. More tests than expected is fine; raise the numbers when adding some, by hand or with
 `check_counts.py TESTS.xml expected_counts.toml --raise`.
+
+What `make test` runs is in the table `at_least`. Tests that need servers or a cluster run by themselves, have the
+table of their folder (`--table servers`), and each of its folders is a group (`.` for files directly in it).
 """
 
+import argparse
 import collections
-import sys
 import tomllib
 import xml.etree.ElementTree
 from pathlib import Path
 
+EVERYDAY = "at_least"
+"""Table of what `make test` runs."""
 
-def group_of(classname: str) -> str:
-    """`ml_assets_tests.lake.test_merge.TestX` → `lake`; `ml_assets_tests.test_graph` → `.`."""
-    folder = classname.split(".")[1]
+
+def group_of(classname: str, table: str = EVERYDAY) -> str:
+    """`ml_assets_tests.lake.test_merge.TestX` → `lake`; `ml_assets_tests.test_graph` → `.`; in the table `servers`
+    the same of what comes after `ml_assets_tests.servers`."""
+    parts = classname.split(".")
+    folder = parts[1] if table == EVERYDAY else parts[parts.index(table) + 1]
     return "." if folder.startswith("test_") else folder
 
 
-def main(junit: Path, expected: Path, *, raises: bool = False) -> int:
+def main(junit: Path, expected: Path, *, table: str = EVERYDAY, raises: bool = False) -> int:
     """Compare, after writing higher numbers to `expected` where it `raises` them; return the exit status."""
     cases = list(xml.etree.ElementTree.parse(junit).getroot().iter("testcase"))
-    found = collections.Counter(group_of(case.get("classname", "")) for case in cases)
+    found = collections.Counter(group_of(case.get("classname", ""), table) for case in cases)
     skipped = [
         f"{case.get('classname')}::{case.get('name')}" for case in cases if case.find("skipped") is not None
     ]
-    least: dict[str, int] = tomllib.loads(expected.read_text())["at_least"]
+    tables: dict[str, dict[str, int]] = tomllib.loads(expected.read_text())
+    least = tables.get(table, {})
     if raises:
         least = {
             group: max(found[group], least.get(group, 0)) for group in sorted(found.keys() | least.keys())
         }
         comments = [line for line in expected.read_text().splitlines() if line.startswith("#")]
-        numbers = [f'"{group}" = {number}' for group, number in least.items()]
-        expected.write_text("\n".join([*comments, "[at_least]", *numbers, ""]))
+        written = comments
+        for name, numbers in (tables | {table: least}).items():
+            written = [*written, f"[{name}]", *(f'"{group}" = {number}' for group, number in numbers.items())]
+        expected.write_text("\n".join([*written, ""]))
 
     problems = [f"skipped, but nothing here may be: {name}" for name in skipped]
     for group in sorted(found.keys() | least.keys()):
@@ -48,4 +59,9 @@ def main(junit: Path, expected: Path, *, raises: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]), Path(sys.argv[2]), raises="--raise" in sys.argv[3:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("junit", type=Path)
+    parser.add_argument("expected", type=Path)
+    parser.add_argument("--table", default=EVERYDAY)
+    parser.add_argument("--raise", action="store_true", dest="raises")
+    raise SystemExit(main(**vars(parser.parse_args())))

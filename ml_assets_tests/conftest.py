@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NAMED_ONLY = (Path(__file__).parent / "servers", Path(__file__).parent / "cluster")
 
 # Shared machines make single examples slow without anything being wrong. In CI the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -32,9 +33,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("chaos_seed", range(metafunc.config.getoption("--chaos-rounds")))
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without a browser the browser tests do not exist; `pytest_terminal_summary` says so."""
-    return True if CHROMIUM is None and collection_path.name == "browser" else None
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without a browser the browser tests do not exist; `pytest_terminal_summary` says so. Tests on servers and on
+    a cluster are run by naming their folders, as `make test-servers` and `make test-cluster` do."""
+    if CHROMIUM is None and collection_path.name == "browser":
+        return True
+    if collection_path in NAMED_ONLY:
+        asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+        return None if any(path.resolve().is_relative_to(collection_path) for path in asked) else True
+    return None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

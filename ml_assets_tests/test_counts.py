@@ -12,11 +12,11 @@ PASSING = "def test_one():\n    pass\n\n\ndef test_two():\n    pass\n"
 SKIPPING = "import pytest\n\n\ndef test_one():\n    pytest.skip('not today')\n"
 
 
-def _check(tmp_path: Path, tests: str, at_least: str) -> tuple[int, str]:
+def _check(tmp_path: Path, tests: str, at_least: str, *options: str, folder: str = "lake") -> tuple[int, str]:
     """Really run `tests` as a group named `lake`, then the check; its exit status and output."""
-    folder = tmp_path / "ml_assets_tests" / "lake"
-    folder.mkdir(parents=True)
-    (folder / "test_merge.py").write_text(tests)
+    place = tmp_path / "ml_assets_tests" / folder
+    place.mkdir(parents=True)
+    (place / "test_merge.py").write_text(tests)
     expected = tmp_path / "expected_counts.toml"
     expected.write_text(f"[at_least]\n{at_least}\n")
     pytest_run = [
@@ -31,7 +31,10 @@ def _check(tmp_path: Path, tests: str, at_least: str) -> tuple[int, str]:
     bare = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     subprocess.run([sys.executable, *pytest_run], cwd=tmp_path, env=bare, check=True, capture_output=True)
     done = subprocess.run(
-        [sys.executable, CHECK, tmp_path / "tests.xml", expected], capture_output=True, text=True, check=False
+        [sys.executable, CHECK, tmp_path / "tests.xml", expected, *options],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, done.stdout
 
@@ -51,3 +54,36 @@ def test_counts_are_judged(tmp_path: Path, tests: str, at_least: str, complaint:
     status, said = _check(tmp_path, tests, at_least)
     assert status == (0 if complaint is None else 1)
     assert complaint is None or complaint in said
+
+
+@pytest.mark.parametrize(
+    ("at_least", "complaint"),
+    [
+        pytest.param("[servers]\nlake = 2", None, id="whole"),
+        pytest.param("[servers]\nlake = 3", "group 'lake' ran 2 tests, expected at least 3", id="fewer"),
+        pytest.param("servers = 2", "group 'lake' is not in", id="not in its table"),
+    ],
+)
+def test_tests_on_servers_have_a_table_of_their_own(
+    tmp_path: Path, at_least: str, complaint: str | None
+) -> None:
+    table = ("--table", "servers")
+    status, said = _check(tmp_path, PASSING, at_least, *table, folder="servers/lake")
+    assert status == (0 if complaint is None else 1)
+    assert complaint is None or complaint in said
+
+
+def test_raised_numbers_leave_other_tables_alone(tmp_path: Path) -> None:
+    status, _ = _check(
+        tmp_path,
+        PASSING,
+        "flow = 7\n[servers]\nlake = 1",
+        "--table",
+        "servers",
+        "--raise",
+        folder="servers/lake",
+    )
+    assert status == 0
+    assert (
+        tmp_path / "expected_counts.toml"
+    ).read_text() == '[at_least]\n"flow" = 7\n[servers]\n"lake" = 2\n'

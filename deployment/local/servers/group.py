@@ -72,7 +72,7 @@ NAMES = tuple(BY_NAME)
 
 
 class Servers:
-    """The servers of one folder, all or those with `names`. Cheap to make; everything is read from the folder at each call."""
+    """The servers of one folder, all or those with `names`. Everything is read from the folder at each call."""
 
     def __init__(
         self, folder: Path, names: Collection[str] = NAMES, say: Callable[[str], None] | None = None

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Installs what the given lists name and this machine lacks, as root or by sudo: one Debian package a line.
+# Needs neither when everything is there. Called by .ci/run and by the targets that start servers.
+set -euo pipefail
+
+missing=()
+while read -r name; do
+  dpkg-query --show --showformat='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
+done < <(grep -hv '^#' "$@")
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+echo "Installing ${missing[*]}."
+root=()
+if [ "$(id -u)" -ne 0 ]; then root=(sudo --non-interactive); fi
+
+# Debian's PostgreSQL makes and starts a database cluster of its own upon installation; nothing here uses it.
+policy=/etc/postgresql-common/createcluster.d/no-main-cluster.conf
+if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e "$policy" ]; then
+  "${root[@]}" mkdir -p "${policy%/*}"
+  echo 'create_main_cluster = false' | "${root[@]}" tee "$policy" >/dev/null
+  trap '"${root[@]}" rm -f "$policy"' EXIT
+fi
+
+"${root[@]}" apt-get update --quiet --quiet -o Acquire::Retries=3
+"${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -o Acquire::Retries=3 --quiet --quiet --yes --no-install-recommends "${missing[@]}"
