@@ -142,8 +142,7 @@ def up(layout: Layout) -> Cluster:
     with record.changing(layout.name):
         machine.check(layout, ours=record.exists(layout.state))
         held = _prepared(layout)
-        for folder in held.made_folders:
-            folder.mkdir(parents=True, exist_ok=True)
+        node.make_mount_points()
         certificates.make(layout)
         cgroups.make(f"{layout.name}/control")
         network.make_bridge(layout)
@@ -179,14 +178,10 @@ def down(layout: Layout) -> None:
     elif network.links().get(layout.bridge) != str(layout.state):
         return
     with record.changing(layout.name):
-        made = record.load(layout.state).made_folders if record.exists(layout.state) else []
         cgroups.end(layout.name)
         cgroups.remove(layout.name)
         network.remove_bridge(layout)
-        for folder in made:
-            # Left alone where somebody else has put something there meanwhile.
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+        node.remove_mount_points()
         if layout.state.exists():
             shutil.rmtree(layout.state)
 
@@ -224,7 +219,6 @@ def _prepared(layout: Layout) -> Record:
         base_image=made.base,
         pause_image=made.pause,
         archives=made.archives,
-        made_folders=node.missing_mount_points(),
     )
     held.save()
     return held

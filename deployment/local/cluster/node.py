@@ -7,6 +7,7 @@ that all three programs use their usual places; what they mount is seen by nobod
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from deployment.local import processes
@@ -19,6 +20,7 @@ from deployment.local.processes import Process
 
 OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/log")
 """Places the three programs write to; some of them cannot be told another one."""
+MARK = ".mount-point-of-ml-assets-nodes"
 CNI_PROGRAMS = Path("/usr/lib/cni")
 SOCKET = "/run/containerd/containerd.sock"
 HEARTBEAT_SECONDS = 2
@@ -26,9 +28,28 @@ LOG_SIZE = "1Mi"
 """A pod's log is rotated at this size, so that tests meet rotation; the default is 10Mi."""
 
 
-def missing_mount_points() -> list[Path]:
-    """Folders of OWN_FOLDERS this machine lacks: they must be there to be mounted over."""
-    return [Path(folder) for folder in OWN_FOLDERS if not Path(folder).is_dir()]
+def make_mount_points() -> None:
+    """Make those of OWN_FOLDERS this machine lacks, to be mounted over.
+
+    They are marked, so that the last cluster to end removes them.
+    """
+    for folder in map(Path, OWN_FOLDERS):
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / MARK).touch()
+
+
+def remove_mount_points() -> None:
+    """Remove what `make_mount_points` made, unless somebody else has put something there or mounts over it."""
+    mounted = set[str]()
+    for process in Path("/proc").glob("[0-9]*/mountinfo"):
+        with suppress(OSError):  # ended meanwhile
+            mounted |= {line.split()[4] for line in process.read_text().splitlines()}
+    for folder in map(Path, OWN_FOLDERS):
+        ours = (folder / MARK).exists() and str(folder) not in mounted
+        if ours and [entry.name for entry in folder.iterdir()] == [MARK]:
+            (folder / MARK).unlink()
+            folder.rmdir()
 
 
 def start_machine(node: NodeLayout) -> Process:

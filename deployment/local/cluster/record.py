@@ -32,8 +32,6 @@ class Record:
     base_image: str
     pause_image: str
     archives: dict[str, Path]
-    made_folders: list[Path]
-    """Empty mount points the machine lacked."""
     processes: dict[str, Process] = field(default_factory=dict)
     forwards: dict[int, int] = field(default_factory=dict)
     """Port of the bridge address → port of loopback."""
@@ -69,7 +67,6 @@ def load(state: Path) -> Record:
         base_image=raw["base_image"],
         pause_image=raw["pause_image"],
         archives={image: Path(archive) for image, archive in raw["archives"].items()},
-        made_folders=[Path(folder) for folder in raw["made_folders"]],
         processes={name: Process(**process) for name, process in raw["processes"].items()},
         forwards={int(port): int(target) for port, target in raw["forwards"].items()},
     )
