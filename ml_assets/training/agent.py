@@ -14,10 +14,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
 
@@ -57,28 +56,20 @@ def start_importing() -> None:
     forkserver.ensure_running()
 
 
-@contextmanager
-def temporary_folder(job_folder: Path) -> Generator[Path]:
-    """For the block, all temporary files of this process and its children lie in a folder of the job's own.
+def use_temporary_folder(job_folder: Path) -> None:
+    """From now on all temporary files of this process and its children lie in a folder of the job's own, which
+    goes when this process ends.
 
     torch and multiprocessing leave some behind wherever a rank or an agent is killed: the next attempt
     removes them. The folder is in the system's place for such, since sockets need a short path.
     """
     digest = hashlib.sha256(os.fsencode(job_folder.resolve())).hexdigest()
-    before = os.environ.get("TMPDIR")
     folder = Path(tempfile.gettempdir()) / f"train-{digest[:8]}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    try:
-        yield folder
-    finally:
-        tempfile.tempdir = None
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
-        shutil.rmtree(folder, ignore_errors=True)
+    # After multiprocessing, which removes its own folder in there with priority -100 and insists on finding it.
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
 
 
 def run_ranks(run_id: str, ranks: int, arguments: tuple[str, ...], node: Node | None = None) -> int:

@@ -4,12 +4,16 @@ The local folder of a pod ends with it. Nothing here on one machine, where the f
 here: what a checkpoint needs to count there (stored_checkpoints), S3 (resources.artifacts).
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from resources.artifacts import Artifacts, ArtifactsError, ArtifactsUnavailable, artifacts_of
 from resources.launcher.errors import StorageFailed
+
+# At each start it says where the credentials came from.
+logging.getLogger("aiobotocore").setLevel(logging.WARNING)
 
 
 class Mirror:

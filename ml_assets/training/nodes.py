@@ -8,19 +8,21 @@ this. Not here: meeting for training (agent).
 # (the annotations of torch are partial)
 
 import logging
+import socket
 import time
 from datetime import timedelta
 
-from torch.distributed import DistError, TCPStore
+from torch.distributed import DistError, DistNetworkError, TCPStore
 
 from ml_assets.training.agent import Node
 from resources.launcher.job import ExitCode
 
 _MEET_SECONDS = 600.0
 """For another node to appear at all: its image may still be on the way. Launchers give up earlier."""
-_TRY = timedelta(seconds=2)
-"""For one call of the store, in which a signal would have to wait."""
-_POLL_SECONDS = 0.05
+_CALL = timedelta(seconds=10)
+"""For one call of the store, none of which waits for another node."""
+_CONNECT_SECONDS = 2.0
+_POLL_SECONDS = 0.1
 _KNOWN = frozenset(map(int, ExitCode))
 
 log = logging.getLogger(__name__)
@@ -30,14 +32,21 @@ class Nodes:
     """The nodes of one attempt, meeting in a store that node 0 holds as long as this object lives."""
 
     def __init__(self, node: Node) -> None:
-        """Waits for node 0 where this is another. Raises torch's `DistError` where it does not come."""
+        """Waits for node 0 where this is another. Raises torch's `DistNetworkError` where it does not come."""
         self._node = node
         deadline = time.monotonic() + _MEET_SECONDS
-        while (store := _open(node)) is None:
+        while node.rank and not _answers(node):  # torch would wait in one call, deaf to signals, and loudly
             if time.monotonic() > deadline:
-                raise DistError(f"node 0 does not answer at {node.address}:{node.port}")
+                raise DistNetworkError(f"node 0 does not answer at {node.address}:{node.port}")
             time.sleep(_POLL_SECONDS)
-        self._store = store
+        self._store = TCPStore(
+            node.address,
+            node.port,
+            is_master=node.rank == 0,
+            timeout=_CALL,
+            wait_for_workers=False,
+            multi_tenant=True,  # the agent of this process opens the same store
+        )
 
     def agree(self, about: str, code: int, seconds: float | None = None) -> int:
         """The code that tells most of what all nodes say `about`: a final one, a failure of its own, a
@@ -70,21 +79,12 @@ class Nodes:
             time.sleep(_POLL_SECONDS)
 
 
-def _open(node: Node) -> TCPStore | None:
+def _answers(node: Node) -> bool:
     try:
-        return TCPStore(
-            node.address,
-            node.port,
-            is_master=node.rank == 0,
-            timeout=_TRY,
-            wait_for_workers=False,
-            multi_tenant=True,  # the agent of this process opens the same store
-        )
-    except DistError as error:
-        if node.rank == 0:  # it listens itself, so waiting does not help
-            raise
-        log.debug("node 0 does not answer yet: %s", error)
-        return None
+        with socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:  # no such name yet, nobody listens yet
+        return False
 
 
 def _weight(code: int) -> int:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Self
 
 from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
-from ml_assets.training.agent import Node, run_ranks, start_importing, temporary_folder
+from ml_assets.training.agent import Node, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.attempts import ATTEMPTS
 from ml_assets.training.events import report_failure
 from ml_assets.training.mirror import Mirror, open_artifacts
@@ -96,9 +96,9 @@ def main(environment: Mapping[str, str]) -> int:
         settings = PodSettings.read(environment)
     except BadConfiguration as error:
         return report_failure(error)
-    with temporary_folder(settings.scratch):
-        start_importing()
-        return _run(settings)
+    use_temporary_folder(settings.scratch)
+    start_importing()
+    return _run(settings)
 
 
 def _run(settings: PodSettings) -> int:

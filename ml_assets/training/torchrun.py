@@ -14,17 +14,17 @@ import sys
 import threading
 from pathlib import Path
 
-from ml_assets.training.agent import run_ranks, start_importing, temporary_folder
+from ml_assets.training.agent import run_ranks, start_importing, use_temporary_folder
 from resources.launcher.job import TrainingJob
 
 
 def main(job_file: str, folder: str) -> int:
     """Run the ranks of the job in `job_file`; the exit code of the job."""
-    with temporary_folder(Path(folder)):
-        start_importing()
-        _end_with_stdin()
-        job = TrainingJob.from_json(Path(job_file).read_text())
-        return run_ranks(job.fingerprint[:12], job.settings.workers, (job_file, folder))
+    use_temporary_folder(Path(folder))
+    start_importing()
+    _end_with_stdin()
+    job = TrainingJob.from_json(Path(job_file).read_text())
+    return run_ranks(job.fingerprint[:12], job.settings.workers, (job_file, folder))
 
 
 def _end_with_stdin() -> None:

@@ -155,7 +155,7 @@ def test_nothing_is_left_among_temporary_files_even_by_a_killed_agent(
     tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill_agent(watcher: Watcher, event: TrainingEvent) -> None:
-        if event.kind == "checkpoint" and watcher.kinds().count("started") == 1:
+        if event.kind == "checkpoint" and watcher.kinds().count("checkpoint") == 1:
             (agent,) = _children_of(os.getpid(), "ml_assets.training.torchrun")
             os.kill(agent, signal.SIGKILL)
 
