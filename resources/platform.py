@@ -38,6 +38,30 @@ class Platform:
 
         return LocalStore(self.settings.lake_folder)
 
+    def make_lake_ready(self) -> list[str]:
+        """Make what the lake needs before its first use; sentences on what was done. Repeating it does nothing."""
+        if self.settings.lake_url is None:
+            return [f"The embedded lake in {self.settings.lake_folder} makes itself when it is first used."]
+
+        from resources.lake.lakefs_setup import set_up
+
+        done = set_up(self.lakefs, self.settings.lake_storage, self.lake_cache)
+        where = f"{self.settings.environment} on {self.settings.lake_url}"
+        return [
+            f"repository  {where}: {'made' if done.created else 'was there'}",
+            f"protection  main takes merges only: {'switched on' if done.protected else 'was on'}, a write is refused",
+            f"gate        merges into main need a passed audit: {'installed' if done.gated else 'was installed'}",
+        ]
+
+    def lake_gate_stands(self) -> bool:
+        """Whether the lake itself refuses what was not audited. The embedded one has no way in but this platform."""
+        if self.settings.lake_url is None:
+            return True
+
+        from resources.lake.lakefs_setup import gate_stands
+
+        return gate_stands(self.lakefs, self.lake_cache)
+
     @property
     def lake_cache(self) -> Path:
         """Local copies of what lakeFS holds."""

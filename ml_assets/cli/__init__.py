@@ -20,6 +20,7 @@ COMMANDS = {
     "promote": "Put a registered version into production, with a reason.",
     "ledger": "The step the ledger's tables stand at, and back to an earlier one.",
     "sweep": "Remove trainings from the cluster whose launcher is gone.",
+    "lake": "Make the lake ready; look for changes without an audit.",
     "doctor": "Check settings, storage and versions; say the remedy.",
     "ui": "Dagster's pages and daemon together, on loopback.",
 }

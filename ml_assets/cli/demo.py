@@ -152,7 +152,8 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     say(f"gate        {facts['gate']}: {facts['why']}")
     say(f"report      {facts['report']}")
     say(f"MLflow run  {facts['mlflow_run']} in {project.settings.resolved_tracking_uri}")
-    say(f"lake        commit {facts['commit_id'][:16]} under {project.settings.lake_folder}")
+    where = project.settings.lake_url or project.settings.lake_folder
+    say(f"lake        commit {facts['commit_id'][:16]} under {where}")
     say(f"seconds     {facts['seconds']:.0f}")
     if facts["model_version"] is not None:
         say(f"model       {MODEL} version {facts['model_version']}, loadable by mlflow.pyfunc")

@@ -7,6 +7,7 @@ import dagster as dg
 
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.profile import completeness
+from resources.lake import VersionedStore
 
 MAX_ROWS = 100
 """Rows of a table on a page: each is stored in an event."""
@@ -57,6 +58,12 @@ def column_schema(contract: Contract) -> dg.TableSchema:
 def run_url(ui_url: str, run_id: str) -> str:
     """Page of a Dagster run."""
     return f"{ui_url}/runs/{run_id}"
+
+
+def commit_facts(lake: VersionedStore, commit_id: str) -> dict[str, Any]:
+    """A commit of the lake, with a link to its page where the lake has pages."""
+    page = lake.commit_url(commit_id)
+    return {"lake/commit": commit_id} | ({"lake/page": dg.MetadataValue.url(page)} if page else {})
 
 
 def name_some(names: Sequence[str], most: int = 12) -> str:

@@ -11,7 +11,7 @@ import dagster as dg
 
 from ml_assets.components.failures import OUT_OF_REACH
 from ml_assets.components.many_events import log_materializations
-from ml_assets.components.pages import name_some, profile_table, run_url, table_of
+from ml_assets.components.pages import commit_facts, name_some, profile_table, run_url, table_of
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
 from ml_assets.tables.reader import TableReader
@@ -56,7 +56,7 @@ def publish_and_report(
     result = publish(platform.lake, platform.ledger, spec, _noting(incoming, out_of_reach), run)
     materializations: list[dg.AssetMaterialization] = []
     for key, partition in result.merged.items():
-        facts = _facts(key, partition, result.commit_id)
+        facts = _facts(key, partition) | commit_facts(platform.lake, result.commit_id)
         if key == max(result.merged):  # the page shows the newest event: one profile a run is enough
             facts |= _statistics(TableReader(platform.lake, result.commit_id).manifest(spec.table, key))
         materializations.append(_materialization(context.asset_key, spec, key, partition, facts))
@@ -88,10 +88,9 @@ def _statistics(manifest: PartitionManifest) -> dict[str, Any]:
     }
 
 
-def _facts(key: str, partition: PublishedPartition, commit_id: str) -> dict[str, Any]:
+def _facts(key: str, partition: PublishedPartition) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "dagster/partition_row_count": partition.rows,
-        "lake/commit": commit_id,
         "content_digest": partition.content_digest,
         "changed": partition.changed,
         "verdict": partition.verdict.status,

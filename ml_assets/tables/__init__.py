@@ -14,6 +14,7 @@ Used from outside:
                      commit_id)
     derive.py        partitions computed from other tables
     accept.py        accept_partition(store, ledger, table, key, author, reason)
+    audits.py        unaudited(store, newest): what came to main past the audit
     guard.py         judge_window(reader, ledger, table, keys) -> WindowVerdict(missing, rejected, stale)
     code_version.py  code_version(function): changes with the code, not with comments or layout
 

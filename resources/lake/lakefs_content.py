@@ -40,7 +40,7 @@ class Content:
     ) -> None:
         """`presign_from` in bytes; None sends everything through the server."""
         self._api = api
-        self.cache = cache
+        self._cache = cache
         self._presign_from = presign_from
         self._opening = threading.Lock()
         self._opened: tuple[int, Any] | None = None
@@ -51,13 +51,13 @@ class Content:
         It is copied to the cache first: a source that changes meanwhile cannot get a wrong digest, and what
         was just written need not be fetched to be read.
         """
-        sha256, size = self.cache.keep(source)
+        sha256, size = self._cache.keep(source)
 
         def attempt() -> None:
-            file = self.cache.find([(sha256, size)]).get(sha256)
+            file = self._cache.find([(sha256, size)]).get(sha256)
             if file is None:
-                self.cache.keep(source)
-                raise LakeUnavailable(f"{path} left the cache {self.cache.root} while it was uploaded.")
+                self._cache.keep(source)
+                raise LakeUnavailable(f"{path} left the cache {self._cache.root} while it was uploaded.")
             send = self._send_to_storage if self._presigns(size) else self._send
             send(branch, path, file, size, sha256)
 
@@ -68,7 +68,7 @@ class Content:
         """Path → local file of every entry, fetched and checked where the cache lacks it."""
         digests = self.digests(ref, entries)
         wanted = {digests[path]: entry for path, entry in entries.items()}
-        here = self.cache.find((sha256, entry.size) for sha256, entry in wanted.items())
+        here = self._cache.find((sha256, entry.size) for sha256, entry in wanted.items())
         lacking = [(sha256, entry) for sha256, entry in wanted.items() if sha256 not in here]
         here |= side_by_side(lambda one: (one[0], self._fetch(ref, one[1], one[0])), lacking)
         return {path: here[digests[path]] for path in entries}
@@ -78,7 +78,7 @@ class Content:
         known: dict[str, str] = {}
         foreign: list[Entry] = []
         for path, entry in entries.items():
-            digest = entry.sha256 or self.cache.digest_of(entry.address)
+            digest = entry.sha256 or self._cache.digest_of(entry.address)
             if digest is None:
                 foreign.append(entry)
             else:
@@ -87,7 +87,7 @@ class Content:
 
     def _hash(self, ref: str, entry: Entry) -> str:
         sha256, _ = self._api.patiently(lambda: self._download(ref, entry))
-        self.cache.remember_digest(entry.address, sha256)
+        self._cache.remember_digest(entry.address, sha256)
         return sha256
 
     def _fetch(self, ref: str, entry: Entry, sha256: str) -> Path:
@@ -99,9 +99,9 @@ class Content:
                     f"{received} and {size}: its storage is damaged, or the object was written with a wrong "
                     f"{DIGEST} in its metadata. Write it again on a branch, and merge that."
                 )
-            file = self.cache.find([(sha256, size)]).get(sha256)
+            file = self._cache.find([(sha256, size)]).get(sha256)
             if file is None:
-                raise LakeUnavailable(f"{entry.path} left the cache {self.cache.root} as soon as it came.")
+                raise LakeUnavailable(f"{entry.path} left the cache {self._cache.root} as soon as it came.")
             return file
 
         return self._api.patiently(attempt)
@@ -116,7 +116,7 @@ class Content:
             url = self._objects_url("refs", ref, entry.path)
             headers = self._api.headers()
         with self._answer("GET", url, headers) as stream:
-            return self.cache.keep(stream)
+            return self._cache.keep(stream)
 
     def _send(self, branch: str, path: str, file: Path, size: int, sha256: str) -> None:
         url = self._objects_url("branches", branch, path)

@@ -118,7 +118,7 @@ def evaluate_job(
         title=spec.name,
         partition=partition,
         lineage={
-            "lake commit": snapshot_facts["commit"],
+            "lake commit": platform.lake.commit_url(snapshot_facts["commit"]) or snapshot_facts["commit"],
             "snapshot": job.snapshot_digest,
             "training fingerprint": job.fingerprint,
             "MLflow run": checkpoint["mlflow_run"],

@@ -10,7 +10,7 @@ import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.imports import resolve_function
-from ml_assets.components.pages import run_url, table_of
+from ml_assets.components.pages import commit_facts, run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.tables.code_version import code_version
 from ml_assets.tables.reader import TableReader
@@ -91,7 +91,7 @@ def take_snapshot(
         "left out": dg.MetadataValue.json(snapshot.excluded),
         "dagster/row_count": sum(snapshot.rows(name) for name in SPLITS),
         "snapshot": snapshot.digest,
-        "lake/commit": commit,
+        **commit_facts(platform.lake, commit),
         "lake/branch": branch,
         "fingerprint": job.fingerprint,
         "split_config_hash": snapshot.split_config_hash,

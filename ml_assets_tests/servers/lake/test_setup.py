@@ -1,29 +1,16 @@
 """`ml-assets lake init` makes a repository ready, and its gate holds for everybody who asks the server."""
 
-from pathlib import Path
-
 import pytest
 
 from ml_assets_tests.resources.lake.contract import FLIGHTS, contents, publish
 from ml_assets_tests.servers.lake.repositories import STORAGE, Repository
 from resources.lake import GateMissing, GateRefused, LakeError, LakeRefused, RepositoryMissing
+from resources.lake.cache import ContentCache
 from resources.lake.lakefs_api import Refusal
 from resources.lake.lakefs_content import Content
-from resources.lake.lakefs_gate import PATH
 from resources.lake.lakefs_setup import Readiness, create_repository, gate_stands, protect, set_up
 
 PASSED = {"audit": "passed"}
-
-
-def hand_written(repository: Repository, branch: str, content: bytes | None) -> None:
-    """Change the gate on a branch, as anybody may through the server's API."""
-    api = repository.api()
-    if content is None:
-        api.ask("objects_api", "delete_object", branch, PATH)
-    else:
-        store = repository.store()
-        Content(api, store.content.cache).upload(branch, PATH, content)
-    api.ask("commits_api", "commit", branch, api.model("CommitCreation", message="by hand"))
 
 
 def test_init_makes_protects_and_gates_once(repository: Repository) -> None:
@@ -41,7 +28,7 @@ def test_init_makes_protects_and_gates_once(repository: Repository) -> None:
 def test_a_write_to_main_is_refused_as_soon_as_protection_returns(repository: Repository) -> None:
     api = repository.api()
     create_repository(api, STORAGE)
-    content = Content(api, repository.store().content.cache)
+    content = Content(api, ContentCache(repository.cache))
     # After a write the server has remembered that main is not protected: that memory has to end first.
     content.upload("main", "early", b"1")
     api.ask("commits_api", "commit", "main", api.model("CommitCreation", message="early"))
@@ -104,7 +91,10 @@ def test_our_publisher_does_not_use_the_hole_in_the_servers_gate(
     head = store.resolve("main")
     store.create_branch("audit", "main")
     store.put("audit", FLIGHTS, b"1")
-    hand_written(repository, "audit", gate)
+    if gate is None:
+        repository.remove_gate("audit")
+    else:
+        repository.write_gate("audit", gate)
     with pytest.raises(GateMissing, match="Branch again"):
         store.merge("audit", "main", "publish", PASSED)
     assert store.resolve("main") == head
@@ -127,9 +117,7 @@ def test_a_branch_from_before_the_gate_is_not_merged_past_it(repository: Reposit
 def test_init_renews_an_older_gate(repository: Repository) -> None:
     store = repository.make_ready().store()
     store.create_branch("older", "main")
-    hand_written(
-        repository, "older", b"name: audit gate\non:\n  pre-merge:\n    branches: [main]\nhooks: []\n"
-    )
+    repository.write_gate("older", b"name: audit gate\non:\n  pre-merge:\n    branches: [main]\nhooks: []\n")
     repository.merge_by_hand("older", PASSED)
     assert not gate_stands(repository.api(), repository.cache)
     assert set_up(repository.api(), STORAGE, repository.cache) == Readiness(False, False, True)
@@ -139,7 +127,7 @@ def test_init_renews_an_older_gate(repository: Repository) -> None:
         repository.merge_by_hand("audit", {})
 
 
-def test_a_missing_repository_names_init(repository: Repository, tmp_path: Path) -> None:
+def test_a_missing_repository_names_init(repository: Repository) -> None:
     store = repository.store()
     for ask in (
         lambda: store.resolve("main"),
@@ -163,7 +151,7 @@ def test_wrong_credentials_name_the_settings(repository: Repository) -> None:
     api = repository.api(secret="wrong" * 8)
     for ask in (
         lambda: api.ask("branches_api", "get_branch", "main"),
-        lambda: Content(api, repository.store().content.cache).upload("main", FLIGHTS, b"1"),
+        lambda: Content(api, ContentCache(repository.cache)).upload("main", FLIGHTS, b"1"),
         lambda: set_up(api, STORAGE, repository.cache),
     ):
         with pytest.raises(LakeRefused, match="ML_ASSETS_LAKE_SECRET_ACCESS_KEY") as raised:
