@@ -2,7 +2,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status bench lint format lock clean distclean
+.PHONY: help setup demo ui test test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster cluster-up cluster-down \
+  cluster-status cluster-kill-node cluster-start-node bench lint format lock clean distclean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,9 +12,15 @@ JOBS ?= 2
 ARGS ?=
 # Everything of the servers: addresses and credentials (servers.env), data, logs.
 STATE ?= build/servers
+# Everything of the cluster, on a plain disk; another name and network make a second one possible.
+export CLUSTER_STATE ?= build/cluster
+export CLUSTER_NAME ?= mla
+export CLUSTER_NETWORK ?= 10.88
+# Which of its nodes.
+NODE ?= 2
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv with locked, hashed packages (says first how much it downloads)
 	@VENV=$(VENV) deployment/setup.sh
@@ -48,6 +55,25 @@ servers-status: setup ## address, version and health of each
 
 servers-down: setup ## end them, remove their data, check that nothing is left
 	@$(BIN)/python -m deployment.local servers --state $(STATE) down
+
+test-cluster: setup ## every test on a real Kubernetes cluster of two nodes; needs Go, apt and root
+	@VENV=$(VENV) deployment/test-cluster.sh $(ARGS)
+
+cluster-up: setup ## two nodes on this machine, built first where needed; says its KUBECONFIG
+	@deployment/install-system-packages.sh deployment/system-packages-cluster.txt
+	@$(BIN)/python -m deployment.local cluster up
+
+cluster-status: setup ## each process and node, and the KUBECONFIG
+	@$(BIN)/python -m deployment.local cluster status
+
+cluster-kill-node: setup ## cut the network of node NODE and end every process in its cgroups
+	@$(BIN)/python -m deployment.local cluster kill-node $(NODE)
+
+cluster-start-node: setup ## switch node NODE on again
+	@$(BIN)/python -m deployment.local cluster start-node $(NODE)
+
+cluster-down: setup ## end it, remove all it made, check that nothing is left
+	@$(BIN)/python -m deployment.local cluster down
 
 bench: setup ## every script of benchmarks/; fails where a bar falls short (ARGS=--quick)
 	$(BIN)/python -m benchmarks.run $(ARGS)

@@ -1,6 +1,7 @@
-"""The cluster and the servers these tests run against: started before by `make test-cluster`, never by a test.
+"""The cluster and the servers these tests run against; `make test-cluster` starts both before.
 
-A cluster that is not there is a failure. `CLUSTER_STATE` and `SERVERS_STATE` name other folders than the usual ones.
+A cluster that is not there is a failure: `CLUSTER_STATE` names the folder of one that is up (`make cluster-up`).
+Servers are those of `SERVERS_STATE`, or new ones, as for the tests on servers.
 """
 
 import json
@@ -15,10 +16,10 @@ from deployment.local.cluster import command as cluster_command
 from deployment.local.cluster.cluster import Cluster
 from deployment.local.processes import ServerFailed
 from deployment.local.servers import Servers
-from deployment.local.servers import command as servers_command
 from ml_assets_tests.cluster.environment import REPOSITORY, S3_SECRET, ClusterEnvironment
+from ml_assets_tests.servers.conftest import _all_are_up, servers  # noqa: F401
+from ml_assets_tests.servers.running import RunningServers
 
-SERVERS_STATE = Path(os.environ.get("SERVERS_STATE") or REPOSITORY / servers_command.DEFAULT)
 CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
 
 
@@ -38,11 +39,9 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(scope="session")
-def running_servers() -> Servers:
+def running_servers(servers: RunningServers) -> Servers:  # noqa: F811
     """S3, PostgreSQL, lakeFS and MLflow of this machine; all are up."""
-    servers = Servers(SERVERS_STATE)
-    assert not any(servers.why_not().values()), servers.why_not()
-    return servers
+    return Servers(servers.record.path)
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,9 @@ from deployment.local.cluster import (
 )
 from deployment.local.cluster.commands import run
 from deployment.local.cluster.layout import Layout, NodeLayout
+from deployment.local.cluster.leftovers import leftovers
 from deployment.local.cluster.record import NoCluster, Record
-from deployment.local.processes import Process
+from deployment.local.processes import Process, ServerFailed
 
 READY_SECONDS = 90.0
 
@@ -172,7 +173,10 @@ def up(layout: Layout) -> Cluster:
 
 
 def down(layout: Layout) -> None:
-    """End every process of the cluster and remove all it made. Works on a half-made one, and on none."""
+    """End every process of the cluster and remove all it made. Works on a half-made one, and on none.
+
+    Raises ServerFailed if something is left.
+    """
     if record.exists(layout.state):
         layout = record.load(layout.state).layout
     elif network.links().get(layout.bridge) != str(layout.state):
@@ -184,6 +188,8 @@ def down(layout: Layout) -> None:
         node.remove_mount_points()
         if layout.state.exists():
             shutil.rmtree(layout.state)
+        if left := leftovers(layout):
+            raise ServerFailed(f"Left of the cluster of {layout.state}: {'; '.join(left)}.")
 
 
 def status(layout: Layout) -> list[str]:

@@ -1,0 +1,25 @@
+"""What is left of a cluster on this machine. Asked after `down`; empty is right."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from deployment.local.cluster import cgroups, network
+from deployment.local.cluster.layout import Layout
+
+
+def leftovers(layout: Layout) -> list[str]:
+    """Processes, mounts in any process's view, links, cgroups and files that carry the cluster's names."""
+    mark = str(layout.state).encode()
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # ended meanwhile
+            if mark in (process / "mountinfo").read_bytes():
+                found.append(f"a mount seen by process {process.name}")
+    found += [f"process {pid}" for pid in cgroups.members(layout.name)]
+    found += [f"cgroup {folder}" for folder in cgroups.existing(layout.name)]
+    found += [
+        f"link {name}"
+        for name, owner in network.links().items()
+        if owner == str(layout.state) or name.startswith(f"{layout.name}-node")
+    ]
+    return [*found, *([f"folder {layout.state}"] if layout.state.exists() else [])]
