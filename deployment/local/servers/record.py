@@ -117,7 +117,7 @@ def variables(record: Record) -> dict[str, str]:
         "ML_ASSETS_S3_ENDPOINT_URL": record.url(S3),
         "ML_ASSETS_TRACKING_URI": record.url(MLFLOW),
         "ML_ASSETS_LEDGER_URL": record.database_url("ledger"),
-        "ML_ASSETS_DAGSTER_URL": record.database_url("dagster", "postgresql"),
+        "ML_ASSETS_DAGSTER_URL": record.database_url("dagster"),
         **storage_variables(record),
     }
 
