@@ -32,21 +32,21 @@ class Repository:
     def api(
         self,
         *,
+        url: str | None = None,
         secret: str | None = None,
         timeout: float = 60.0,
         patience: float = 30.0,
-        library: str = LIBRARY,
     ) -> LakeFSApi:
-        """Calls on it; `secret` instead of the right one."""
+        """Calls on it; `url` and `secret` instead of the right ones."""
         record = self.servers.record
         return LakeFSApi(
-            record.url("lakefs"),
+            url or record.url("lakefs"),
             self.name,
             record.lakefs_key,
             secret or record.lakefs_secret,
+            library=LIBRARY,
             timeout=timeout,
             patience=patience,
-            library=library,
         )
 
     def make(self) -> "Repository":

@@ -1,0 +1,103 @@
+"""The wire between a client and a real server, with scissors: bytes pass unchanged until a test cuts them.
+
+It answers nothing by itself. What a test cuts is what a killed server, a lost packet or another client at the
+worst moment would do, at an exact place instead of by luck.
+"""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+CHUNK = 1 << 16
+
+
+@dataclass
+class Wire:
+    """Forwards `port` on loopback to `target`; `with wire(...)` opens and closes it."""
+
+    target: tuple[str, int]
+    listener: socket.socket
+    lose: str | None = None
+    """The answer to the next request whose first line holds this is cut off after the server gave it."""
+    before: tuple[str, Callable[[], None]] | None = None
+    """Called once when a request whose first line holds the text is about to reach the server."""
+    lost: list[str] = field(default_factory=list[str])
+    """First lines of the requests whose answers were cut off."""
+
+    @property
+    def url(self) -> str:
+        host, port = self.listener.getsockname()
+        return f"http://{host}:{port}"
+
+    def serve(self) -> None:
+        """Until the listener closes."""
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(client,), daemon=True).start()
+
+    def _connect(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self.target) as server:
+            cut = threading.Event()
+            backwards = threading.Thread(target=self._answers, args=(server, client, cut), daemon=True)
+            backwards.start()
+            self._requests(client, server, cut)
+            _end(server)
+            backwards.join()
+
+    def _requests(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
+        while chunk := _receive(client):
+            first = chunk.partition(b"\r\n")[0].decode(errors="replace")
+            if self.before is not None and self.before[0] in first:
+                act, self.before = self.before[1], None
+                act()
+            if self.lose is not None and self.lose in first:
+                self.lost.append(first)
+                self.lose = None
+                cut.set()
+            try:
+                server.sendall(chunk)
+            except OSError:
+                return
+
+    def _answers(self, server: socket.socket, client: socket.socket, cut: threading.Event) -> None:
+        while chunk := _receive(server):
+            if cut.is_set():
+                break
+            try:
+                client.sendall(chunk)
+            except OSError:
+                break
+        _end(client)
+
+
+@contextmanager
+def wire(url: str) -> Iterator[Wire]:
+    """A wire to the server at `http://host:port`."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = Wire((host, int(port)), listener)
+        serving = threading.Thread(target=made.serve, daemon=True)
+        serving.start()
+        yield made
+        # Closing alone does not wake a thread that waits for a connection.
+        listener.shutdown(socket.SHUT_RDWR)
+        serving.join()
+
+
+def _receive(end: socket.socket) -> bytes:
+    try:
+        return end.recv(CHUNK)
+    except OSError:
+        return b""
+
+
+def _end(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
