@@ -157,9 +157,12 @@ def test_a_pod_taken_away_is_noticed_and_costs_no_budget(launching: Launch, how:
     taken: list[float] = []
     resumed: list[float] = []
 
+    def is_there(pod: str) -> bool:
+        return f"{pod}: attempt 1 does steps" in launch.log
+
     def take_one(event: TrainingEvent) -> None:
         launch.events.append(event)
-        if event.kind == "metrics" and event.step == 10 and not taken:
+        if event.kind == "metrics" and event.step >= 10 and not taken and is_there("pod 1"):
             taken.append(time.monotonic())
             pod = next(
                 one["metadata"]["name"]
@@ -183,6 +186,30 @@ def test_a_pod_taken_away_is_noticed_and_costs_no_budget(launching: Launch, how:
     assert resumed[0] - taken[0] < 30
     steps = metric_steps(launch.events)
     assert steps == sorted(set(steps)) == list(range(60))
+    assert launch.left() == []
+
+
+@pytest.mark.usefixtures("_nodes_back")
+def test_a_node_that_is_lost_costs_no_budget(launching: Launch) -> None:
+    launch = launching(max_attempts=1)
+    lost: list[int] = []
+    resumed: list[float] = []
+
+    def cut_power(event: TrainingEvent) -> None:
+        launch.events.append(event)
+        if event.kind == "metrics" and not lost and "pod 1: attempt 1 does steps" in launch.log:
+            pod = next(one for one in launch.objects("pods") if "-1-1-" in one["metadata"]["name"])
+            lost.append(int(pod["spec"]["nodeName"].removeprefix("node")))
+            launch.cluster.cluster.kill_node(lost[0])
+        if event.kind == "started" and lost:
+            resumed.append(time.monotonic())
+
+    launcher = Platform(launch.settings).launcher
+    profile = launch.profile("steps steps", steps=200, nodes=2)
+    result = launcher.run(launch.job, launch.folder, cut_power, launch.log.append, profile)
+    assert result.attempts == 2
+    assert any(f"on node{lost[0]} was taken away" in line for line in launch.log)
+    assert metric_steps(launch.events)[-1] == 199
     assert launch.left() == []
 
 
@@ -301,6 +328,6 @@ def test_an_api_server_killed_in_the_middle_is_ridden_out(launching: Launch) -> 
 def test_every_line_of_a_long_log_is_told_once(launching: Launch) -> None:
     """More than the kubelet keeps in one file: it is rotated while it is read."""
     launch = launching(workers=1)
-    launch.run(launch.profile("lines", steps=150_000))
+    launch.run(launch.profile("lines", steps=40_000))
     numbers = [int(line.split()[3]) for line in launch.log if line.startswith("pod 0: line ")]
-    assert numbers == list(range(150_000))
+    assert numbers == list(range(40_000))

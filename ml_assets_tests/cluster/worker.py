@@ -1,9 +1,9 @@
 """What a pod of these tests does instead of training: the words of `PLAN`, one for each attempt.
 
 `PLAN` holds the attempts, separated by spaces; in each the pods, separated by `|` (the last word is for all that
-follow). `done`; a number (exit code, after saying why); `kill` (itself); `hungry` (takes memory for ever); `steps`
-(an event each 50 ms, from the stored step to `STEPS`, then done; stores its step and ends with 75 on SIGTERM);
-`deaf` (ignores SIGTERM); `lines` (says `STEPS` numbered lines, then done).
+follow). `done`; a number (exit code, after saying why); `kill` (as by SIGKILL); `hungry` (takes memory for ever);
+`steps` (an event each 50 ms, from the stored step to `STEPS`, then done; stores its step and ends with 75 on
+SIGTERM); `deaf` (ignores SIGTERM); `lines` (says `STEPS` numbered lines, then done).
 """
 
 import hashlib
@@ -19,6 +19,8 @@ from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent
 
 WEIGHTS = b"weights"
+_ASKED: list[int] = []
+"""Signals that asked this pod to save and end."""
 
 
 def main() -> int:
@@ -26,12 +28,14 @@ def main() -> int:
     index, attempt = int(os.environ["JOB_COMPLETION_INDEX"]), int(os.environ["TRAINING_ATTEMPT"])
     words = os.environ["PLAN"].split()[attempt - 1].split("|")
     word = words[min(index, len(words) - 1)]
+    if word == "steps":  # before anybody can see this pod run
+        signal.signal(signal.SIGTERM, _note if index == 0 else lambda *_: os._exit(75))
     print(f"attempt {attempt} does {word}", flush=True)
     if word.isdecimal():
         emit("failed", 0, error="Some", message=f"the reason of attempt {attempt}")
         return int(word)
-    if word == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "kill":  # as its parent would tell it: the first process of a container is deaf to itself
+        return 128 + signal.SIGKILL
     if word == "hungry":
         taken: list[bytearray] = []
         while True:
@@ -52,17 +56,19 @@ def main() -> int:
     return 0
 
 
+def _note(number: int, _: object) -> None:
+    _ASKED.append(number)
+
+
 def steps(attempt: int) -> int:
     """Count on from where the last attempt was."""
     home, name = stored()
     first = 0
     if home.exists(name, "step.json"):
         first = json.loads((home.pull(name, ["step.json"]) / "step.json").read_text())
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     emit("started", first)
     for step in range(first, int(os.environ["STEPS"])):
-        if asked:
+        if _ASKED:
             (home.folder(name) / "step.json").write_text(json.dumps(step))
             home.push(name, ["step.json"])
             return 75
@@ -76,7 +82,6 @@ def steps(attempt: int) -> int:
 
 def wait() -> None:
     """Until pod 0 is done; SIGTERM ends it with 75."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
     home, name = stored()
     while not home.exists(name, "over"):
         time.sleep(0.5)

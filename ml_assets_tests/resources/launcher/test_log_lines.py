@@ -56,5 +56,5 @@ def test_a_new_connection_begins_before_what_was_read_last() -> None:
     assert lines.since_seconds(START + timedelta(seconds=3)) == 3 + OVERLAP_SECONDS
 
 
-def test_what_the_kubelet_says_itself_is_passed_on() -> None:
-    assert Lines().new("failed to watch the log file") == "failed to watch the log file"
+def test_what_the_kubelet_says_about_the_log_is_no_line_of_it() -> None:
+    assert Lines().new("unable to retrieve container logs for containerd://f79f") is None

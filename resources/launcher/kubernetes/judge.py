@@ -259,9 +259,9 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
             return f"{pod.named} was taken away ({pod.disrupted})"
     # The Job's controller deletes the other pods once one has failed: only earlier deletions are causes.
     moment = datetime.fromisoformat(failed["lastTransitionTime"]) if failed else None
-    for pod in ended:
-        if pod.deleted is not None and (moment is None or pod.deleted < moment):
-            return f"{pod.named} was deleted"
+    deleted = [pod for pod in ended if pod.deleted and (moment is None or pod.deleted < moment)]
+    if deleted:
+        return f"{min(deleted, key=lambda pod: pod.deleted or pod.created).named} was deleted"
     for pod in gone:
         return f"{pod.named} vanished"
     return None

@@ -34,12 +34,12 @@ class Lines:
         self._newest: datetime | None = None
 
     def new(self, line: str) -> str | None:
-        """The text of a line of `timestamps=true`, None where it was seen before."""
+        """The text of a line of `timestamps=true`, None where it was seen before or is no line of the pod."""
         stamp, _, text = line.partition(" ")
         try:
             moment = datetime.fromisoformat(stamp)
         except ValueError:
-            return line  # what the kubelet says itself has no stamp
+            return None  # said by the kubelet, about the log
         if line in self._seen:
             return None
         if self._newest is not None and moment < self._newest - _REMEMBERED:
