@@ -26,6 +26,9 @@ from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import EVENTS, read_events
 from resources.mlflow_client import open_client
 
+SERVERS_OWN = "_lakefs_actions/"
+"""What a lake on a server holds besides tables."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -56,16 +59,20 @@ class Facts:
     """Metric → step and value, for those that follow from the data alone."""
 
 
-def facts_of(home: Path) -> Facts:
-    """Everything of one home."""
-    shop = Shop.at(home)
+def facts_of(shop: Shop) -> Facts:
+    """Everything of one installation."""
+    home = shop.settings.home
     platform = shop.platform
     reader = TableReader.at(platform.lake)
     result = TrainingResult.read(_job_folder(home) / "result.json")
     history = _metrics(platform.settings.resolved_tracking_uri)
     (run,) = history.values() if len(history) == 1 else ({},)
     return Facts(
-        objects={stat.path: stat.sha256 for stat in platform.lake.list(reader.commit_id)},
+        objects={
+            stat.path: stat.sha256
+            for stat in platform.lake.list(reader.commit_id)
+            if not stat.path.startswith(SERVERS_OWN)
+        },
         contents={table: dict(reader.digests(table)) for table in WEEKS},
         merges=_merges(shop),
         verdicts={
@@ -92,9 +99,9 @@ def facts_of(home: Path) -> Facts:
     )
 
 
-def assert_sound(home: Path) -> None:
+def assert_sound(shop: Shop) -> None:
     """The parts of one installation fit each other, and nobody and nothing of a dead process is left."""
-    shop = Shop.at(home)
+    home = shop.settings.home
     platform = shop.platform
     reader = TableReader.at(platform.lake)
     for table, weeks in WEEKS.items():

@@ -46,8 +46,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> 
     """What every round must come to."""
     home = _new_home(tmp_path_factory.mktemp("unbroken"), _empty_tracker)
     _finish(home, user.start(home))
-    assert_sound(home)
-    return Unbroken(facts_of(home), json.loads(home.with_name("operations").read_text()))
+    assert_sound(Shop.at(home))
+    return Unbroken(facts_of(Shop.at(home)), json.loads(home.with_name("operations").read_text()))
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_the_same_commands_again_end_where_unbroken_ones_end(
         assert killed.exitcode == -signal.SIGKILL, user.said(home)
     _finish(home, user.start(home, None, of_a_rank))
     assert of_a_rank is None or Path(of_a_rank.mark).exists()
-    assert_sound(home)
-    assert facts_of(home) == unbroken.facts
+    assert_sound(Shop.at(home))
+    assert facts_of(Shop.at(home)) == unbroken.facts
     # A killed publisher may leave the branch it was auditing on, which nobody merges.
     assert len(Shop.at(home).platform.lake.branches(layout.AUDIT)) <= len(moments)
 
@@ -105,8 +105,8 @@ def _rank_moment(home: Path, draw: random.Random) -> RankMoment:
 
 def test_two_runs_of_everything_at_once_do_it_once(home: Path, unbroken: Unbroken) -> None:
     _finish(home, user.start(home), user.start(home))
-    assert_sound(home)
-    facts = facts_of(home)
+    assert_sound(Shop.at(home))
+    facts = facts_of(Shop.at(home))
     # Which of them judged and merged a partition, or both of them the same content, is a matter of chance.
     assert replace(facts, merges=unbroken.facts.merges, verdicts=unbroken.facts.verdicts) == unbroken.facts
 
