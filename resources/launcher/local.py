@@ -74,6 +74,10 @@ class LocalLauncher:
             follower = follower or _Follower(folder / EVENTS)
             time.sleep(_POLL_SECONDS)
 
+    def facts(self, profile: ResourceProfile | None = None) -> dict[str, str]:
+        """See `TrainingLauncher.facts`."""
+        return {"launcher": "local"}
+
     def sweep(self) -> list[str]:
         """See `TrainingLauncher.sweep`. Processes of a killed launcher see the end of their stdin and end."""
         return []

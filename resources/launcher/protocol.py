@@ -82,6 +82,10 @@ class TrainingLauncher(Protocol):
         """
         ...
 
+    def facts(self, profile: "ResourceProfile | None" = None) -> dict[str, str]:
+        """Where and on what trainings run here, for the record of a run."""
+        ...
+
     def sweep(self) -> list[str]:
         """End trainings whose launcher is gone, and name them. Safe to call at any time from anywhere."""
         ...

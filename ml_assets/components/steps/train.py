@@ -12,8 +12,8 @@ from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.profile import changes_of
-from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
+from resources.launcher.profile import ResourceProfile, changes_of
+from resources.launcher.protocol import EVENTS, TrainingEvent, read_events, training_folder_name
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
@@ -41,9 +41,12 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     ) -> dg.Output[dict[str, Any]]:
         with final_unless_transient():
             job = TrainingJob.from_json(snapshot["job"])
-            folder = platform.artifacts.folder(training_folder_name(job))
+            name = training_folder_name(job)
+            folder = platform.artifacts.folder(name)
+            if platform.artifacts.exists(name, EVENTS):  # told to a run on another machine
+                platform.artifacts.pull(name, [EVENTS])
             profile = spec.resources.of(job.partition, changes_of(context.get_tag(RESOURCES) or ""))
-            with platform.tracker.start(tracking_facts(spec, platform, job, snapshot)) as tracked:
+            with platform.tracker.start(tracking_facts(spec, platform, job, snapshot, profile)) as tracked:
                 report = LiveReport(context, checkpoint, tracked)
                 report.catch_up(read_events(folder))
                 result = platform.launcher.run(job, folder, report.event, context.log.info, profile)
@@ -136,7 +139,11 @@ def _numbers(event: TrainingEvent) -> dict[str, float]:
 
 
 def tracking_facts(
-    spec: TrainingPipelineSpec, platform: Platform, job: TrainingJob, snapshot: Mapping[str, Any]
+    spec: TrainingPipelineSpec,
+    platform: Platform,
+    job: TrainingJob,
+    snapshot: Mapping[str, Any],
+    profile: ResourceProfile,
 ) -> RunFacts:
     """What the tracker is told before training starts."""
     settings = job.settings
@@ -159,7 +166,8 @@ def tracking_facts(
             "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
             "schema_hash": snapshot["schema_hash"],
             "world_size": str(settings.workers),
-            "artifacts": platform.artifacts.address(f"training/{job.model}/{job.fingerprint[:16]}"),
+            "artifacts": platform.artifacts.address(training_folder_name(job)),
+            **platform.launcher.facts(profile),
             **environment_facts(ROOT),
         },
         dataset_name=spec.features.table,

@@ -4,6 +4,7 @@ Here: `KubernetesLauncher`. One launcher leads a training, by its Lease; others 
 dies. Not here: one attempt (attempt), what the pods do (a command to this module).
 """
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -75,6 +76,16 @@ class KubernetesLauncher:
                         return _Lead(self, cluster, job, profile, lease, trail, output).run()
             finally:
                 trail.stop()
+
+    def facts(self, profile: ResourceProfile | None = None) -> dict[str, str]:
+        """See `TrainingLauncher.facts`."""
+        given = (profile or ResourceProfile()).model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        return {
+            "launcher": "kubernetes",
+            "image": self.settings.image or "",
+            "namespace": self.settings.namespace,
+            "resources": json.dumps(given, sort_keys=True),
+        }
 
     def sweep(self) -> list[str]:
         """See `TrainingLauncher.sweep`."""
