@@ -1,0 +1,94 @@
+"""Dagster's PostgreSQL storage, quick enough for runs over a year of partitions.
+
+dagster-postgres opens a connection for every event, and stores the "planned" events of a run one by one: a
+minute for 365 partitions. Here one connection a process is kept and planned events are stored in one statement, as
+dagster-postgres itself does with materializations. Named in `dagster.yaml` (`deployment/dagster-servers.yaml`).
+Not here: what is stored.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from dagster import DagsterEventType
+from dagster._core.events.log import EventLogEntry
+from dagster._core.storage.event_log import SqlEventLogStorageTable
+from dagster._serdes import ConfigurableClassData
+from dagster_postgres.event_log import PostgresEventLogStorage
+from dagster_postgres.run_storage import PostgresRunStorage
+from dagster_postgres.schedule_storage import PostgresScheduleStorage
+from dagster_postgres.storage import DagsterPostgresStorage
+from dagster_postgres.utils import create_pg_engine, pg_url_from_config
+
+
+class PooledEventLog(PostgresEventLogStorage):
+    """Events of runs, over kept connections."""
+
+    def __init__(self, postgres_url: str, should_autocreate_tables: bool = True) -> None:
+        super().__init__(postgres_url, should_autocreate_tables)
+        self._engine = _pooled(postgres_url)
+
+    def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
+        """Planned materializations in one statement; what else there is as dagster-postgres does it."""
+        planned = [event for event in events if _is_planned_materialization(event)]
+        if planned:
+            self._store_planned(planned)
+        others = [event for event in events if not _is_planned_materialization(event)]
+        if others:
+            super().store_event_batch(others)
+
+    def _store_planned(self, events: Sequence[EventLogEntry]) -> None:
+        insert = self.prepare_insert_event_batch(events).returning(SqlEventLogStorageTable.c.id)
+        with self._connect() as connection:
+            ids = [int(row[0]) for row in connection.execute(insert)]
+        newest = {
+            event.get_dagster_event().asset_key: (event, id_) for event, id_ in zip(events, ids, strict=True)
+        }
+        with self.index_transaction() as connection:
+            for event, id_ in newest.values():
+                self._store_asset_event(connection, event, id_)
+
+
+class PooledPostgresStorage(DagsterPostgresStorage):
+    """`storage: custom:` of `dagster.yaml`; the same configuration and tables as `storage: postgres:`."""
+
+    def __init__(
+        self,
+        postgres_url: str,
+        should_autocreate_tables: bool = True,
+        inst_data: ConfigurableClassData | None = None,
+    ) -> None:
+        # Not that of `DagsterPostgresStorage`, which makes the parts of its own kind.
+        super(DagsterPostgresStorage, self).__init__()
+        self.postgres_url = postgres_url
+        self.should_autocreate_tables = should_autocreate_tables
+        self._inst_data = inst_data
+        self._run_storage = PostgresRunStorage(postgres_url, should_autocreate_tables)
+        self._run_storage._engine = _pooled(postgres_url)
+        self._event_log_storage = PooledEventLog(postgres_url, should_autocreate_tables)
+        self._schedule_storage = PostgresScheduleStorage(postgres_url, should_autocreate_tables)
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
+    ) -> "PooledPostgresStorage":
+        """Called by Dagster with the section of `dagster.yaml`, references to the environment resolved."""
+        return cls(
+            pg_url_from_config(config_value), config_value.get("should_autocreate_tables", True), inst_data
+        )
+
+
+def _is_planned_materialization(event: EventLogEntry) -> bool:
+    return event.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+
+
+def _pooled(postgres_url: str) -> sa.Engine:
+    # Pinged before use, so that a server that was restarted is not noticed.
+    return create_pg_engine(
+        postgres_url,
+        isolation_level="AUTOCOMMIT",
+        pool_size=1,
+        max_overflow=20,
+        pool_pre_ping=True,
+        pool_recycle=3600,
+    )
