@@ -43,9 +43,14 @@ def plant_components(
 class World:
     """One home, and definitions over it."""
 
-    def __init__(self, home: Path, components: Sequence[SpecComponent] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        components: Sequence[SpecComponent] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        self.settings = Settings(home=home, author="ada", ui_url="http://ui.test")
+        self.settings = settings or Settings(home=home, author="ada", ui_url="http://ui.test")
         self.platform = Platform(self.settings)
         self.instance = dg.DagsterInstance.ephemeral()
         self._components = plant_components() if components is None else components
