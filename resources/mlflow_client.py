@@ -6,7 +6,6 @@ translation of its errors. Not here: what is logged (`tracker`) and registered (
 
 import os
 import random
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Generator
@@ -15,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from resources.addresses import without_password
 from resources.mlflow_database import make_database
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def write(uri: str, call: Callable[[], Answer]) -> Answer:
 
 
 def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
-    first_line = _without_password(str(error).partition("\n")[0])
-    place = _without_password(uri)
+    first_line = without_password(str(error).partition("\n")[0])
+    place = without_password(uri)
     if refuses:
         return TrackerRefused(f"MLflow at {place} refused: {first_line}")
     if any(word in str(error) for word in _RACE_WORDS):
@@ -116,8 +116,4 @@ def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
 
 def _cause(uri: str, error: Exception) -> Exception | None:
     """What a traceback shows below ours: nothing where the original would show a password."""
-    return None if _without_password(uri) != uri else error
-
-
-def _without_password(text: str) -> str:
-    return re.sub(r"//[^/@\s]*@", "//", text)
+    return None if without_password(uri) != uri else error

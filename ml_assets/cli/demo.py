@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ml_assets.cli.project import Project, say
+from resources.addresses import without_password
 
 MODEL = "flight_delay"
 PARTITION = "2013-12-31"
@@ -151,7 +152,7 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     console.print(table)
     say(f"gate        {facts['gate']}: {facts['why']}")
     say(f"report      {facts['report']}")
-    say(f"MLflow run  {facts['mlflow_run']} in {project.settings.resolved_tracking_uri}")
+    say(f"MLflow run  {facts['mlflow_run']} in {without_password(project.settings.resolved_tracking_uri)}")
     where = project.settings.lake_url or project.settings.lake_folder
     say(f"lake        commit {facts['commit_id'][:16]} under {where}")
     say(f"seconds     {facts['seconds']:.0f}")

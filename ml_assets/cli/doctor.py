@@ -1,13 +1,14 @@
 """`ml-assets doctor`: is everything in place, and if not, what helps?"""
 
 import shutil
-import sqlite3
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
 
 import click
 
+from ml_assets.cli import doctor_storage
+from ml_assets.cli.doctor_storage import NotWell
 from ml_assets.cli.project import Project, say
 
 ENOUGH_DISK_GB = 2
@@ -23,10 +24,11 @@ def command() -> None:
         ("packages", _packages),
         ("home", _home),
         ("definitions", _definitions),
-        ("lake", _lake),
-        ("ledger", _ledger),
-        ("tracker", _tracker),
-        ("dagster storage", _dagster),
+        ("lake", doctor_storage.lake),
+        ("artifacts", doctor_storage.artifacts),
+        ("ledger", doctor_storage.ledger),
+        ("tracker", doctor_storage.tracker),
+        ("dagster storage", doctor_storage.dagster_storage),
         *_workers(project),
     ]
     ill = 0
@@ -49,10 +51,6 @@ def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
     from resources.launcher.kubernetes.doctor import cluster_checks
 
     return [(name, lambda _, check=check: check()) for name, check in cluster_checks(project.settings)]
-
-
-class NotWell(Exception):
-    """A part works, but not well enough; the message says what helps."""
 
 
 def _python(project: Project) -> str:
@@ -83,29 +81,6 @@ def _home(project: Project) -> str:
 def _definitions(project: Project) -> str:
     graph = project.defs.resolve_asset_graph()
     return f"{len(graph.get_all_asset_keys())} assets, {len(list(graph.asset_check_keys))} checks"
-
-
-def _lake(project: Project) -> str:
-    lake = project.platform.lake
-    commit = lake.resolve("main")
-    return f"main at {commit[:12]}, {len(lake.branches())} branches"
-
-
-def _ledger(project: Project) -> str:
-    project.platform.ledger.newest_verdicts("datasets/none", [])
-    return project.settings.resolved_ledger_url
-
-
-def _tracker(project: Project) -> str:
-    from ml_assets.release.parts import registry_of
-
-    registry_of(project.platform).versions("none")
-    return project.settings.resolved_tracking_uri
-
-
-def _dagster(project: Project) -> str:
-    runs = project.instance.get_runs_count()
-    return f"{project.settings.dagster_home}, {runs} runs, SQLite {sqlite3.sqlite_version}"
 
 
 def _processes(project: Project) -> str:

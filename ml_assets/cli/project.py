@@ -13,6 +13,7 @@ import click
 from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
+from resources.addresses import without_password
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -60,13 +61,26 @@ class Project:
 
     @cached_property
     def instance(self) -> "dg.DagsterInstance":
-        """Dagster's storage under the home."""
+        """Dagster's storage: under the home, or where `dagster_url` says. `Problem` where that does not answer."""
         import dagster as dg
+        from sqlalchemy.exc import SQLAlchemyError
 
-        with (self.settings.dagster_home / "opening.lock").open("w") as turn:
+        home, url = self.settings.dagster_home, self.settings.dagster_url
+        with (home / "opening.lock").open("w") as turn:
             # Of two commands that come first at once Dagster lets one fail: both make the same tables.
             fcntl.flock(turn, fcntl.LOCK_EX)
-            return dg.DagsterInstance.from_config(str(self.settings.dagster_home))
+            if url is None:
+                return dg.DagsterInstance.from_config(str(home))
+            from dagster_postgres.utils import DagsterPostgresException
+
+            try:
+                return dg.DagsterInstance.from_config(str(home))
+            except (DagsterPostgresException, SQLAlchemyError) as error:
+                why = str(error.__cause__ or error).partition("\n")[0]
+                raise Problem(
+                    f"Dagster's storage at {without_password(url)} cannot be opened ({why}): check that PostgreSQL "
+                    "runs, that the database exists, and ML_ASSETS_DAGSTER_URL; then run it again"
+                ) from None
 
     def components(self, of_type: type[Component]) -> Sequence[Component]:
         """The declared components of one type."""

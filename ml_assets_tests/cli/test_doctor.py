@@ -8,6 +8,7 @@ PARTS = [
     "home",
     "definitions",
     "lake",
+    "artifacts",
     "ledger",
     "tracker",
     "dagster storage",

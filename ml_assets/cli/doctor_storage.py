@@ -1,0 +1,70 @@
+"""What `ml-assets doctor` asks of the parts that keep things: lake, artifacts, ledger, tracker, Dagster's storage.
+
+Each check answers what a person wants to see where all is well, and raises an error that says what helps where it
+is not. Which server a part lives on is the settings' business; checks go through the parts themselves.
+"""
+
+import time
+import uuid
+
+from ml_assets.cli.project import Project
+from resources.addresses import without_password
+from resources.ledger.migrations import NEWEST
+
+
+class NotWell(Exception):
+    """A part works, but not well enough; the message says what helps."""
+
+
+def lake(project: Project) -> str:
+    """`main` can be read, and its gate stands."""
+    store = project.platform.lake
+    commit = store.resolve("main")
+    if not project.platform.lake_gate_stands():
+        raise NotWell(
+            f"main stands at {commit[:12]}, but without this version's gate a change could land unaudited: "
+            "ml-assets lake init installs it"
+        )
+    place = project.settings.lake_url or project.settings.lake_folder
+    return f"main at {commit[:12]}, {len(store.branches())} branches, {place}"
+
+
+def artifacts(project: Project) -> str:
+    """A small file can be written, read and removed."""
+    home, name = project.platform.artifacts, f"doctor/{uuid.uuid4().hex[:12]}"
+    began = time.monotonic()
+    (home.folder(name) / "probe").write_text("well")
+    address = home.push(name)
+    home.remove(name)
+    if home.exists(name):
+        raise NotWell(f"{address} cannot be removed: give this account the right to delete objects")
+    place, took = address.removesuffix(f"/{name}"), time.monotonic() - began
+    return f"{place}, a file written and removed in {took:.2f} s"
+
+
+def ledger(project: Project) -> str:
+    """Verdicts can be looked up, and the tables stand at this version's step."""
+    project.platform.ledger.newest_verdicts("datasets/none", [])
+    step = project.platform.ledger.step()
+    if step != NEWEST:
+        raise NotWell(
+            f"the tables stand at step {step}, this version works with {NEWEST}: end older processes"
+        )
+    return f"{without_password(project.settings.resolved_ledger_url)}, step {step}"
+
+
+def tracker(project: Project) -> str:
+    """Runs and versions can be looked up."""
+    from ml_assets.release.parts import registry_of
+
+    registry_of(project.platform).versions("none")
+    return without_password(project.settings.resolved_tracking_uri)
+
+
+def dagster_storage(project: Project) -> str:
+    """Runs can be counted; where events and step logs go."""
+    runs = project.instance.get_runs_count()
+    logs = type(project.instance.compute_log_manager).__name__
+    url = project.settings.dagster_url
+    place = without_password(url) if url else str(project.settings.dagster_home)
+    return f"{place}, {runs} runs, step logs by {logs}"
