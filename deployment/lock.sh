@@ -13,3 +13,6 @@ compile() {
 compile "$@" pyproject.toml --group dev --output-file "$locks/dev.txt"
 compile "$@" --group build --constraints "$locks/dev.txt" --output-file "$locks/build.txt"
 compile "$@" --group setup --constraints "$locks/dev.txt" --output-file "$locks/setup.txt"
+# What images hold, with the very same pins.
+compile "$@" pyproject.toml --constraints "$locks/dev.txt" --output-file deployment/images/platform.txt
+compile "$@" deployment/images/trainer.in --constraints "$locks/dev.txt" --output-file deployment/images/trainer.txt

@@ -112,6 +112,8 @@ def _write_archive(archive: Path, image: str, root: Path, config: dict[str, obje
                 "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
                 "os": "linux",
                 "config": config,
+                # As many entries as layers, or buildah builds nothing on top.
+                "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "ml-assets"}],
                 "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
             }
         )
