@@ -108,10 +108,12 @@ class Tracker:
         from mlflow.utils.time import get_current_time_millis
 
         with reaching(self.uri):
-            known = self._client.get_run(run_id).data.metrics
-            now = get_current_time_millis()
+            run = self._client.get_run(run_id)
+            known = run.data.metrics
+            # Two processes may get here together: a first value has the same time from both, and is one point.
+            first, again = run.info.start_time, get_current_time_millis()
             new = [
-                Metric(_allowed(name), float(value), now, step)
+                Metric(_allowed(name), float(value), again if _allowed(name) in known else first, step)
                 for name, value in metrics.items()
                 if known.get(_allowed(name)) != value
             ]

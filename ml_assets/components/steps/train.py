@@ -50,7 +50,8 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 report = LiveReport(context, checkpoint, tracked)
                 report.catch_up(read_events(folder))
                 result = platform.launcher.run(job, folder, report.event, context.log.info, profile)
-                tracked.log(spent(result, report.devices, platform.settings.gpu_hour_price), result.steps)
+                taken = spent(result, report.devices, platform.settings.gpu_hour_price)
+                tracked.log(taken, result.steps, report.finished_at)
                 platform.tracker.tag(tracked.run_id, report.devices)
             facts = {"fingerprint": job.fingerprint, "folder": str(folder), "mlflow_run": tracked.run_id}
             return dg.Output(
@@ -79,12 +80,14 @@ class LiveReport:
         """How many there were; none where the job was found finished."""
         self.devices: dict[str, str] = {}
         """What the first rank's machine trains on, as it told when it started."""
+        self.finished_at: float | None = None
+        """When the workers were done, seconds since the epoch: the same for each run that follows the job."""
 
     def catch_up(self, events: Iterable[TrainingEvent]) -> None:
         """Give the tracker what earlier runs of this job were told; it keeps each point once. A run that was
         killed may not have come to pass on the last ones."""
         for event in events:
-            self._note_devices(event)
+            self._note(event)
             if event.kind in _MEASURING:
                 self._tracked.log(_numbers(event), event.step, event.time)
 
@@ -92,7 +95,7 @@ class LiveReport:
         """Called by the launcher for each event of the workers."""
         self.events += 1
         numbers = _numbers(event)
-        self._note_devices(event)
+        self._note(event)
         if event.kind in _MEASURING:
             self._tracked.log(numbers, event.step, event.time)
         if event.kind in ("resumed", "checkpoint", "started"):
@@ -108,9 +111,11 @@ class LiveReport:
                 )
             )
 
-    def _note_devices(self, event: TrainingEvent) -> None:
+    def _note(self, event: TrainingEvent) -> None:
         if event.kind == "started":
             self.devices = {name: str(event.values[name]) for name in _DEVICES if name in event.values}
+        if event.kind == "finished":
+            self.finished_at = event.time
 
 
 def spent(
