@@ -26,7 +26,7 @@ def running_ui(home: Path) -> Iterator[Dagster]:
     the daemons beat. Output goes to `home/ui.log`, whose end is part of the error if it does not come up."""
     home.mkdir(parents=True, exist_ok=True)
     log = home / "ui.log"
-    port = _free_port()
+    port = free_port()
     program = Path(sys.executable).with_name("ml-assets")
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -45,7 +45,7 @@ def running_ui(home: Path) -> Iterator[Dagster]:
         _end(process)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port nobody listens on now; on loopback nobody but us takes it in the meantime."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -22,28 +22,22 @@ from ml_assets_tests.browser.server import running_ui
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 MODEL = "store_demand/registered_model"
-READY_WEEK = "2024-01-01"
-"""All of its inputs are prepared."""
-UNPREPARED_WEEK = "2024-02-05"
-"""Neither its features nor its sales were ever ingested, nor those of the four weeks before."""
+EMPTY_WEEK = "2024-01-01"
+"""Clicked in an empty home: none of the 48 weeks it learns from exists, nor the sales below them."""
+READY_WEEK = "2024-01-08"
+"""The week after: its inputs were ingested before the click."""
 FIVE_STEPS = ["validate_inputs", "snapshot", "train", "evaluate", "register"]
 
 
 @pytest.fixture(scope="module")
-def dagster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dagster]:
-    """The UI over a home in which sales and features exist up to READY_WEEK."""
-    home = tmp_path_factory.mktemp("platform")
-    program = Path(sys.executable).with_name("ml-assets")
-    for table, first in (("datasets/sales", "2023-01-02"), ("features/sales_features", "2023-01-30")):
-        done = subprocess.run(
-            [program, "launch", table, f"{first}..{READY_WEEK}"],
-            env=os.environ | {"ML_ASSETS_HOME": str(home)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with nothing in it."""
+    return tmp_path_factory.mktemp("platform")
+
+
+@pytest.fixture(scope="module")
+def dagster(home: Path) -> Iterator[Dagster]:
+    """The UI over that home."""
     with running_ui(home) as dagster:
         yield dagster
 
@@ -56,6 +50,19 @@ def pages(browser: Browser, dagster: Dagster, screenshots: Path) -> Iterator[Pag
     page.close()
 
 
+def _ingest(home: Path, table: str, week: str) -> None:
+    """`ml-assets launch`, beside the running UI."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ml-assets"), "launch", table, week],
+        env=os.environ | {"ML_ASSETS_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def _click(pages: Pages, dagster: Dagster, week: str, picture: str) -> tuple[Launch, str]:
     """Materialize only the registered model for `week`; what was launched, and the run's whole id."""
     pages.open_asset(MODEL)
@@ -64,9 +71,39 @@ def _click(pages: Pages, dagster: Dagster, week: str, picture: str) -> tuple[Lau
     return launch, run_id
 
 
-def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
+def test_a_week_with_nothing_upstream_is_refused_by_name_and_its_chain_gets_built(
     pages: Pages, dagster: Dagster
 ) -> None:
+    _, run_id = _click(pages, dagster, EMPTY_WEEK, "unprepared")
+
+    run = dagster.wait_for_run(run_id, seconds=90)
+    assert run.status == "FAILURE"
+    assert run.steps == {"store_demand.validate_inputs": "FAILURE"}
+    said = dagster.messages(run_id)
+    for week in ("2023-02-06", "2023-02-13", "2023-02-20"):
+        assert f"features/sales_features {week} (is missing)" in said
+    assert "2023-04-24 and 36 more" in said  # of 48, twelve are named
+    pages.open_run(run_id)
+    pages.shows(re.compile("refuses to build on unusable inputs"))
+    pages.picture("run-refused")
+
+    # No click from here on: the sensor asks for the missing chain, and the daemon builds it.
+    built = dagster.wait_for_runs_of(ASKED_BY, run_id, MODEL, seconds=300)
+    assert {run.status for run in built} == {"SUCCESS"}
+    assets = {asset for run in built for asset in run.assets}
+    assert {"datasets/sales", "features/sales_features", MODEL} <= assets
+    # One run per table, not one per week.
+    assert len(built) == 3
+    pages.open_asset(MODEL, view="partitions", partition=EMPTY_WEEK)
+    pages.shows(EMPTY_WEEK)
+    pages.picture("chain-built")
+
+
+def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
+    pages: Pages, dagster: Dagster, home: Path
+) -> None:
+    for table in ("datasets/sales", "features/sales_features"):
+        _ingest(home, table, READY_WEEK)
     launch, run_id = _click(pages, dagster, READY_WEEK, "ready")
     # The click was on one asset; the dialog says which three come along.
     for stage in ("training_set", "checkpoint", "evaluation"):
@@ -110,30 +147,3 @@ def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
     pages.picture("asset-features-checks")
     pages.open_lineage()
     pages.picture("lineage")
-
-
-def test_a_week_with_nothing_upstream_is_refused_by_name_and_its_chain_gets_built(
-    pages: Pages, dagster: Dagster
-) -> None:
-    _, run_id = _click(pages, dagster, UNPREPARED_WEEK, "unprepared")
-
-    run = dagster.wait_for_run(run_id, seconds=90)
-    assert run.status == "FAILURE"
-    assert run.steps == {"store_demand.validate_inputs": "FAILURE"}
-    said = dagster.messages(run_id)
-    for week in ("2024-01-08", "2024-01-15", "2024-01-22", "2024-01-29", UNPREPARED_WEEK):
-        assert f"features/sales_features {week}" in said
-    pages.open_run(run_id)
-    pages.shows(re.compile("refuses to build on unusable inputs"))
-    pages.picture("run-refused")
-
-    # No click from here on: the sensor asks for the missing chain, and the daemon builds it.
-    built = dagster.wait_for_runs_of(ASKED_BY, run_id, MODEL, seconds=300)
-    assert {run.status for run in built} == {"SUCCESS"}
-    assets = {asset for run in built for asset in run.assets}
-    assert {"datasets/sales", "features/sales_features", MODEL} <= assets
-    # One run per table, not one per week.
-    assert len(built) == 3
-    pages.open_asset(MODEL, view="partitions", partition=UNPREPARED_WEEK)
-    pages.shows(UNPREPARED_WEEK)
-    pages.picture("chain-built")
