@@ -83,6 +83,15 @@ class Pages:
         self.page.get_by_text("[Show Markdown]").first.click()
         self.page.get_by_role("dialog").filter(visible=True).get_by_text("Close").wait_for(timeout=30_000)
 
+    def terminate(self, picture: str) -> None:
+        """On a run's page: click Terminate and agree; returns when the request was sent."""
+        self.page.get_by_role("button", name="Terminate").first.click()
+        dialog = self.page.get_by_role("dialog").filter(visible=True).last
+        confirm = dialog.get_by_role("button", name=re.compile("Terminate|Force"))
+        confirm.wait_for(timeout=30_000)
+        self.picture(picture)
+        confirm.click()
+
     def shows(self, text: str | re.Pattern[str], seconds: float = 30) -> None:
         """Wait until the page shows `text`."""
         expect(self.page.get_by_text(text).filter(visible=True).first).to_be_visible(timeout=seconds * 1000)

@@ -1,0 +1,62 @@
+"""The platform as people run it here: its commands as processes, pointed at the servers and the cluster."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment
+from ml_assets_tests.cluster.launching import settings_of
+from ml_assets_tests.servers.running import RunningServers
+from resources.settings import Settings
+
+LEFT_OF_TRAININGS = "jobs,pods,services"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A home with an empty lake, ledger and tracker of its own on the servers, training on the cluster."""
+
+    home: Path
+    variables: dict[str, str]
+    """Environment of its commands."""
+    cluster: ClusterEnvironment
+
+    @property
+    def settings(self) -> Settings:
+        return settings_of(self.variables)
+
+    def run(self, *words: str, seconds: float = 300) -> str:
+        """`ml-assets …`: what it prints. Raises AssertionError with its complaint where it fails."""
+        done = subprocess.run(
+            [Path(sys.executable).with_name("ml-assets"), *words],
+            cwd=REPOSITORY,
+            env=os.environ | self.variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, (
+            f"ml-assets {' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
+        return done.stdout
+
+    def left(self) -> list[str]:
+        """Everything of trainings that is on the cluster."""
+        return [f"{one['kind']} {one['metadata']['name']}" for one in self.cluster.objects(LEFT_OF_TRAININGS)]
+
+    def nodes(self) -> list[str]:
+        """Where pods of trainings run now."""
+        pods = self.cluster.objects("pods")
+        return [one["spec"]["nodeName"] for one in pods if one["status"]["phase"] == "Running"]
+
+
+def install(home: Path, servers: RunningServers, cluster: ClusterEnvironment) -> Installation:
+    """Make the databases and the lake's repository."""
+    variables = {**servers.variables(servers.settings(home)), **cluster.settings()}
+    installation = Installation(home, variables, cluster)
+    installation.run("lake", "init")
+    return installation
