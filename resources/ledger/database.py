@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cached_property
@@ -161,8 +162,7 @@ class Database:
             engine = sa.create_engine(
                 self._url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_POSTGRES
             )
-            # A connection that crosses a fork would be shared by two processes.
-            os.register_at_fork(after_in_child=lambda: engine.dispose(close=False))
+            _forget_after_fork(weakref.ref(engine))
             return engine
         if self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -174,6 +174,16 @@ class Database:
 
     def __str__(self) -> str:
         return f"ledger {self._url.render_as_string()}"
+
+
+def _forget_after_fork(engine: weakref.ref[sa.Engine]) -> None:
+    """Let a child process open its own connections: one that crosses a fork would be shared by two."""
+
+    def forget() -> None:
+        if (opened := engine()) is not None:
+            opened.dispose(close=False)
+
+    os.register_at_fork(after_in_child=forget)
 
 
 def _for_writing(engine: sa.Engine) -> sa.Connection:

@@ -1,0 +1,150 @@
+"""The ledger on a real PostgreSQL: the same promises as on SQLite, through restarts, races and migrations."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from ml_assets_tests.resources import ledger_writer
+from ml_assets_tests.servers.running import RunningServers
+from resources.ledger import Ledger, LedgerError, LedgerUnavailable, NewVerdict, migrations
+from resources.ledger.tables import metadata
+
+NEW = NewVerdict(
+    table="datasets/flights",
+    key="2013-01-01",
+    content_digest="c1",
+    contract_digest="rules",
+    status="rejected",
+    rows=842,
+    body_json="{}",
+    run_id="run",
+    branch="audit",
+)
+
+
+@pytest.fixture
+def url(servers: RunningServers, tmp_path: Path) -> str:
+    return servers.settings(tmp_path).resolved_ledger_url
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def test_what_was_written_is_found_by_another_process(url: str) -> None:
+    ledger = Ledger(url)
+    ledger.record_verdicts([NEW])
+    acceptance = ledger.accept(NEW.table, NEW.key, "ada", "a strike")
+    promotion = ledger.promote("m", "1", "production", author="ada", reason="first", bundle_digest="b")
+    other = Ledger(url)
+    (row,) = other.attempts(NEW.table, NEW.key)
+    assert (row.status, row.acceptance) == ("accepted", acceptance)
+    assert other.in_production("m") == promotion
+    assert other.in_production("m", at=promotion.at) == promotion
+    assert other.volumes(NEW.table) == {NEW.key: 842}
+
+
+def test_processes_that_come_first_at_once_and_write_at_once_lose_nothing(url: str) -> None:
+    """Four find an empty database together; every attempt gets a number of its own."""
+    names, rounds = ("one", "two", "three", "four"), 10
+    program = [sys.executable, ledger_writer.__file__, url]
+    writers = [subprocess.Popen([*program, name, str(rounds)]) for name in names]
+    assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
+    attempts = Ledger(url).attempts(NEW.table, NEW.key)
+    assert [one.attempt for one in attempts] == list(range(1, 4 * rounds + 1))
+    for name in names:
+        assert [one.rows for one in attempts if one.run_id == name] == list(range(rounds))
+
+
+def test_newest_step_makes_exactly_the_tables_the_code_works_with(
+    url: str, connection: sa.Connection
+) -> None:
+    Ledger(url).record_verdicts([NEW])
+    context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
+    assert compare_metadata(context, metadata) == []
+    assert migrations.step_of(connection) == migrations.NEWEST
+
+
+def test_tables_from_before_the_steps_are_taken_over_with_their_rows(
+    url: str, connection: sa.Connection
+) -> None:
+    metadata.create_all(connection)  # as the first version made them
+    connection.execute(
+        sa.insert(metadata.tables["ledger_promotions"]),
+        {"model": "m", "version": "1", "alias": "production", "bundle_digest": "b", "author": "ada",
+         "reason": "first", "at": datetime.now(UTC)},
+    )  # fmt: skip
+    connection.commit()
+    ledger = Ledger(url)
+    assert ledger.step() == "0001"
+    assert len(ledger.promotions("m")) == 1
+    assert ledger.step() == migrations.NEWEST
+
+
+def test_going_back_and_forward_keeps_every_row(url: str) -> None:
+    ledger = Ledger(url)
+    ledger.record_verdicts([NEW])
+    ledger.promote("m", "1", "production", author="ada", reason="first", bundle_digest="b")
+    for step in reversed(migrations.steps()):
+        ledger.downgrade(step)
+        assert ledger.step() == step
+    later = Ledger(url)
+    assert len(later.attempts(NEW.table, NEW.key)) == 1
+    assert len(later.promotions("m")) == 1
+    assert later.step() == migrations.NEWEST
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE ledger_verdicts SET rows = 1", "DELETE FROM ledger_verdicts", "TRUNCATE ledger_promotions"],
+)
+def test_rows_can_neither_be_changed_nor_deleted(url: str, connection: sa.Connection, statement: str) -> None:
+    Ledger(url).record_verdicts([NEW])
+    with pytest.raises(sa.exc.DatabaseError, match="is append-only"):
+        connection.execute(sa.text(statement))
+
+
+def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: RunningServers) -> None:
+    ledger = Ledger(url, patience_seconds=60)
+    ledger.record_verdicts([NEW])
+    servers.kill("postgresql")
+    written: list[int] = []
+    writing = threading.Thread(target=lambda: written.append(ledger.record_verdicts([NEW])[0].attempt))
+    writing.start()
+    writing.join(1.0)
+    assert writing.is_alive()  # it waits
+    servers.restart("postgresql")
+    writing.join(60)
+    assert written == [2]
+    assert [one.attempt for one in ledger.attempts(NEW.table, NEW.key)] == [1, 2]
+
+
+def test_server_that_stays_away_is_named_without_its_password(url: str, servers: RunningServers) -> None:
+    servers.kill("postgresql")
+    with pytest.raises(LedgerUnavailable, match="check that the server runs") as caught:
+        Ledger(url, patience_seconds=0.5).newest_verdicts(NEW.table)
+    assert servers.secrets["database_password"] not in str(caught.value)
+
+
+def test_wrong_password_and_missing_database_are_refused_at_once(url: str, servers: RunningServers) -> None:
+    wrong = url.replace(servers.secrets["database_password"], "wrong")
+    with pytest.raises(LedgerError, match="password authentication failed"):
+        Ledger(wrong).newest_verdicts(NEW.table)
+    with pytest.raises(LedgerError, match='database "nowhere" does not exist'):
+        Ledger(url.rpartition("/")[0] + "/nowhere").newest_verdicts(NEW.table)
+
+
+def test_address_without_a_driver_finds_the_one_that_is_locked(url: str) -> None:
+    assert Ledger(url.replace("+psycopg2", "")).record_verdicts([NEW])[0].attempt == 1
