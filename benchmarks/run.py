@@ -17,6 +17,8 @@ from rich.console import Console
 from benchmarks._report import Result, emit
 
 FOLDER = Path(__file__).parent
+ON_SERVERS = ("cluster_start", "lake_servers")
+"""They need what `make servers-up cluster-up` starts, and run when named."""
 
 
 def _scripts(names: list[str]) -> list[Path]:
@@ -28,7 +30,7 @@ def _scripts(names: list[str]) -> list[Path]:
     }
     if unknown := set(names) - known.keys():
         raise SystemExit(f"No benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}.")
-    return [known[name] for name in names or known]
+    return [known[name] for name in names or known if names or name not in ON_SERVERS]
 
 
 def _run(script: Path, *, quick: bool) -> list[Result]:

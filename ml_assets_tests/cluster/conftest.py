@@ -6,7 +6,6 @@ Servers are those of `SERVERS_STATE`, or new ones, as for the tests on servers.
 
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from deployment.local.cluster import command as cluster_command
 from deployment.local.cluster.cluster import Cluster
 from deployment.local.processes import ServerFailed
 from deployment.local.servers import Servers
-from ml_assets_tests.cluster.environment import REPOSITORY, S3_SECRET, ClusterEnvironment
+from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, session
 from ml_assets_tests.servers.conftest import _all_are_up, servers  # noqa: F401
 from ml_assets_tests.servers.running import RunningServers
 
@@ -47,22 +46,8 @@ def running_servers(servers: RunningServers) -> Servers:  # noqa: F811
 @pytest.fixture(scope="session")
 def cluster(running_servers: Servers) -> Iterator[ClusterEnvironment]:
     """The cluster, all nodes Ready, with a namespace of this session that holds the S3 credentials."""
-    running = Cluster(CLUSTER_STATE)
-    record = running_servers.record
-    namespace = f"tests-{secrets.token_hex(3)}"
-    running.kubectl("create", "namespace", namespace)
-    outside = running.address_for_pods(record.ports["s3"])
-    environment = ClusterEnvironment(running, namespace, f"http://{outside}")
-    credentials = {
-        "AWS_ACCESS_KEY_ID": record.s3_key,
-        "AWS_SECRET_ACCESS_KEY": record.s3_secret,
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    environment.apply(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": S3_SECRET}, "stringData": credentials}
-    )
-    yield environment
-    running.kubectl("delete", "namespace", namespace, "--wait=false")
+    with session(Cluster(CLUSTER_STATE), running_servers.record) as environment:
+        yield environment
 
 
 @pytest.fixture

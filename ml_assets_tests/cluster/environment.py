@@ -5,15 +5,18 @@ repository are mounted read-only. Below /opt, since no folder above them needs t
 """
 
 import json
+import secrets
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deployment.local.cluster.cluster import Cluster
+from deployment.local.servers.record import Record
 
 REPOSITORY = Path(__file__).parents[2]
 STATE_VARIABLE = "CLUSTER_STATE"
@@ -104,6 +107,28 @@ class ClusterEnvironment:
             lambda: json.dumps(self.pod(pod)["status"], indent=1),
         )
         return self.pod(pod)["status"]["phase"]
+
+
+@contextmanager
+def session(cluster: Cluster, servers: Record) -> Iterator[ClusterEnvironment]:
+    """A namespace of its own for the block, with the S3 credentials in it."""
+    namespace = f"tests-{secrets.token_hex(3)}"
+    cluster.kubectl("create", "namespace", namespace)
+    environment = ClusterEnvironment(
+        cluster, namespace, f"http://{cluster.address_for_pods(servers.ports['s3'])}"
+    )
+    credentials = {
+        "AWS_ACCESS_KEY_ID": servers.s3_key,
+        "AWS_SECRET_ACCESS_KEY": servers.s3_secret,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    environment.apply(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": S3_SECRET}, "stringData": credentials}
+    )
+    try:
+        yield environment
+    finally:
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 def waited_for(

@@ -115,7 +115,7 @@ def test_one_click_trains_in_two_pods_on_two_nodes_and_registers(
     assert run.status == "SUCCESS", dagster.messages(run_id)[-3000:]
     assert list(run.steps) == [f"store_demand.{step}" for step in FIVE_STEPS]
     assert re.search(r"started train-[0-9a-f]{12}-1: 2 pods", dagster.messages(run_id))
-    pages.shows("Success")
+    pages.shows(re.compile("^Success$"))
     pages.picture("cluster-run-done")
     pages.open_asset("store_demand/checkpoint")
     pages.shows("world size")
@@ -140,5 +140,5 @@ def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster_after_ten_se
     assert took < GONE_SECONDS
     run = dagster.wait_for_run(run_id, seconds=30)
     assert run.status == "CANCELED"
-    pages.shows("Canceled")
+    pages.shows(re.compile("^Canceled$"))
     pages.picture("cluster-terminated")
