@@ -1,6 +1,8 @@
 """The launcher on a real cluster: results, failures and their words, attempts, and that nothing is left behind."""
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from ml_assets_tests.cluster.launching import (
 from resources.launcher.errors import (
     AttemptsExhausted,
     BadConfiguration,
+    DeadlineExceeded,
     Diverged,
     ImageUnavailable,
     InputChanged,
@@ -29,7 +32,7 @@ from resources.launcher.errors import (
     TrainingFailed,
     Unschedulable,
 )
-from resources.launcher.protocol import TrainingEvent
+from resources.launcher.protocol import TrainingEvent, training_folder_name
 from resources.platform import Platform
 
 Launch = Callable[..., Launching]
@@ -135,6 +138,15 @@ def test_a_command_the_image_has_not_is_final_and_named(launching: Launch) -> No
     launch = launching(workers=1).with_kubernetes(command=("/nowhere/python",))
     with pytest.raises(PodNotStarted, match="/nowhere/python"):
         launch.run(launch.profile("done"))
+    assert launch.left() == []
+
+
+def test_a_deadline_is_final_and_keeps_the_checkpoint(launching: Launch) -> None:
+    launch = launching()
+    with pytest.raises(DeadlineExceeded, match=r"deadline_minutes, 0\.2"):
+        launch.run(launch.profile("steps", steps=3000, nodes=2, deadline_minutes=0.2))
+    assert launch.starts() == 1
+    assert Platform(launch.settings).artifacts.exists(training_folder_name(launch.job), "step.json")
     assert launch.left() == []
 
 
@@ -286,6 +298,24 @@ def test_a_launcher_started_again_within_the_lease_attaches(launching: Launch) -
     assert result.attempts == 1
     assert metric_steps(launch.events) == list(range(300))
     assert launch.starts() == 0
+    assert launch.left() == []
+
+
+def test_a_launcher_that_slept_through_its_lease_begins_again(launching: Launch) -> None:
+    launch = launching()
+    process = launch.start(launch.profile("steps", steps=600, nodes=2))
+    launch.wait_for_events(process, 3)
+    before = launch.uids("jobs")
+    os.kill(process.pid, signal.SIGSTOP)
+    waited_for(lambda: launch.sweep().startswith("removed"), "the sleeper to be swept", 60)
+    assert launch.left() == []
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.stdout is not None
+    told = process.stdout.read().splitlines()
+    assert process.wait() == 0, told
+    assert told[-1] == "result 1"
+    assert sum(line.startswith("log started train-") for line in told) == 1
+    assert before.isdisjoint(launch.uids("jobs"))
     assert launch.left() == []
 
 

@@ -237,7 +237,9 @@ def _configure(configuration: Any, context: str | None) -> str:
         if context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
             config.load_incluster_config(client_configuration=configuration)
         else:
-            config.load_kube_config(context=context, client_configuration=configuration)
+            # The client itself looks at KUBECONFIG only once, when it is imported.
+            file = os.environ.get("KUBECONFIG")
+            config.load_kube_config(file, context=context, client_configuration=configuration)
     except config.ConfigException as error:
         raise ClusterRefused(
             f"no cluster to talk to: {error}. Point KUBECONFIG at a kubeconfig, name one of its contexts in "

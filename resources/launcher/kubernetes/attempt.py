@@ -20,6 +20,7 @@ from resources.launcher.kubernetes.judge import (
     why_no_pods,
     why_not_started,
 )
+from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import Output
 from resources.launcher.profile import ResourceProfile
@@ -34,10 +35,6 @@ _FORCED_AFTER_SECONDS = 2.0
 """After the grace period a pod that is still there is removed without asking its node."""
 _REMOVED_SECONDS = 60.0
 _BY_TAINT = "DeletionByTaintManager"
-
-
-class LeaseLost(Exception):
-    """Another launcher looks after this training now."""
 
 
 def start(
@@ -80,6 +77,7 @@ def watch(
     name, uid = str(job["metadata"]["name"]), str(job["metadata"]["uid"])
     known: dict[str, Pod] = {}
     trouble_since: float | None = None
+    are_running = False
     while True:
         trail.deliver(POLL_SECONDS)
         if lost.is_set():
@@ -92,6 +90,12 @@ def watch(
         pods = pods_of(cluster, f"batch.kubernetes.io/controller-uid={uid}")
         known.update({pod.uid: pod for pod in pods})
         trail.look(pods)
+        if not are_running and len(pods) == profile.nodes and all(pod.has_started for pod in pods):
+            are_running = True
+            nodes = ", ".join(sorted({pod.node for pod in pods}))
+            output.say(
+                f"{len(pods)} pods run on {nodes}, {_age(job, cluster.now()):.0f} s after the Job was made"
+            )
         if (error := _why_not(cluster, document, pods, profile, settings)) is not None:
             return End(kind="failed", said=str(error), error=error)
         present = {pod.uid for pod in pods}

@@ -26,7 +26,7 @@ NEEDED = (
 )
 """Permissions of a launcher in its namespace: group, resource, subresource, verb."""
 _TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)
-_TRIAL_SECONDS = 45.0
+_START_SECONDS, _TRIAL_SECONDS = 20.0, 45.0
 
 
 def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
@@ -82,8 +82,8 @@ def _trial(cluster: Cluster, settings: Settings) -> str:
             "Correct ML_ASSETS_KUBERNETES_COMMAND or the image"
         )
     return (
-        f"{of.image} ran on {pod.node} after {time.monotonic() - began:.1f} s, with Secret {of.s3_secret}: "
-        f"{pod.message.strip() or of.command[0]}"
+        f"{of.image} ran {of.command[0]} on {pod.node} in {time.monotonic() - began:.1f} s, with Secret "
+        f"{of.s3_secret}"
     )
 
 
@@ -96,7 +96,7 @@ def _ended(cluster: Cluster, name: str, image: str) -> Pod:
         pod = Pod.of(document)
         if pod.has_ended:
             return pod
-        if (error := why_not_started([pod], _TRIAL, image, cluster.now(), PATIENCE_SECONDS)) is not None:
+        if (error := why_not_started([pod], _TRIAL, image, cluster.now(), _START_SECONDS)) is not None:
             raise error
         if time.monotonic() - began > _TRIAL_SECONDS:
             raise PodNotStarted(

@@ -16,9 +16,9 @@ from resources.launcher.errors import AttemptsExhausted, BadConfiguration, Clust
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes import manifest
 from resources.launcher.kubernetes.api import Cluster, Document
-from resources.launcher.kubernetes.attempt import LeaseLost, newest, pods_of, remove, start, watch
+from resources.launcher.kubernetes.attempt import newest, pods_of, remove, start, watch
 from resources.launcher.kubernetes.judge import End
-from resources.launcher.kubernetes.lease import Lease
+from resources.launcher.kubernetes.lease import Lease, LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import Output
 from resources.launcher.kubernetes.sharing import finished, pull_events, share_inputs, snapshot_name
@@ -32,6 +32,8 @@ _CANCEL_GRACE_SECONDS = 5
 """A cancelled training's pods get so long to save: none may be left after 10 s."""
 _CLEAN_SECONDS = 30.0
 """Patience of the last clean-up: what it cannot remove, a sweeper does."""
+_SWEEP_SECONDS = 10.0
+"""Patience of a sweep, which is tried again anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,8 @@ class KubernetesLauncher:
 
     def sweep(self) -> list[str]:
         """See `TrainingLauncher.sweep`."""
-        return sweep(self._connect(), self.settings.lease_seconds)
+        with self._connect().impatient(_SWEEP_SECONDS) as cluster:
+            return sweep(cluster, self.settings.lease_seconds)
 
     def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, trail: Trail) -> None:
         """Until the lease is ours."""
@@ -232,6 +235,8 @@ class _Lead:
         """Leave no Job, Service, pod or Lease behind; `why` is what ends the training, if not its result."""
         try:
             with self.cluster.impatient(_CLEAN_SECONDS) as cluster:
+                if not self.lease.is_ours():  # somebody else leads the pods now
+                    return
                 remove(cluster, manifest.training_selector(self.job), _CANCEL_GRACE_SECONDS)
             self.lease.give_back()
         except ClusterUnavailable as error:

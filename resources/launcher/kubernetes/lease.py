@@ -18,6 +18,10 @@ _RENEWALS = 4
 _ATTEMPT, _FAILURES = "ml-assets/attempt", "ml-assets/failures"
 
 
+class LeaseLost(Exception):
+    """Another launcher looks after this training now, or a sweeper ended it."""
+
+
 class Lease:
     """The Lease of one training, taken by this object or not. Renewed by a thread while it is held."""
 
@@ -63,12 +67,19 @@ class Lease:
         return self._count(_FAILURES)
 
     def note(self, *, attempt: int, failures: int) -> None:
-        """Write the counts down, for whoever takes over."""
+        """Write the counts down, for whoever takes over. Raises `LeaseLost`: then nothing may be changed."""
         with self._turn:
             if self._document is not None:
                 notes = {_ATTEMPT: str(attempt), _FAILURES: str(failures)}
                 self._document["metadata"].setdefault("annotations", {}).update(notes)
                 self._write(self._cluster)
+        if self.lost.is_set():
+            raise LeaseLost
+
+    def is_ours(self) -> bool:
+        """Whether it is, as the API server says now."""
+        found = self._cluster.get("lease", self._name)
+        return found is not None and _holder(found) == self._holder
 
     def stop(self) -> None:
         """Renew it no longer; it is left to run out."""
@@ -80,8 +91,7 @@ class Lease:
         with self._turn:
             if self._document is None or self.lost.is_set():
                 return
-            found = self._cluster.get("lease", self._name)
-            if found is not None and _holder(found) == self._holder:
+            if self.is_ours():
                 self._cluster.delete("lease", self._name)
 
     def _keep_renewing(self) -> None:

@@ -1,0 +1,179 @@
+"""Looking after the cluster: the doctor's words, the daemon's sweeping, what an account without rights is told."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from ml_assets.components.sweeping import sweep_trainings
+from ml_assets_tests.cluster.environment import ClusterEnvironment
+from ml_assets_tests.cluster.launching import settings_of, worker_variables
+from resources.launcher.errors import TrainingFailed
+from resources.launcher.kubernetes.doctor import cluster_checks
+from resources.platform import Platform
+from resources.settings import Settings
+
+pytestmark = pytest.mark.timeout(120)
+Examine = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def settings(tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The platform on this cluster."""
+    variables = {**worker_variables(tidy), "ML_ASSETS_HOME": str(tmp_path)}
+    monkeypatch.setenv("KUBECONFIG", variables["KUBECONFIG"])
+    return settings_of(variables)
+
+
+@pytest.fixture
+def examine(settings: Settings) -> Examine:
+    """What the doctor says of each part, with some settings changed."""
+
+    def said(**changes: Any) -> dict[str, str]:
+        kubernetes = settings.kubernetes.model_copy(update=changes)
+        words: dict[str, str] = {}
+        for name, check in cluster_checks(settings.model_copy(update={"kubernetes": kubernetes})):
+            try:
+                words[name] = check()
+            except TrainingFailed as error:
+                words[name] = f"ILL {type(error).__name__}: {error}"
+        return words
+
+    return said
+
+
+def test_a_doctor_finds_a_cluster_well(examine: Examine, tidy: ClusterEnvironment) -> None:
+    said = examine()
+    assert said["cluster"].startswith("Kubernetes v1.34")
+    assert said["cluster rights"].startswith("all 18 permissions")
+    assert re.search(
+        r"ran /opt/python/bin/python3\.\d+ on node\d in .* with Secret ml-assets-s3", said["cluster pods"]
+    )
+    assert tidy.objects("pods") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"s3_secret": "nobody"}, 'PodNotStarted: .*secret "nobody" not found'),
+        ({"image": None}, "BadConfiguration: set ML_ASSETS_KUBERNETES_IMAGE"),
+        ({"command": ("/nowhere",)}, "PodNotStarted: .*/nowhere"),
+        ({"namespace": "nowhere"}, "ClusterRefused: .*ML_ASSETS_KUBERNETES_NAMESPACE"),
+        ({"context": "nobody"}, "ClusterRefused: no cluster to talk to.*ML_ASSETS_KUBERNETES_CONTEXT"),
+    ],
+)
+def test_a_doctor_names_what_is_ill_and_what_helps(
+    examine: Examine, changes: dict[str, Any], said: str
+) -> None:
+    found = examine(**changes)["cluster pods"]
+    assert re.search(f"ILL {said}", found), found
+
+
+def test_an_account_without_rights_is_told_which_it_lacks(
+    examine: Examine, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of_nobody(tidy, tmp_path)))
+    said = examine(context="nobody")
+    assert "ILL ClusterRefused: in namespace" in said["cluster rights"]
+    assert "we may not create jobs" in said["cluster rights"]
+    assert "ILL ClusterRefused: " in said["cluster pods"]
+    assert "bind the launcher's role" in said["cluster pods"]
+
+
+def test_an_api_server_that_is_away_is_said_so(
+    examine: Examine, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = re.sub(r"https://[\w.:]+", "https://127.0.0.1:9", tidy.kubeconfig.read_text())
+    (tmp_path / "away").write_text(away)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "away"))
+    assert "ILL ClusterUnavailable: the API server at https://127.0.0.1:9" in examine()["cluster"]
+
+
+def test_a_daemon_sweeps_what_has_no_launcher_and_leaves_the_rest(
+    settings: Settings, tidy: ClusterEnvironment
+) -> None:
+    """Two Jobs of trainings: one with a lease that somebody renews, one nobody looks after."""
+    settings = settings.model_copy(
+        update={"kubernetes": settings.kubernetes.model_copy(update={"lease_seconds": 4})}
+    )
+    tidy.apply(idle_job("led", tidy.image), idle_job("left", tidy.image), lease("led"))
+    with dg.build_sensor_context(resources={"platform": Platform(settings)}) as context:
+        skipped = sweep_trainings(context)
+    assert isinstance(skipped, dg.SkipReason)
+    assert skipped.skip_message == "removed train-left"
+    assert [one["metadata"]["name"] for one in tidy.objects("jobs")] == ["led"]
+    tidy.kubectl("delete", "lease", "train-led")
+
+
+def test_the_commands_say_what_they_find(settings: Settings, tidy: ClusterEnvironment) -> None:
+    environment = {**worker_variables(tidy), "ML_ASSETS_HOME": str(settings.home)}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ml-assets"), "sweep"],
+        env=environment | {"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "nothing to remove: every training has a launcher\n"
+
+
+def idle_job(name: str, image: str) -> dict[str, Any]:
+    """A Job as a launcher would have left it, whose pod does nothing."""
+    labels = {"app.kubernetes.io/managed-by": "ml-assets", "ml-assets/training": name}
+    container = {"name": "trainer", "image": image, "command": ["sleep", "600"], "imagePullPolicy": "Never"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"backoffLimit": 0, "template": template},
+    }
+
+
+def lease(name: str) -> dict[str, Any]:
+    """A lease that was renewed just now, for an hour."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": f"train-{name}",
+            "labels": {"app.kubernetes.io/managed-by": "ml-assets", "ml-assets/training": name},
+        },
+        "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 3600, "renewTime": now},
+    }
+
+
+def kubeconfig_of_nobody(cluster: ClusterEnvironment, folder: Path) -> Path:
+    """For a service account that may do nothing."""
+    cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}})
+    token = cluster.kubectl("create", "token", "nobody").strip()
+    config = json.loads(cluster.kubectl("config", "view", "--raw", "--output=json"))
+    server = config["clusters"][0]["cluster"]
+    authority = (
+        server.get("certificate-authority-data")
+        or base64.b64encode(Path(server["certificate-authority"]).read_bytes()).decode()
+    )
+    facts = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "c", "cluster": {"server": server["server"], "certificate-authority-data": authority}}
+        ],
+        "users": [{"name": "nobody", "user": {"token": token}}],
+        "contexts": [{"name": "nobody", "context": {"cluster": "c", "user": "nobody"}}],
+    }
+    path = folder / "nobody"
+    path.write_text(json.dumps(facts))
+    return path
