@@ -1,30 +1,26 @@
 # What worker pods run: Python, PyTorch, the trainer. Built from the repository's root:
-#   buildah build -f deployment/images/trainer.Dockerfile --build-arg BASE=registry/python@sha256:… .
+#   buildah build --layers -f deployment/images/trainer.Dockerfile --build-arg BASE=registry/python@sha256:… .
 # BASE: Debian with Python 3.11 to 3.13 and its venv module, by digest; it has no default, since a name without a digest
 # is another image tomorrow.
 ARG BASE
-# "locked" installs deployment/images/trainer.txt, every download checked by its hash; "given" copies a folder of
-# installed packages (--build-context installed=FOLDER), for places without a package index.
-ARG PACKAGES=locked
 
-FROM ${BASE} AS environment
-RUN python3 -m venv /opt/venv
-ENV PATH=/opt/venv/bin:$PATH
-
-FROM environment AS locked
-COPY deployment/requirements/setup.txt deployment/images/trainer.txt /locks/
-# One layer, without caches: packages change seldom, the code above them often.
-RUN pip install --no-cache-dir --require-hashes -r /locks/setup.txt \
- && uv pip sync --no-cache --compile-bytecode --require-hashes --python /opt/venv/bin/python /locks/trainer.txt
-
-FROM environment AS given
-RUN --mount=type=bind,from=installed,target=/packages \
-    cp -r /packages/. "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-
-FROM ${PACKAGES} AS packages
+# Replaced by `--build-context installed=FOLDER`, a folder of installed packages, where there is no package index.
+FROM scratch AS installed
 
 FROM ${BASE}
-COPY --from=packages /opt/venv /opt/venv
+# Packages change seldom and are large: one layer of their own, with no cache and no installer left in it.
+RUN --mount=type=bind,from=installed,target=/installed \
+    --mount=type=bind,source=deployment,target=/deployment \
+    python3 -m venv --without-pip /opt/venv \
+ && if [ -n "$(ls -A /installed)" ]; then \
+      cp -r /installed/. "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+    else \
+      python3 -m venv /tmp/tools \
+      && /tmp/tools/bin/pip install --no-cache-dir --require-hashes -r /deployment/requirements/setup.txt \
+      && /tmp/tools/bin/uv pip sync --no-cache --compile-bytecode --require-hashes \
+           --python /opt/venv/bin/python /deployment/images/trainer.txt \
+      && rm -r /tmp/tools; \
+    fi
 COPY pyproject.toml /opt/ml-assets/
 COPY resources /opt/ml-assets/resources
 COPY ml_assets /opt/ml-assets/ml_assets

@@ -55,20 +55,15 @@ def build(image: str, base: tuple[str, Path], scratch: Path) -> Path:
     """The archive of `image`, made with `base` (name and archive). Everything needed meanwhile is below `scratch`."""
     packages = scratch / "packages"
     link_packages(packages)
-    buildah = [
-        "buildah",
-        "--root",
-        scratch / "storage",
-        "--runroot",
-        scratch / "run",
-        "--storage-driver",
-        "overlay",
-    ]
+    (scratch / "tmp").mkdir(parents=True)
+    # In a mount namespace that ends with the command: buildah leaves its storage mounted otherwise.
+    buildah = ["env", f"TMPDIR={scratch / 'tmp'}", "unshare", "--mount", "--propagation", "private", "buildah",
+               "--root", scratch / "storage", "--runroot", scratch / "run", "--storage-driver", "overlay"]  # fmt: skip
     base_name, base_archive = base
     run([*buildah, "pull", "--quiet", f"docker-archive:{base_archive}"], seconds=120)
     run(
         [*buildah, "build", "--quiet", "--isolation", "chroot", "--pull-never", "--tag", image,
-         "--build-arg", f"BASE={base_name}", "--build-arg", "PACKAGES=given",
+         "--build-arg", f"BASE={base_name}",
          "--build-context", f"installed={packages}", "--file", DOCKERFILE, REPOSITORY],
         seconds=600,
     )  # fmt: skip
