@@ -75,6 +75,21 @@ def test_the_learning_rate_stays_between_zero_and_its_peak(total: int, warmup: f
     assert rates[top:] == sorted(rates[top:], reverse=True)
 
 
+def test_a_row_log_that_was_cut_reads_back_in_order(tmp_path: Path) -> None:
+    log = RowLog(tmp_path, attempt=1, rank=0)
+    log.write(0, np.array([3, 1]))
+    assert log.cut() == "rows/attempt-001-rank-0.bin"
+    complete = (tmp_path / "rows/attempt-001-rank-0.bin").read_bytes()
+    log.write(1, np.array([2]))
+    assert log.cut() == "rows/attempt-001-rank-0-1.bin"
+    log.write(2, np.array([4]))
+    RowLog(tmp_path, attempt=1, rank=1).write(0, np.array([9]))
+    assert [(t.rank, t.step, t.rows.tolist()) for t in read_rows(tmp_path)] == [
+        (0, 0, [3, 1]), (0, 1, [2]), (0, 2, [4]), (1, 0, [9]),
+    ]  # fmt: skip
+    assert (tmp_path / "rows/attempt-001-rank-0.bin").read_bytes() == complete
+
+
 def test_the_row_log_reads_back_and_ends_where_it_was_cut_off(tmp_path: Path) -> None:
     first, second = RowLog(tmp_path, attempt=1, rank=0), RowLog(tmp_path, attempt=2, rank=0)
     first.write(0, np.array([3, 1, 2]))
