@@ -1,5 +1,6 @@
 """Launching on the cluster as tests do: a job of their own, a worker that plays its part, what is left after."""
 
+import base64
 import dataclasses
 import json
 import os
@@ -140,6 +141,30 @@ def worker_variables(cluster: ClusterEnvironment) -> dict[str, str]:
     """Pods run the tests' worker."""
     command = json.dumps([PYTHON, "-m", "ml_assets_tests.cluster.worker"])
     return {**cluster.settings(), "ML_ASSETS_KUBERNETES_COMMAND": command}
+
+
+def kubeconfig_of(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:
+    """For a service account, which is made; what it may do is another matter."""
+    cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}})
+    token = cluster.kubectl("create", "token", account).strip()
+    config = json.loads(cluster.kubectl("config", "view", "--raw", "--output=json"))
+    server = config["clusters"][0]["cluster"]
+    authority = (
+        server.get("certificate-authority-data")
+        or base64.b64encode(Path(server["certificate-authority"]).read_bytes()).decode()
+    )
+    facts = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "c", "cluster": {"server": server["server"], "certificate-authority-data": authority}}
+        ],
+        "users": [{"name": account, "user": {"token": token}}],
+        "contexts": [{"name": account, "context": {"cluster": "c", "user": account}}],
+    }
+    path = folder / account
+    path.write_text(json.dumps(facts))
+    return path
 
 
 _LAUNCH = """

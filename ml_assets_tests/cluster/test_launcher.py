@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deployment.local.servers import Servers
 from deployment.local.servers.record import storage_variables
-from ml_assets_tests.cluster.environment import ClusterEnvironment, waited_for
+from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.launching import (
     Launching,
     job_of,
+    kubeconfig_of,
     metric_steps,
     settings_of,
     worker_variables,
@@ -32,6 +34,7 @@ from resources.launcher.errors import (
     TrainingFailed,
     Unschedulable,
 )
+from resources.launcher.kubernetes.doctor import cluster_checks
 from resources.launcher.protocol import TrainingEvent, training_folder_name
 from resources.platform import Platform
 
@@ -90,6 +93,28 @@ def test_pods_on_two_nodes_leave_a_result_and_nothing_else(launching: Launch) ->
     assert launch.run(profile) == result
     assert launch.events == []
     assert launch.starts() == 1
+
+
+def test_the_launchers_role_suffices_for_a_training(
+    launching: Launch, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = yaml.safe_load_all((REPOSITORY / "deployment/kubernetes/base/accounts.yaml").read_text())
+    (role,) = (one for one in accounts if (one["kind"], one["metadata"]["name"]) == ("Role", "launcher"))
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "launcher"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "launcher"},
+        "subjects": [{"kind": "ServiceAccount", "name": "somebody"}],
+    }
+    config = kubeconfig_of(tidy, "somebody", tmp_path)
+    tidy.apply(role, binding)
+    launch = launching(workers=1).with_kubernetes(context="somebody")
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    assert launch.run(launch.profile("3 done")).attempts == 2
+    assert launch.left() == []
+    well = [check() for _, check in cluster_checks(launch.settings)]
+    assert len(well) == 3
 
 
 @pytest.mark.parametrize(
@@ -307,7 +332,7 @@ def test_a_launcher_that_slept_through_its_lease_begins_again(launching: Launch)
     launch.wait_for_events(process, 3)
     before = launch.uids("jobs")
     os.kill(process.pid, signal.SIGSTOP)
-    waited_for(lambda: launch.sweep().startswith("removed"), "the sleeper to be swept", 60)
+    waited_for(lambda: Platform(launch.settings).launcher.sweep() != [], "the sleeper to be swept", 60)
     assert launch.left() == []
     os.kill(process.pid, signal.SIGCONT)
     assert process.stdout is not None

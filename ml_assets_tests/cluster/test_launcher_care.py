@@ -1,7 +1,5 @@
 """Looking after the cluster: the doctor's words, the daemon's sweeping, what an account without rights is told."""
 
-import base64
-import json
 import re
 import subprocess
 import sys
@@ -15,7 +13,7 @@ import pytest
 
 from ml_assets.components.sweeping import sweep_trainings
 from ml_assets_tests.cluster.environment import ClusterEnvironment
-from ml_assets_tests.cluster.launching import settings_of, worker_variables
+from ml_assets_tests.cluster.launching import kubeconfig_of, settings_of, worker_variables
 from resources.launcher.errors import TrainingFailed
 from resources.launcher.kubernetes.doctor import cluster_checks
 from resources.platform import Platform
@@ -80,7 +78,7 @@ def test_a_doctor_names_what_is_ill_and_what_helps(
 def test_an_account_without_rights_is_told_which_it_lacks(
     examine: Examine, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of_nobody(tidy, tmp_path)))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of(tidy, "nobody", tmp_path)))
     said = examine(context="nobody")
     assert "ILL ClusterRefused: in namespace" in said["cluster rights"]
     assert "we may not create jobs" in said["cluster rights"]
@@ -153,27 +151,3 @@ def lease(name: str) -> dict[str, Any]:
         },
         "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 3600, "renewTime": now},
     }
-
-
-def kubeconfig_of_nobody(cluster: ClusterEnvironment, folder: Path) -> Path:
-    """For a service account that may do nothing."""
-    cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}})
-    token = cluster.kubectl("create", "token", "nobody").strip()
-    config = json.loads(cluster.kubectl("config", "view", "--raw", "--output=json"))
-    server = config["clusters"][0]["cluster"]
-    authority = (
-        server.get("certificate-authority-data")
-        or base64.b64encode(Path(server["certificate-authority"]).read_bytes()).decode()
-    )
-    facts = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [
-            {"name": "c", "cluster": {"server": server["server"], "certificate-authority-data": authority}}
-        ],
-        "users": [{"name": "nobody", "user": {"token": token}}],
-        "contexts": [{"name": "nobody", "context": {"cluster": "c", "user": "nobody"}}],
-    }
-    path = folder / "nobody"
-    path.write_text(json.dumps(facts))
-    return path
