@@ -43,6 +43,7 @@ _FORGOTTEN_AFTER = 86_400.0
 """Seconds after which files on their way are taken for those of a process that was ended."""
 _BUSY = (errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT)
 """What s3fs makes of 409, 500, 503 and of broken connections."""
+_FULL = "InsufficientStorage"
 
 Answer = TypeVar("Answer")
 
@@ -212,7 +213,11 @@ class RemoteArtifacts:
                 return call()
             except Exception as error:
                 ours = self._translated(error)
-                if not isinstance(ours, ArtifactsUnavailable) or _is_disk_full(error):
+                if (
+                    not isinstance(ours, ArtifactsUnavailable)
+                    or _is_disk_full(error)
+                    or _code(error) == _FULL
+                ):
                     raise ours from error
                 if time.monotonic() + pause > end:
                     raise ours from error
@@ -225,7 +230,12 @@ class RemoteArtifacts:
         import botocore.exceptions as boto
 
         server = self._endpoint or "AWS"
-        code = str(getattr(error.__cause__, "response", {}).get("Error", {}).get("Code", ""))
+        code = _code(error)
+        if code == _FULL:
+            return ArtifactsUnavailable(
+                f"the disk under S3 at {server} has no space left for {self.url}: free some there; then run it again, "
+                "what was stored before is whole"
+            )
         if _is_disk_full(error):
             return ArtifactsUnavailable(
                 f"no space left under {self.cache}: free some, or move it with ML_ASSETS_HOME; then run it again"
@@ -295,6 +305,11 @@ def _etag(path: Path) -> str:
 
 def _is_in(key: str, file: str) -> bool:
     return key == file or key.startswith(f"{file}/")
+
+
+def _code(error: BaseException) -> str:
+    """S3's own word for the error, empty if it is not from the server."""
+    return str(getattr(error.__cause__, "response", {}).get("Error", {}).get("Code", ""))
 
 
 def _is_disk_full(error: BaseException) -> bool:

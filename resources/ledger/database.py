@@ -117,7 +117,9 @@ class Database:
                 is_away = self._is_away(error)
                 if not is_away and not self._is_lost_race(error):
                     if isinstance(error, exc.OperationalError):
-                        raise LedgerError(f"{self}: {_first_line(error)}") from error
+                        raise LedgerError(
+                            f"{self}: {_first_line(error)}: check ML_ASSETS_LEDGER_URL"
+                        ) from error
                     raise
                 if time.monotonic() > end:
                     raise self._at_its_end(error, is_away=is_away) from error
