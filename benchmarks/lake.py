@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks._report import Result, emit, interleave, parse_args
+from resources.lake import VersionedStore
 from resources.lake.local import LocalStore
 
 ROWS = 900
@@ -68,7 +69,7 @@ def sync(path: Path) -> None:
     os.close(descriptor)
 
 
-def read_from_lake(store: LocalStore, commit_id: str) -> pl.DataFrame:
+def read_from_lake(store: VersionedStore, commit_id: str) -> pl.DataFrame:
     """All rows of all days at a commit."""
     entries = store.list(commit_id, "datasets/flights/")
     files = store.fetch(commit_id, [entry.path for entry in entries])

@@ -1,7 +1,8 @@
 """Runs every benchmark in turn and fails where a bar falls short: `make bench`. It measures nothing itself.
 
 A script of this folder is a benchmark unless its name begins with `_` (shared helpers) or `bare_` (what
-another benchmark compares with). `benchmarks/run.py lake import_time` runs only these two.
+another benchmark compares with). `benchmarks/run.py lake import_time` runs only these two. Those that build and
+start servers (`…_servers`) run only when named.
 """
 
 import argparse
