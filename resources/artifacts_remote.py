@@ -164,6 +164,9 @@ class RemoteArtifacts:
                 use_listings_cache=False,
                 skip_instance_cache=True,
             )
+            client.retries = (
+                1  # how long to try is `_patiently`'s business: s3fs's five times multiply every timeout
+            )
             self._opened = (os.getpid(), client)
         return self._opened[1]
 

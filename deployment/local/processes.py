@@ -103,9 +103,10 @@ def family(process: Process) -> list[Process]:
     took into another session is not found at all.
     """
     stats = dict(_all_stats())
-    known: set[int] = set()
-    if process.pid in stats and stats[process.pid].started == process.started:
-        known.add(process.pid)
+    leader = stats.get(process.pid)
+    if leader is not None and leader.started != process.started:
+        return []  # the kernel gives an id to somebody else only when nobody of its session is left
+    known: set[int] = set() if leader is None else {process.pid}
     grown = True
     while grown:
         found = {

@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from deployment.local import processes
-from deployment.local.build import BuildFailed, build, cache_folder, read_module
+from deployment.local.build import read_module
 from deployment.local.processes import ServerFailed
 from deployment.local.servers import NAMES, Servers
 from deployment.local.servers.leftovers import leftovers
@@ -146,20 +146,6 @@ def test_the_record_reads_back_as_it_was_written(servers: RunningServers) -> Non
     record = servers.record
     assert load(record.path) == record
     assert set(json.loads((record.path / "servers.json").read_text())["processes"]) == set(NAMES)
-
-
-def test_a_build_is_kept_by_version_and_content(servers: RunningServers, tmp_path: Path) -> None:
-    said: list[str] = []
-    assert build("versitygw", say=said.append).parent == cache_folder()
-    assert said == []  # the servers needed it before
-    copy = tmp_path / "versitygw"
-    copy.mkdir()
-    for file in ("go.mod", "go.sum"):
-        original = Path(build.__code__.co_filename).parent / "modules" / "versitygw" / file
-        (copy / file).write_text(original.read_text() + "\n")
-    assert read_module("versitygw", tmp_path).key != read_module("versitygw").key
-    with pytest.raises(BuildFailed, match=r"There are: .*versitygw"):
-        build("nothing")
 
 
 def _listening() -> list[tuple[str, int]]:
