@@ -97,6 +97,9 @@ class BundleStore:
         except OSError:
             if not place.is_dir():
                 raise
+            if not _has(place, digest):  # a copy that was cut off, or spoiled: this one is whole
+                for name in FILES:
+                    (folder / name).replace(place / name)
         bundle = self.open(digest)
         self._artifacts.push(f"{BUNDLES}/{digest}", FILES, last=_MARKER)
         return bundle
