@@ -13,6 +13,7 @@ import yaml
 
 from deployment.local.servers import Servers
 from deployment.local.servers.record import storage_variables
+from ml_assets.components.sweeping import EVERY_SECONDS
 from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.launching import (
     Launching,
@@ -37,6 +38,7 @@ from resources.launcher.errors import (
 from resources.launcher.kubernetes.doctor import cluster_checks
 from resources.launcher.protocol import TrainingEvent, training_folder_name
 from resources.platform import Platform
+from resources.settings import KubernetesSettings
 
 Launch = Callable[..., Launching]
 pytestmark = pytest.mark.timeout(180)
@@ -63,13 +65,13 @@ def launching(
         "ML_ASSETS_HOME": str(tmp_path / "home"),
         "ML_ASSETS_ARTIFACTS_URL": f"s3://artifacts/{tidy.namespace}-{time.time_ns()}",
         "ML_ASSETS_S3_ENDPOINT_URL": record.url("s3"),
-        "ML_ASSETS_KUBERNETES_LEASE_SECONDS": "8",
     }
     monkeypatch.setenv("KUBECONFIG", variables["KUBECONFIG"])
 
-    def make(**facts: Any) -> Launching:
+    def make(lease_seconds: int = 8, **facts: Any) -> Launching:
         job = job_of(request.node.name, snapshot=snapshot, **facts)
-        return Launching(tidy, settings_of(variables), variables, job)
+        own = {**variables, "ML_ASSETS_KUBERNETES_LEASE_SECONDS": str(lease_seconds)}
+        return Launching(tidy, settings_of(own), own, job)
 
     return make
 
@@ -288,7 +290,7 @@ def test_a_cancelled_worker_that_does_not_listen_is_gone_after_ten_seconds(launc
 
 
 def test_a_killed_launcher_is_swept_after(launching: Launch) -> None:
-    launch = launching()
+    launch = launching(lease_seconds=KubernetesSettings().lease_seconds)
     process = launch.start(launch.profile("steps", steps=3000, nodes=2))
     launch.wait_for_events(process, 3)
     process.kill()
@@ -297,6 +299,7 @@ def test_a_killed_launcher_is_swept_after(launching: Launch) -> None:
     assert len(launch.objects("pods")) == 2
     while not (said := launch.sweep()).startswith("removed"):
         assert time.monotonic() - killed < 60
+        time.sleep(EVERY_SECONDS)  # as the daemon's sensor
     assert launch.job.fingerprint[:12] in said
     assert launch.left() == []
     assert time.monotonic() - killed < 60
@@ -327,8 +330,8 @@ def test_a_launcher_started_again_within_the_lease_attaches(launching: Launch) -
 
 
 def test_a_launcher_that_slept_through_its_lease_begins_again(launching: Launch) -> None:
-    launch = launching()
-    process = launch.start(launch.profile("steps", steps=600, nodes=2))
+    launch = launching(lease_seconds=4)
+    process = launch.start(launch.profile("steps", steps=400, nodes=2))
     launch.wait_for_events(process, 3)
     before = launch.uids("jobs")
     os.kill(process.pid, signal.SIGSTOP)

@@ -47,6 +47,8 @@ def main() -> int:
     if word == "lines":
         for number in range(int(os.environ["STEPS"])):
             print(f"line {number:07} {'.' * 80}", flush=True)
+            if number % 100 == 0:  # what is rotated before anybody reads it nobody can read
+                time.sleep(0.02)
     if index == 0 and word == "steps":
         return steps(attempt)
     if index == 0:

@@ -21,6 +21,7 @@ _REMEMBERED = timedelta(seconds=3 * OVERLAP_SECONDS)
 SILENCE_SECONDS = 30.0
 """A connection that says nothing for so long is made anew: it may be dead."""
 _PAUSE_SECONDS = 0.3
+_AT_ONCE = 1000
 _LAST_TRIES = 3
 """For the log of a pod that has ended: it may be gone with its node."""
 
@@ -76,10 +77,11 @@ class Trail:
                 self._logs[pod.uid].ended.set()
 
     def deliver(self, seconds: float) -> None:
-        """Give the lines that came to `take`, in this thread; wait up to `seconds` for the first."""
+        """Give the lines that came to `take`, in this thread; wait up to `seconds` for the first. Of a flood
+        some stay for the next time, so that the pods are looked at, too."""
         try:
             self._take(*self._lines.get(timeout=seconds))
-            while True:
+            for _ in range(_AT_ONCE):
                 self._take(*self._lines.get_nowait())
         except queue.Empty:
             return
@@ -89,7 +91,8 @@ class Trail:
         for log in self._logs.values():
             if log.ended.is_set():
                 log.thread.join(seconds)
-        self.deliver(0)
+        while not self._lines.empty():
+            self.deliver(0)
 
     def stop(self) -> None:
         """Read no more."""
