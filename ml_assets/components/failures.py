@@ -69,10 +69,24 @@ def missing_in(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
 
 @contextmanager
 def final_unless_transient() -> Iterator[None]:
-    """Around a step's body: only `TRANSIENT` errors are left to the retry policy; any other is final at once."""
+    """Around a step's body: only `TRANSIENT` errors are left to the retry policy; any other is final at once.
+
+    A step that somebody terminated stays terminated, also where ending it failed on the way: without that, a
+    tracker that does not answer just then would have the step tried again.
+    """
     try:
         yield
-    except (dg.Failure, *TRANSIENT):
-        raise
     except Exception as error:  # a step's outermost edge: whatever it was, say it and do not repeat it
+        if (interruption := _interruption_behind(error)) is not None:
+            raise interruption from error
+        if isinstance(error, (dg.Failure, *TRANSIENT)):
+            raise
         raise dg.Failure(f"{type(error).__name__}: {error}", allow_retries=False) from error
+
+
+def _interruption_behind(error: BaseException) -> BaseException | None:
+    """What ended a step from outside (Dagster's interruption, Ctrl-C), if `error` came up while it was handled."""
+    behind = error.__context__
+    while behind is not None and isinstance(behind, Exception):
+        behind = behind.__context__
+    return behind

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -32,6 +31,9 @@ _ENVIRONMENT = {
 # The last two are imported by the first optimizer and by asking for determinism: 3 s that ranks would all
 # spend.
 _IMPORTED_ONCE = ["ml_assets.training.entry", "torch._dynamo", "torch._inductor.config"]
+
+_temporary: Path | None = None
+"""This process's own folder for temporary files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +66,18 @@ def use_temporary_folder(job_folder: Path) -> None:
     removes them. The folder is in the system's place for such, since sockets need a short path.
     """
     digest = hashlib.sha256(os.fsencode(job_folder.resolve())).hexdigest()
-    folder = Path(tempfile.gettempdir()) / f"train-{digest[:8]}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    global _temporary
+    _temporary = Path(tempfile.gettempdir()) / f"train-{digest[:8]}"
+    _remove_temporary_files()
+    _temporary.mkdir(mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_temporary)
     # After multiprocessing, which removes its own folder in there with priority -100 and insists on finding it.
-    Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
+    Finalize(None, _remove_temporary_files, exitpriority=-200)
+
+
+def _remove_temporary_files() -> None:
+    if _temporary is not None:
+        shutil.rmtree(_temporary, ignore_errors=True)
 
 
 def run_ranks(run_id: str, ranks: int, arguments: tuple[str, ...], node: Node | None = None) -> int:
@@ -120,5 +128,9 @@ def _format_torch_logs_plainly() -> None:
 
 
 def _end_early(_signal: int, _frame: FrameType | None) -> None:
-    """Before the agent takes the signal over there is nothing to save."""
-    sys.exit(ExitCode.PREEMPTED)
+    """Before the agent takes the signal over there is nothing to save.
+
+    Not `sys.exit`: raised while an import runs a finalizer it would be swallowed, and the signal with it.
+    """
+    _remove_temporary_files()
+    os._exit(ExitCode.PREEMPTED)

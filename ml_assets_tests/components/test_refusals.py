@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.components.failures import missing_in
+from ml_assets.components.failures import final_unless_transient, missing_in
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, Source, days
 from ml_assets_tests.components.world import World, failure_metadata, failure_of, plant_components
 from resources.lake import LakeBusy
@@ -23,6 +23,20 @@ def ready(world: World) -> World:
 
 def _steps(result: Any) -> list[str]:
     return [event.step_key for event in result.all_events if event.is_step_start]
+
+
+def test_a_terminated_step_stays_terminated_where_ending_it_failed_for_a_passing_reason() -> None:
+    @final_unless_transient()
+    def end(interruption: type[BaseException]) -> None:
+        try:
+            raise interruption
+        finally:
+            raise LakeBusy("somebody else writes")
+
+    with pytest.raises(KeyboardInterrupt):
+        end(KeyboardInterrupt)
+    with pytest.raises(LakeBusy):
+        end(ValueError)
 
 
 def test_missing_partitions_are_refused_by_name_before_anything_is_launched(world: World) -> None:
