@@ -40,6 +40,15 @@ def layout(tmp_path: Path) -> Iterator[Layout]:
     down(layout)
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+    """A cluster that is up, for the last tests: it has the name that those before need to be free."""
+    layout = Layout(tmp_path_factory.mktemp("running") / "cluster", NAME, NETWORK)
+    up(layout)
+    yield layout
+    down(layout)
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What a cluster could leave behind, as far as it is the machine's and not anybody's in particular."""
@@ -149,16 +158,6 @@ def test_a_killed_start_is_cleaned_up_by_down_too(layout: Layout) -> None:
     assert Surroundings.now() == before
 
 
-def test_a_second_up_changes_nothing_and_mends_what_died(layout: Layout) -> None:
-    up(layout)
-    first = pids(layout)
-    up(layout)
-    assert pids(layout) == first
-    Cluster(layout.state).kill("kube-scheduler")
-    up(layout)
-    assert {name for name, pid in pids(layout).items() if pid != first[name]} == {"kube-scheduler"}
-
-
 def test_a_link_of_that_name_is_refused_and_left_alone(layout: Layout) -> None:
     run(["ip", "link", "add", "name", layout.bridge, "type", "bridge"])
     try:
@@ -214,12 +213,20 @@ machine.check(Layout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r})
     assert not list(tmp_path.iterdir())
 
 
-def test_ports_of_the_cluster_are_not_open_to_the_world(layout: Layout) -> None:
-    up(layout)
+def test_a_second_up_changes_nothing_and_mends_what_died(running: Layout) -> None:
+    first = pids(running)
+    up(running)
+    assert pids(running) == first
+    Cluster(running.state).kill("kube-scheduler")
+    up(running)
+    assert {name for name, pid in pids(running).items() if pid != first[name]} == {"kube-scheduler"}
+
+
+def test_ports_of_the_cluster_are_not_open_to_the_world(running: Layout) -> None:
     members = set(cgroups.members(NAME))
     listening = [
         line for line in run(["ss", "-tlnpH"]).splitlines() if any(f"pid={pid}," in line for pid in members)
     ]
     assert listening
     addresses = {line.split()[3].rpartition(":")[0] for line in listening}
-    assert addresses <= {"127.0.0.1", "[::1]", layout.address}, listening
+    assert addresses <= {"127.0.0.1", "[::1]", running.address}, listening

@@ -55,6 +55,10 @@ class Cluster:
         """The base image every node has: this machine's Debian with Python."""
         return record.load(self.state).base_image
 
+    def archive(self, image: str) -> Path:
+        """The archive one of the nodes' own images was imported from."""
+        return record.load(self.state).archives[image]
+
     def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
         """What kubectl prints. Raises CommandFailed."""
         programs = record.load(self.state).programs
@@ -116,10 +120,18 @@ class Cluster:
         """Ids, as this machine sees them, of all processes of a node and of its pods."""
         return cgroups.members(self.layout.node(number).cgroup)
 
-    def import_image(self, image: str, archive: Path) -> None:
-        """Give every running node an image from a docker-archive or OCI archive."""
+    def import_image(self, image: str, archive: Path, numbers: Iterable[int] | None = None) -> None:
+        """Give the running nodes `numbers` (all by default) an image from a docker-archive or OCI archive."""
+        _import(
+            record.load(self.state), {image: archive}, self.layout.numbers if numbers is None else numbers
+        )
+
+    def remove_image(self, image: str) -> None:
+        """Have all running nodes forget an image, and free its disk."""
         held = record.load(self.state)
-        _import(held, {image: archive}, self.layout.numbers)
+        for number in self.layout.numbers:
+            holder = held.processes[self.layout.node(number).process("machine")]
+            run(node.ctr(holder, "images", "remove", "--sync", image), seconds=120)
 
     def down(self) -> None:
         """End it all and remove everything it made."""
@@ -216,8 +228,11 @@ def _prepared(layout: Layout) -> Record:
     """The record, written before anything it names is made; programs and images are made here if need be."""
     if record.exists(layout.state):
         return record.load(layout.state)
-    programs = control.Programs(build("kubernetes"), build("coredns"))
-    made = images.make()
+    with ThreadPoolExecutor() as pool:
+        # Images are mostly downloads, programs mostly compilation.
+        making = pool.submit(images.make)
+        programs = control.Programs(build("kubernetes"), build("coredns"))
+        made = making.result()
     held = Record(
         layout=layout,
         ports=record.new_ports(),

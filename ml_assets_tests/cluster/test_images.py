@@ -1,0 +1,113 @@
+"""The real trainer image: built from its recipe, imported by a node, and training what this machine trains."""
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from deployment.local.servers import Servers
+from deployment.local.servers.record import storage_variables
+from ml_assets_tests.cluster import trainer_image
+from ml_assets_tests.cluster.environment import REPOSITORY, SECURITY, ClusterEnvironment
+from ml_assets_tests.cluster.launching import Launching, settings_of
+from ml_assets_tests.training.jobs import small_job, small_snapshot
+from resources.launcher.local import LocalLauncher
+from resources.launcher.profile import ResourceProfile
+from resources.platform import Platform
+
+pytestmark = pytest.mark.timeout(900)
+
+IMAGE = "localhost/ml-assets/trainer:test"
+NODE = 1
+"""One node is enough, and the image is large."""
+MODEL = "ml_assets.defs.flights.model.build"
+"""A model the image itself has."""
+
+
+@pytest.fixture(scope="module")
+def trainer(cluster: ClusterEnvironment) -> Iterator[str]:
+    """The image's name, known to one node."""
+    # Beside the environment, so that its packages can be linked instead of copied.
+    scratch = REPOSITORY / "build" / "trainer-image-of-tests"
+    shutil.rmtree(scratch, ignore_errors=True)
+    base = cluster.image
+    try:
+        archive = trainer_image.build(IMAGE, (base, cluster.cluster.archive(base)), scratch)
+        cluster.cluster.import_image(IMAGE, archive, [NODE])
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    yield IMAGE
+    cluster.cluster.remove_image(IMAGE)
+
+
+def test_the_image_is_for_nobody_in_particular(trainer: str, tidy: ClusterEnvironment) -> None:
+    """Its own user, path and packages, with nothing of the node mounted and nothing writable."""
+    code = (
+        "import json, os, sys, torch, ml_assets, resources; "
+        "print(json.dumps([os.getuid(), sys.prefix, torch.__version__, ml_assets.__file__, "
+        "os.access('/opt/ml-assets', os.W_OK), os.access('/opt/venv', os.W_OK)]))"
+    )
+    container = {
+        "name": "main",
+        "image": trainer,
+        "imagePullPolicy": "Never",
+        "command": ["python", "-c", code],
+        "securityContext": {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False},
+    }
+    spec = {
+        "nodeName": f"node{NODE}",
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True},  # the image's own user; SECURITY names it again
+        "containers": [container],
+    }
+    tidy.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "image"}, "spec": spec})
+    assert tidy.wait_for_phase("image", "Succeeded", "Failed", seconds=120) == "Succeeded"
+
+    uid, prefix, version, where, *writable = json.loads(tidy.kubectl("logs", "image"))
+    assert uid == SECURITY["runAsUser"]
+    assert prefix == "/opt/venv"
+    assert version == torch.__version__
+    assert where.startswith("/opt/ml-assets/")
+    assert not any(writable)
+
+
+def test_the_image_trains_to_the_bits_of_this_machine(
+    trainer: str,
+    tidy: ClusterEnvironment,
+    running_servers: Servers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = running_servers.record
+    environment = tidy.settings()
+    for name in ("COMMAND", "ENV", "MOUNTS"):  # the image's own defaults, as on any cluster
+        del environment[f"ML_ASSETS_KUBERNETES_{name}"]
+    variables = {
+        **environment,
+        **storage_variables(record),
+        "ML_ASSETS_KUBERNETES_IMAGE": trainer,
+        "ML_ASSETS_HOME": str(tmp_path / "home"),
+        "ML_ASSETS_ARTIFACTS_URL": f"s3://artifacts/{tidy.namespace}-{time.time_ns()}",
+        "ML_ASSETS_S3_ENDPOINT_URL": record.url("s3"),
+    }
+    for name in ("KUBECONFIG", *storage_variables(record)):
+        monkeypatch.setenv(name, variables[name])
+    job = small_job(small_snapshot(tmp_path / "snapshots"))
+    job = dataclasses.replace(job, model_function=MODEL, hyperparameters={})
+    launching = Launching(tidy, settings_of(variables), variables, job)
+    profile = ResourceProfile(
+        cpu="500m", memory="3Gi", node_selector={"kubernetes.io/hostname": f"node{NODE}"}
+    )
+    launcher = Platform(launching.settings).launcher
+    result = launcher.run(job, launching.folder, launching.events.append, launching.log.append, profile)
+
+    assert result.attempts == 1
+    assert launching.left() == []
+    here = LocalLauncher().run(job, tmp_path / "here", lambda _: None, lambda _: None)
+    assert result.weights_sha256 == here.weights_sha256
