@@ -44,7 +44,7 @@ test-pythons: setup ## install and test on every supported Python found here
 	@deployment/test-pythons.sh
 
 test-servers: setup ## every test on real lakeFS, S3, PostgreSQL, MLflow; needs Go, apt, root for packages
-	@VENV=$(VENV) deployment/test-servers.sh $(ARGS)
+	@VENV=$(VENV) JOBS=$(JOBS) deployment/test-servers.sh $(ARGS)
 
 servers-up: setup ## those four on loopback, built first where needed; data and addresses in STATE
 	@deployment/install-system-packages.sh deployment/system-packages-servers.txt

@@ -1,19 +1,32 @@
 #!/usr/bin/env bash
 # Every test that needs real servers: installs system packages, builds and starts the servers, tests, ends them and
-# checks that nothing of them is left. Called by `make test-servers`; arguments go to pytest.
+# checks that nothing of them is left. Called by `make test-servers`; arguments go to pytest. JOBS test processes at
+# once, each with servers of its own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python="${VENV:-.venv}/bin/python"
 export SERVERS_STATE="$PWD/build/servers-of-tests" # apart from those of `make servers-up`
-servers() { "$python" -m deployment.local servers --state "$SERVERS_STATE" "$@"; }
 
-deployment/install-system-packages.sh deployment/system-packages-servers.txt
-trap 'servers down' EXIT
-began=$SECONDS
-servers up
-printf 'The servers were up after %d s.\n' "$((SECONDS - began))"
-"$python" -m pytest ml_assets_tests/servers "$@"
-trap - EXIT
-servers down # fails if a process, port, mount or folder is left
-echo "Nothing of the servers is left."
+# Fails if a process, port, mount or folder is left. What the servers said stays: build/servers-of-tests.log.
+down_all() {
+  local state
+  tail --lines=1000 "$SERVERS_STATE"*/log/*.log >"$SERVERS_STATE.log" || true
+  for state in "$SERVERS_STATE" "$SERVERS_STATE"-*; do
+    "$python" -m deployment.local servers --state "$state" down
+  done
+}
+
+main() {
+  deployment/install-system-packages.sh deployment/system-packages-servers.txt
+  trap down_all EXIT
+  local began=$SECONDS
+  "$python" -m deployment.local servers --state "$SERVERS_STATE" up
+  printf 'The servers were up after %d s.\n' "$((SECONDS - began))"
+  "$python" -m pytest ml_assets_tests/servers -n "${JOBS:-2}" --dist loadgroup "$@"
+  trap - EXIT
+  down_all
+  echo "Nothing of the servers is left."
+}
+
+main "$@"

@@ -1,4 +1,5 @@
-"""The real servers: those of the folder that `SERVERS_STATE` names, or new ones that end with the tests.
+"""The real servers: those of the folder that `SERVERS_STATE` names, or new ones that end with the tests. Of several
+test processes at once (`-n 2`) the first has the named ones, each other has new ones beside them.
 
 A server that does not start is a failure of every test that needs it, never a skip. `make test-servers` builds and
 starts them first: an empty cache needs minutes, which no test should wait for.
@@ -11,9 +12,27 @@ import pytest
 
 from deployment.local.servers import Servers
 from deployment.local.servers.record import load
-from ml_assets_tests.servers.running import RunningServers, named_folder
+from ml_assets_tests.servers.running import RunningServers, named_folder, other_worker
 
 _VERSIONS = pytest.StashKey[dict[str, str]]()
+
+
+_TOGETHER = ("pipeline", "installed")
+"""Folders whose tests share what takes minutes to make. They begin first: nobody waits for them in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For several test processes (`--dist loadgroup`): what shares fixtures stays in one of them."""
+    folder = Path(__file__).parent
+    rank: dict[str, int] = {}
+    for item in items:
+        if not item.path.is_relative_to(folder):
+            continue
+        place = item.path.relative_to(folder).parts[0]
+        together = place in _TOGETHER
+        item.add_marker(pytest.mark.xdist_group(place if together else item.nodeid.rpartition("::")[0]))
+        rank[item.nodeid] = _TOGETHER.index(place) if together else len(_TOGETHER)
+    items.sort(key=lambda item: rank.get(item.nodeid, len(_TOGETHER)))
 
 
 def pytest_report_header() -> str | None:
@@ -37,14 +56,18 @@ def servers(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServers]:
     """S3, PostgreSQL, lakeFS and MLflow. A test may kill or freeze any: all are up again before the next."""
-    named = named_folder()
-    group = Servers(named or tmp_path_factory.mktemp("servers") / "state")
+    named, worker = named_folder(), other_worker()
+    if named is None:
+        folder = tmp_path_factory.mktemp("servers") / "state"
+    else:
+        folder = named.with_name(f"{named.name}-{worker}") if worker else named
+    group = Servers(folder)
     try:
         group.up()
         pytestconfig.stash[_VERSIONS] = dict(group.record.versions)
         yield RunningServers(group)
     finally:
-        if named is None:
+        if folder != named:
             group.down()
 
 

@@ -137,3 +137,10 @@ def named_folder() -> Path | None:
     """The folder of servers that somebody else started, if one was named."""
     named = os.environ.get(STATE_VARIABLE)
     return Path(named).resolve() if named else None
+
+
+def other_worker() -> str:
+    """This process among several that test at once, empty if it is the only or the first one. The others have
+    servers of their own: two may not kill the same."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    return "" if worker == "gw0" else worker
