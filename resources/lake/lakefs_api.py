@@ -15,7 +15,8 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -102,6 +103,23 @@ class LakeFSApi:
         """
         return self.patiently(lambda: self.ask_once(section, operation, *arguments, **options))
 
+    def ask_plainly(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
+        """`ask`, with the answer as plain JSON: building the client's models takes 0.15 ms for every object."""
+        options["_preload_content"] = False
+        name, field = (operation, "data")
+        if self._library != "lakefs_client":
+            name, field = (f"{operation}_with_http_info", "raw_data")
+
+        def attempt() -> Any:
+            # Reading is a part of the call: the server may end in the middle of its answer.
+            with self._translated():
+                answer = getattr(getattr(self._client(), section), name)(
+                    self.repository, *arguments, _request_timeout=self.limits(), **options
+                )
+                return json.loads(getattr(answer, field))
+
+        return self.patiently(attempt)
+
     def ask_once(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
         """`ask` without patience, for a part of something that is repeated as a whole."""
         return self._call(section, operation, self.repository, *arguments, **options)
@@ -154,7 +172,7 @@ class LakeFSApi:
                 f"{where} is busy ({status}: {message}) and stayed so for {self._patience:g} s. Repeat the "
                 "operation; if this lasts, let fewer runs publish at once."
             )
-        if status >= 500:
+        if status >= 500 or (status == 401 and not self._reads_its_database()):
             return LakeUnavailable(
                 f"{where} failed ({status}: {message}). It may be starting, or its database or its storage "
                 "may be away or full: see its log, then repeat."
@@ -172,12 +190,35 @@ class LakeFSApi:
             )
         return refusal
 
+    def _reads_its_database(self) -> bool:
+        """Whether the server can look keys up: without its database it says that the right ones are wrong."""
+        import urllib3
+
+        connect, silence = self.limits()
+        try:
+            answer = urllib3.request(
+                "GET",
+                # Needs no keys, and is answered from the database.
+                f"{self.url}/api/v1/setup_lakefs",
+                timeout=urllib3.Timeout(connect=connect, read=silence),
+                retries=False,
+            )
+        except urllib3.exceptions.HTTPError:
+            return False
+        return answer.status == 200
+
     def _call(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
+        with self._translated():
+            call = getattr(getattr(self._client(), section), operation)
+            return call(*arguments, _request_timeout=self.limits(), **options)
+
+    @contextmanager
+    def _translated(self) -> Generator[None, None, None]:
+        """The client's errors as ours."""
         from urllib3.exceptions import HTTPError
 
-        call = getattr(getattr(self._client(), section), operation)
         try:
-            return call(*arguments, _request_timeout=self.limits(), **options)
+            yield
         except self._module("exceptions").ApiException as error:
             raise self.refused(error.status, error.body) from None
         except (HTTPError, OSError) as error:

@@ -7,11 +7,11 @@ digest of one that was written without it (`lakefs_content.py`).
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resources.lake.lakefs_api import LakeFSApi, texts
+from resources.lake.lakefs_api import LakeFSApi
 from resources.lake.names import SERVERS_OWN
 
 DIGEST = "sha256"
@@ -99,24 +99,25 @@ class Listing:
         return (entry for entry in page if entry.path == path)
 
     def _page(self, ref: str, prefix: str, after: str, amount: int) -> tuple[list[Entry], bool]:
-        answer = self._api.ask(
+        answer = self._api.ask_plainly(
             "objects_api", "list_objects", ref, prefix=prefix, after=after, amount=amount, user_metadata=True
         )
-        page = [_entry(stats) for stats in answer.results]
+        page = [_entry(stats) for stats in answer["results"]]
         if _COMMIT_ID.fullmatch(ref):
             with self._lock:
                 self._known.setdefault(ref, {}).update((entry.path, entry) for entry in page)
                 self._known.move_to_end(ref)
                 if len(self._known) > _COMMITS:
                     self._known.popitem(last=False)
-        return page, bool(answer.pagination.has_more)
+        return page, bool(answer["pagination"]["has_more"])
 
 
-def _entry(stats: Any) -> Entry:
-    sha256 = texts(stats, "metadata").get(DIGEST, "")
+def _entry(stats: Mapping[str, Any]) -> Entry:
+    metadata: Mapping[str, str] = stats.get("metadata") or {}
+    sha256 = metadata.get(DIGEST, "")
     return Entry(
-        path=str(stats.path),
-        size=int(stats.size_bytes),
+        path=stats["path"],
+        size=stats["size_bytes"],
         sha256=sha256 if _COMMIT_ID.fullmatch(sha256) else None,
-        address=f"{stats.physical_address} {stats.checksum}",
+        address=f"{stats['physical_address']} {stats['checksum']}",
     )

@@ -21,7 +21,8 @@ def api(**settings: float) -> LakeFSApi:
         (500, b'{"message": "kv: no connection"}', LakeUnavailable),
         (502, "<html>Bad gateway</html>", LakeUnavailable),
         (504, None, LakeUnavailable),
-        (401, b'{"message": "error authenticating request"}', LakeRefused),
+        # Nobody at the address can say whether the keys or the database are to blame.
+        (401, b'{"message": "error authenticating request"}', LakeUnavailable),
         (403, b'{"message": "insufficient permissions"}', LakeRefused),
         (404, b'{"message": "repository not found"}', RepositoryMissing),
         (404, b'{"message": "branch not found"}', Refusal),
