@@ -3,10 +3,11 @@
 # Needs neither when everything is there. Called by .ci/run and by the targets that start servers.
 set -euo pipefail
 
+names="$(cat "$@" | grep -v '^#')" # fails where a list is missing
 missing=()
 while read -r name; do
   dpkg-query --show --showformat='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
-done < <(grep -hv '^#' "$@")
+done <<<"$names"
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 
 echo "Installing ${missing[*]}."
