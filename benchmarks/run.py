@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks._report import Result, emit
 
 FOLDER = Path(__file__).parent
-ON_SERVERS = ("cluster_start", "lake_servers")
+ON_SERVERS = ("cluster_start", "demo_servers", "lake_servers")
 """They need what `make servers-up cluster-up` starts, and run when named."""
 
 
