@@ -6,9 +6,8 @@ tests hold.
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,14 @@ from deployment.local.cluster import (
     machine,
     network,
     node,
+    parts,
     record,
 )
 from deployment.local.cluster.commands import run
-from deployment.local.cluster.layout import Layout, NodeLayout
+from deployment.local.cluster.layout import Layout
 from deployment.local.cluster.leftovers import leftovers
 from deployment.local.cluster.record import NoCluster, Record
 from deployment.local.processes import Process, ServerFailed
-
-READY_SECONDS = 90.0
 
 
 class Cluster:
@@ -80,7 +78,7 @@ class Cluster:
             if outside is None:
                 outside = processes.free_port(self.layout.address)
                 held.forwards[outside] = port
-            _start_forward(held, outside)
+            parts.start_forward(held, outside)
         return f"{self.layout.address}:{outside}"
 
     def kill(self, name: str) -> None:
@@ -91,22 +89,24 @@ class Cluster:
         """Start a dead part of the control plane again, with the same addresses; returns when the API is ready."""
         with record.changing(self.layout.name):
             held = record.load(self.state)
-            _start_control(held, [name])
+            parts.start_control(held, [name])
             if name in {"etcd", "kube-apiserver"}:
                 processes.wait_ready(
-                    held.processes["kube-apiserver"], lambda: api.why_not_ready(self.layout), READY_SECONDS
+                    held.processes["kube-apiserver"],
+                    lambda: api.why_not_ready(self.layout),
+                    parts.READY_SECONDS,
                 )
 
     def kill_node(self, number: int) -> None:
         """A power cut: the network goes first, then every process at once; /run and mounts are lost, disks stay."""
         with record.changing(self.layout.name):
             held = record.load(self.state)
-            _end_node(held, self.layout.node(number))
+            parts.end_node(held, self.layout.node(number))
 
     def start_node(self, number: int) -> None:
         """Switch a killed node on again; returns when it is Ready. Nothing to do if it runs."""
         with record.changing(self.layout.name):
-            _start_nodes(record.load(self.state), [number])
+            parts.start_nodes(record.load(self.state), [number])
 
     def cut_node(self, number: int) -> None:
         """Pull the node's cable: its pods go on, unreachable, until `mend_node`."""
@@ -122,7 +122,7 @@ class Cluster:
 
     def import_image(self, image: str, archive: Path, numbers: Iterable[int] | None = None) -> None:
         """Give the running nodes `numbers` (all by default) an image from a docker-archive or OCI archive."""
-        _import(
+        parts.import_images(
             record.load(self.state), {image: archive}, self.layout.numbers if numbers is None else numbers
         )
 
@@ -159,27 +159,29 @@ def up(layout: Layout) -> Cluster:
         certificates.make(layout)
         cgroups.make(f"{layout.name}/control")
         network.make_bridge(layout)
-        _start_control(held, ["etcd", "kube-apiserver"])
+        parts.start_control(held, ["etcd", "kube-apiserver"])
         for number in layout.numbers:
-            _start_machine(held, layout.node(number))
+            parts.start_machine(held, layout.node(number))
         # While the API server starts.
-        _import(held, held.archives, layout.numbers)
+        parts.import_images(held, held.archives, layout.numbers)
         processes.wait_ready(
-            held.processes["kube-apiserver"], lambda: api.why_not_ready(layout), READY_SECONDS
+            held.processes["kube-apiserver"], lambda: api.why_not_ready(layout), parts.READY_SECONDS
         )
-        _start_control(held, list(control.commands(layout, held.programs, _pki(layout), held.ports)))
-        _start_nodes(held, layout.numbers)
+        parts.start_control(
+            held, list(control.commands(layout, held.programs, certificates.Pki(layout.pki), held.ports))
+        )
+        parts.start_nodes(held, layout.numbers)
         for outside in held.forwards:
-            _start_forward(held, outside)
+            parts.start_forward(held, outside)
         processes.wait_ready(
             held.processes["coredns"],
             lambda: processes.why_http_not(
                 f"http://{layout.address}:{control.NAME_SERVICE_READY_PORT}/ready"
             ),
-            READY_SECONDS,
+            parts.READY_SECONDS,
         )
         processes.wait_ready(
-            held.processes["kube-controller-manager"], lambda: _why_no_account(layout), READY_SECONDS
+            held.processes["kube-controller-manager"], lambda: _why_no_account(layout), parts.READY_SECONDS
         )
     return Cluster(layout.state)
 
@@ -243,98 +245,6 @@ def _prepared(layout: Layout) -> Record:
     )
     held.save()
     return held
-
-
-def _pki(layout: Layout) -> certificates.Pki:
-    return certificates.Pki(layout.pki)
-
-
-def _dead(held: Record, name: str) -> bool:
-    return name not in held.processes or not processes.alive(held.processes[name])
-
-
-def _start_control(held: Record, names: Iterable[str]) -> None:
-    layout = held.layout
-    known = control.commands(layout, held.programs, _pki(layout), held.ports)
-    for name in names:
-        if name not in known:
-            raise NoCluster(f"The control plane has no {name}. It has: {', '.join(known)}.")
-        if _dead(held, name):
-            command = cgroups.enter_command(f"{layout.name}/control", known[name])
-            held.processes[name] = processes.start(name, command, log=layout.log(name))
-            held.save()
-
-
-def _start_forward(held: Record, outside: int) -> None:
-    """socat, from a port of the bridge address to one of loopback."""
-    name = f"forward-{outside}"
-    if _dead(held, name):
-        layout = held.layout
-        listen = f"TCP-LISTEN:{outside},bind={layout.address},reuseaddr,fork"
-        command = ["socat", listen, f"TCP:127.0.0.1:{held.forwards[outside]}"]
-        held.processes[name] = processes.start(
-            name, cgroups.enter_command(f"{layout.name}/control", command), log=layout.log(name)
-        )
-        held.save()
-        processes.wait_ready(
-            held.processes[name],
-            lambda: "" if processes.is_listening(outside, layout.address) else "not listening",
-            seconds=10,
-        )
-
-
-def _start_machine(held: Record, ours: NodeLayout) -> None:
-    """The node up to where it takes images; what is alive is left alone."""
-    machine_name, containerd_name = ours.process("machine"), ours.process("containerd")
-    if _dead(held, machine_name):
-        _end_node(held, ours)
-        held.processes[machine_name] = node.start_machine(ours)
-    holder = held.processes[machine_name]
-    if _dead(held, containerd_name):
-        held.processes[containerd_name] = node.start_containerd(ours, holder, held.pause_image)
-    held.save()
-
-
-def _start_nodes(held: Record, numbers: Iterable[int]) -> None:
-    began = datetime.now(UTC)
-    started: list[NodeLayout] = []
-    for ours in map(held.layout.node, numbers):
-        _start_machine(held, ours)
-        _import(held, held.archives, [ours.number])
-        holder = held.processes[ours.process("machine")]
-        for program, start in (("kubelet", node.start_kubelet), ("kube-proxy", node.start_proxy)):
-            if _dead(held, ours.process(program)):
-                held.processes[ours.process(program)] = start(ours, holder, held.programs, _pki(held.layout))
-                started.append(ours)
-        held.save()
-    for ours in started:
-        processes.wait_ready(
-            held.processes[ours.process("kubelet")], _node_question(ours, began), READY_SECONDS
-        )
-
-
-def _node_question(ours: NodeLayout, since: datetime) -> Callable[[], str]:
-    return lambda: api.why_node_not(ours.cluster, ours.name, since)
-
-
-def _end_node(held: Record, ours: NodeLayout) -> None:
-    network.cut(ours)
-    cgroups.end(ours.cgroup)
-    cgroups.remove(ours.cgroup)
-    network.unplug(ours)
-    for name in [name for name in held.processes if name.endswith(f"-{ours.name}")]:
-        del held.processes[name]
-    held.save()
-
-
-def _import(held: Record, archives: Mapping[str, Path], numbers: Iterable[int]) -> None:
-    def to_node(number: int) -> None:
-        holder = held.processes[held.layout.node(number).process("machine")]
-        for image, archive in archives.items():
-            node.import_image(holder, image, archive)
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(to_node, numbers))
 
 
 def _why_no_account(layout: Layout) -> str:

@@ -15,6 +15,8 @@ from deployment.local.cluster.layout import API_PORT, DOMAIN, SERVICES, Layout
 GRACE_SECONDS = 10
 """A node that has not been heard of for so long is NotReady. Kubernetes' default is 50; tests would wait for that."""
 NAME_SERVICE_READY_PORT = 8181
+NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
+"""The parts, in the order to start them in."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class EtcdPorts:
 
 
 def commands(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> dict[str, list[str | Path]]:
-    """Every part's command line by its name, in the order to start them in."""
+    """Every part's command line by its name."""
     return {
         "etcd": etcd(layout, ports),
         "kube-apiserver": api_server(layout, programs, pki, ports),

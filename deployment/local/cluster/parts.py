@@ -1,0 +1,111 @@
+"""Parts of a cluster started, ended and given images, each recorded at once: what is alive is left alone.
+
+What belongs here: one part at a time. The order of all of them is `cluster`'s.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+from deployment.local import processes
+from deployment.local.cluster import api, certificates, cgroups, control, network, node
+from deployment.local.cluster.layout import NodeLayout
+from deployment.local.cluster.record import NoCluster, Record
+
+READY_SECONDS = 90.0
+
+
+def _dead(held: Record, name: str) -> bool:
+    return name not in held.processes or not processes.alive(held.processes[name])
+
+
+def start_control(held: Record, names: Iterable[str]) -> None:
+    """Parts of the control plane by their names. Raises NoCluster for a name there is not."""
+    layout = held.layout
+    known = control.commands(layout, held.programs, certificates.Pki(layout.pki), held.ports)
+    for name in names:
+        if name not in known:
+            raise NoCluster(f"The control plane has no {name}. It has: {', '.join(known)}.")
+        if _dead(held, name):
+            command = cgroups.enter_command(f"{layout.name}/control", known[name])
+            held.processes[name] = processes.start(name, command, log=layout.log(name))
+            held.save()
+
+
+def start_forward(held: Record, outside: int) -> None:
+    """socat, from a port of the bridge address to one of loopback."""
+    name = f"forward-{outside}"
+    if _dead(held, name):
+        layout = held.layout
+        listen = f"TCP-LISTEN:{outside},bind={layout.address},reuseaddr,fork"
+        command = ["socat", listen, f"TCP:127.0.0.1:{held.forwards[outside]}"]
+        held.processes[name] = processes.start(
+            name, cgroups.enter_command(f"{layout.name}/control", command), log=layout.log(name)
+        )
+        held.save()
+        processes.wait_ready(
+            held.processes[name],
+            lambda: "" if processes.is_listening(outside, layout.address) else "not listening",
+            seconds=10,
+        )
+
+
+def start_machine(held: Record, ours: NodeLayout) -> None:
+    """The node up to where it takes images; what is alive is left alone."""
+    machine_name, containerd_name = ours.process("machine"), ours.process("containerd")
+    if _dead(held, machine_name):
+        end_node(held, ours)
+        held.processes[machine_name] = node.start_machine(ours)
+    holder = held.processes[machine_name]
+    if _dead(held, containerd_name):
+        held.processes[containerd_name] = node.start_containerd(ours, holder, held.pause_image)
+    held.save()
+
+
+def start_nodes(held: Record, numbers: Iterable[int]) -> None:
+    """Whole nodes; returns when those that were started are Ready."""
+    began = datetime.now(UTC)
+    started: list[NodeLayout] = []
+    for ours in map(held.layout.node, numbers):
+        start_machine(held, ours)
+        import_images(held, held.archives, [ours.number])
+        holder = held.processes[ours.process("machine")]
+        for program, start in (("kubelet", node.start_kubelet), ("kube-proxy", node.start_proxy)):
+            if _dead(held, ours.process(program)):
+                held.processes[ours.process(program)] = start(
+                    ours, holder, held.programs, certificates.Pki(held.layout.pki)
+                )
+                started.append(ours)
+        held.save()
+    for ours in started:
+        processes.wait_ready(
+            held.processes[ours.process("kubelet")], _node_question(ours, began), READY_SECONDS
+        )
+
+
+def _node_question(ours: NodeLayout, since: datetime) -> Callable[[], str]:
+    return lambda: api.why_node_not(ours.cluster, ours.name, since)
+
+
+def end_node(held: Record, ours: NodeLayout) -> None:
+    """The cable first, then everything at once."""
+    network.cut(ours)
+    cgroups.end(ours.cgroup)
+    cgroups.remove(ours.cgroup)
+    network.unplug(ours)
+    for name in [name for name in held.processes if name.endswith(f"-{ours.name}")]:
+        del held.processes[name]
+    held.save()
+
+
+def import_images(held: Record, archives: Mapping[str, Path], numbers: Iterable[int]) -> None:
+    """Images nodes lack, all nodes at once."""
+
+    def to_node(number: int) -> None:
+        holder = held.processes[held.layout.node(number).process("machine")]
+        for image, archive in archives.items():
+            node.import_image(holder, image, archive)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(to_node, numbers))
