@@ -72,6 +72,8 @@ class Settings(BaseSettings):
     """lakeFS access key."""
     lake_secret_access_key: SecretStr | None = None
     """lakeFS secret key."""
+    lake_library: Literal["lakefs_client", "lakefs_sdk"] = "lakefs_client"
+    """The client of lakeFS; `lakefs_sdk` has to be installed, between 1.50 and 1.86."""
     artifacts_url: str | None = None
     """`s3://bucket/prefix` for training folders, bundles and reports; by default under `home`."""
     s3_endpoint_url: str | None = None

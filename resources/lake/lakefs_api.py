@@ -241,7 +241,13 @@ class LakeFSApi:
         return self._module("client").LakeFSClient(configuration)
 
     def _module(self, name: str) -> Any:
-        return importlib.import_module(f"{self._library}.{name}")
+        try:
+            return importlib.import_module(f"{self._library}.{name}")
+        except ModuleNotFoundError as error:
+            raise LakeError(
+                f"{self._library} is not installed. Install it (lakefs-sdk>=1.50,<1.87: later ones are not open "
+                "source), or leave ML_ASSETS_LAKE_LIBRARY out."
+            ) from error
 
 
 def texts(model: Any, field: str) -> dict[str, str]:
