@@ -197,3 +197,14 @@ def test_store_refuses_missing_and_damaged_bundles(bundle: Bundle, copied: Path,
     facts.unlink()
     with pytest.raises(BundleDamaged, match=re.escape("lacks bundle.json")):
         digest_of(store.root / bundle.digest)
+
+
+def test_making_a_bundle_again_mends_a_copy_that_was_cut_off(bundle: Bundle, tmp_path: Path) -> None:
+    store = BundleStore(FolderArtifacts(tmp_path))
+    for broken in ("model.onnx", "MLmodel"):
+        with store.incoming() as folder:
+            for name in FILES:
+                (folder / name).write_bytes((bundle.folder / name).read_bytes())
+            made = store.add(folder)
+        assert made.digest == bundle.digest
+        (made.folder / broken).unlink()

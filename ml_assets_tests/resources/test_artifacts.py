@@ -1,0 +1,59 @@
+"""The embedded home of artifacts: a folder, with the promises that S3 keeps too (`servers/test_artifacts.py`)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from resources.artifacts import ArtifactMissing, ArtifactsRefused, FolderArtifacts, artifacts_of
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> FolderArtifacts:
+    return FolderArtifacts(tmp_path / "artifacts")
+
+
+def test_what_lies_in_the_folder_is_what_was_pushed(home: FolderArtifacts) -> None:
+    folder = home.folder("reports/m")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "a").write_text("one")
+    (folder / "whole").touch()
+    assert home.push("reports/m", ["deep"], last="whole") == folder.as_uri()
+    assert home.files("reports/m") == {"deep/a": 3, "whole": 0}
+    assert home.pull("reports/m", last="whole") == folder
+    assert home.exists("reports/m", "deep/a")
+    home.remove("reports/m", ["deep"])
+    assert [path.name for path in folder.iterdir()] == ["whole"]
+
+
+def test_what_is_not_there_is_named(home: FolderArtifacts) -> None:
+    with pytest.raises(ArtifactMissing, match="run the step that makes reports/m again"):
+        home.pull("reports/m")
+    with pytest.raises(ArtifactMissing, match="write it last"):
+        home.push("reports/m", last="whole")
+    assert not home.exists("reports/m")
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc", "a//b", "a/./b", "a\\b", ""])
+def test_names_that_leave_their_folder_are_refused(home: FolderArtifacts, name: str) -> None:
+    for use in (home.folder, home.files, home.address, home.remove):
+        with pytest.raises(ArtifactsRefused, match="is no name of an artifact"):
+            use(name)
+
+
+def test_address_chooses_the_home(tmp_path: Path) -> None:
+    assert isinstance(artifacts_of(None, tmp_path), FolderArtifacts)
+    assert artifacts_of(f"file://{tmp_path}/x", tmp_path).address("n") == f"file://{tmp_path}/x/n"
+    assert artifacts_of("s3://bucket/prefix/", tmp_path).address("n") == "s3://bucket/prefix/n"
+    for url in ("ftp://host/folder", "s3://", "bucket/prefix"):
+        with pytest.raises(ArtifactsRefused, match="takes s3://bucket/prefix or file:///folder"):
+            artifacts_of(url, tmp_path)
+
+
+def test_naming_a_bucket_costs_no_import() -> None:
+    program = "import sys; from pathlib import Path; from resources.artifacts import artifacts_of; " + (
+        "artifacts_of('s3://b/p', Path('.')); print({'fsspec', 's3fs', 'botocore'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
