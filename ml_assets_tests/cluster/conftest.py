@@ -6,8 +6,10 @@ Servers are those of `SERVERS_STATE`, or new ones, as for the tests on servers.
 
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,9 @@ from deployment.local.cluster import command as cluster_command
 from deployment.local.cluster.cluster import Cluster
 from deployment.local.processes import ServerFailed
 from deployment.local.servers import Servers
+from deployment.local.servers.record import storage_variables
 from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, session
+from ml_assets_tests.cluster.launching import Launching, job_of, settings_of, worker_variables
 from ml_assets_tests.servers.conftest import _all_are_up, servers  # noqa: F401
 from ml_assets_tests.servers.running import RunningServers
 
@@ -66,3 +70,35 @@ def tidy(cluster: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
     cluster.kubectl("delete", "jobs,services,pods", "--all", "--wait=true", "--grace-period=1")
     left = [item["metadata"]["name"] for item in cluster.objects("jobs,services,pods")]
     assert not left, json.dumps(left)
+
+
+@pytest.fixture
+def launching(
+    tidy: ClusterEnvironment,
+    running_servers: Servers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Callable[..., Launching]:
+    """A job of this test's own, with a home and a prefix among the artifacts of its own."""
+    record = running_servers.record
+    for name, value in storage_variables(record).items():
+        monkeypatch.setenv(name, value)
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    (snapshot / "snapshot.json").write_text("{}")
+    variables = {
+        **worker_variables(tidy),
+        **storage_variables(record),
+        "ML_ASSETS_HOME": str(tmp_path / "home"),
+        "ML_ASSETS_ARTIFACTS_URL": f"s3://artifacts/{tidy.namespace}-{time.time_ns()}",
+        "ML_ASSETS_S3_ENDPOINT_URL": record.url("s3"),
+    }
+    monkeypatch.setenv("KUBECONFIG", variables["KUBECONFIG"])
+
+    def make(lease_seconds: int = 8, **facts: Any) -> Launching:
+        job = job_of(request.node.name, snapshot=snapshot, **facts)
+        own = {**variables, "ML_ASSETS_KUBERNETES_LEASE_SECONDS": str(lease_seconds)}
+        return Launching(tidy, settings_of(own), own, job)
+
+    return make

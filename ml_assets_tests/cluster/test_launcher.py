@@ -1,27 +1,18 @@
 """The launcher on a real cluster: results, failures and their words, attempts, and that nothing is left behind."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from deployment.local.servers import Servers
-from deployment.local.servers.record import storage_variables
-from ml_assets.components.sweeping import EVERY_SECONDS
-from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, waited_for
+from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment
 from ml_assets_tests.cluster.launching import (
     Launching,
-    job_of,
     kubeconfig_of,
     metric_steps,
-    settings_of,
-    worker_variables,
 )
 from resources.launcher.errors import (
     AttemptsExhausted,
@@ -38,42 +29,9 @@ from resources.launcher.errors import (
 from resources.launcher.kubernetes.doctor import cluster_checks
 from resources.launcher.protocol import TrainingEvent, training_folder_name
 from resources.platform import Platform
-from resources.settings import KubernetesSettings
 
 Launch = Callable[..., Launching]
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def launching(
-    tidy: ClusterEnvironment,
-    running_servers: Servers,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> Launch:
-    """A job of this test's own, with a home and a prefix among the artifacts of its own."""
-    record = running_servers.record
-    for name, value in storage_variables(record).items():
-        monkeypatch.setenv(name, value)
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    (snapshot / "snapshot.json").write_text("{}")
-    variables = {
-        **worker_variables(tidy),
-        **storage_variables(record),
-        "ML_ASSETS_HOME": str(tmp_path / "home"),
-        "ML_ASSETS_ARTIFACTS_URL": f"s3://artifacts/{tidy.namespace}-{time.time_ns()}",
-        "ML_ASSETS_S3_ENDPOINT_URL": record.url("s3"),
-    }
-    monkeypatch.setenv("KUBECONFIG", variables["KUBECONFIG"])
-
-    def make(lease_seconds: int = 8, **facts: Any) -> Launching:
-        job = job_of(request.node.name, snapshot=snapshot, **facts)
-        own = {**variables, "ML_ASSETS_KUBERNETES_LEASE_SECONDS": str(lease_seconds)}
-        return Launching(tidy, settings_of(own), own, job)
-
-    return make
 
 
 def test_pods_on_two_nodes_leave_a_result_and_nothing_else(launching: Launch) -> None:
@@ -287,105 +245,3 @@ def test_a_cancelled_worker_that_does_not_listen_is_gone_after_ten_seconds(launc
         launcher.run(launch.job, launch.folder, cancel, launch.log.append, launch.profile("deaf"))
     assert launch.left() == []
     assert time.monotonic() - cancelled[0] < 10
-
-
-def test_a_killed_launcher_is_swept_after(launching: Launch) -> None:
-    launch = launching(lease_seconds=KubernetesSettings().lease_seconds)
-    process = launch.start(launch.profile("steps", steps=3000, nodes=2))
-    launch.wait_for_events(process, 3)
-    process.kill()
-    process.wait()
-    killed = time.monotonic()
-    assert len(launch.objects("pods")) == 2
-    while not (said := launch.sweep()).startswith("removed"):
-        assert time.monotonic() - killed < 60
-        time.sleep(EVERY_SECONDS)  # as the daemon's sensor
-    assert launch.job.fingerprint[:12] in said
-    assert launch.left() == []
-    assert time.monotonic() - killed < 60
-
-
-def test_a_launcher_started_again_within_the_lease_attaches(launching: Launch) -> None:
-    launch = launching()
-    profile = launch.profile("steps", steps=300, nodes=2)
-    process = launch.start(profile)
-    launch.wait_for_events(process, 3)
-    before = launch.uids("jobs,pods")
-    process.kill()
-    process.wait()
-    seen: list[set[str]] = []
-
-    def note(event: TrainingEvent) -> None:
-        launch.events.append(event)
-        if event.step == 250:
-            seen.append(launch.uids("jobs,pods"))
-
-    launcher = Platform(launch.settings).launcher
-    result = launcher.run(launch.job, launch.folder, note, launch.log.append, profile)
-    assert seen == [before]
-    assert result.attempts == 1
-    assert metric_steps(launch.events) == list(range(300))
-    assert launch.starts() == 0
-    assert launch.left() == []
-
-
-def test_a_launcher_that_slept_through_its_lease_begins_again(launching: Launch) -> None:
-    launch = launching(lease_seconds=4)
-    process = launch.start(launch.profile("steps", steps=400, nodes=2))
-    launch.wait_for_events(process, 3)
-    before = launch.uids("jobs")
-    os.kill(process.pid, signal.SIGSTOP)
-    waited_for(lambda: Platform(launch.settings).launcher.sweep() != [], "the sleeper to be swept", 60)
-    assert launch.left() == []
-    os.kill(process.pid, signal.SIGCONT)
-    assert process.stdout is not None
-    told = process.stdout.read().splitlines()
-    assert process.wait() == 0, told
-    assert told[-1] == "result 1"
-    assert sum(line.startswith("log started train-") for line in told) == 1
-    assert before.isdisjoint(launch.uids("jobs"))
-    assert launch.left() == []
-
-
-def test_twins_run_one_job_and_get_the_same_result_and_events(launching: Launch) -> None:
-    launch = launching()
-    profile = launch.profile("steps", steps=300, nodes=2)
-    twin = launch.start(profile)
-    result = launch.run(profile)
-    assert twin.stdout is not None
-    told = twin.stdout.read().splitlines()
-    assert twin.wait() == 0
-    assert told[-1] == f"result {result.attempts}" == "result 1"
-    assert [f"event {event.kind} {event.step}" for event in launch.events] == [
-        line for line in told if line.startswith("event ")
-    ]
-    assert launch.left() == []
-
-
-def test_an_api_server_killed_in_the_middle_is_ridden_out(launching: Launch) -> None:
-    launch = launching(max_attempts=1)
-    killed: list[float] = []
-
-    def kill(event: TrainingEvent) -> None:
-        launch.events.append(event)
-        if event.step == 20 and not killed:
-            killed.append(time.monotonic())
-            launch.cluster.cluster.kill("kube-apiserver")
-            time.sleep(5)  # away for a while, not only restarted
-            launch.cluster.cluster.restart("kube-apiserver")
-
-    launcher = Platform(launch.settings).launcher
-    profile = launch.profile("steps", steps=400, nodes=2)
-    result = launcher.run(launch.job, launch.folder, kill, launch.log.append, profile)
-    assert result.attempts == 1
-    assert metric_steps(launch.events) == list(range(400))
-    assert launch.starts() == 1
-    waited_for(lambda: launch.left() == [], "nothing to be left", 10, lambda: str(launch.left()))
-
-
-def test_every_line_of_a_long_log_is_told_once(launching: Launch) -> None:
-    """More than the kubelet keeps in one file: it is rotated while it is read."""
-    launch = launching(workers=1)
-    launch.run(launch.profile("lines", steps=40_000))
-    numbers = [int(line.split()[3]) for line in launch.log if line.startswith("pod 0: line ")]
-    assert numbers == list(range(40_000))
