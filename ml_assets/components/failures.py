@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
+from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.pages import name_some, table_of
 from resources.artifacts import ArtifactsUnavailable
@@ -67,26 +68,32 @@ def missing_in(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
     return value.data if isinstance(value, dg.JsonMetadataValue) and isinstance(value.data, dict) else {}
 
 
+class Terminated(dg.DagsterError, DagsterExecutionInterruptedError):
+    """Somebody ended the step from outside. As a `DagsterError` it is not repeated: an interruption alone is tried
+    again where a step has a retry policy, though the run was terminated."""
+
+
 @contextmanager
 def final_unless_transient() -> Iterator[None]:
     """Around a step's body: only `TRANSIENT` errors are left to the retry policy; any other is final at once.
 
-    A step that somebody terminated stays terminated, also where ending it failed on the way: without that, a
-    tracker that does not answer just then would have the step tried again.
+    A step that somebody terminated stays terminated, also where ending it failed on the way.
     """
     try:
         yield
-    except Exception as error:  # a step's outermost edge: whatever it was, say it and do not repeat it
-        if (interruption := _interruption_behind(error)) is not None:
-            raise interruption from error
+    except (Exception, *_INTERRUPTIONS) as error:  # a step's outermost edge: whatever it was, say it
+        if _was_interrupted(error):
+            raise Terminated("the step was ended from outside") from error
         if isinstance(error, (dg.Failure, *TRANSIENT)):
             raise
         raise dg.Failure(f"{type(error).__name__}: {error}", allow_retries=False) from error
 
 
-def _interruption_behind(error: BaseException) -> BaseException | None:
-    """What ended a step from outside (Dagster's interruption, Ctrl-C), if `error` came up while it was handled."""
-    behind = error.__context__
-    while behind is not None and isinstance(behind, Exception):
-        behind = behind.__context__
-    return behind
+_INTERRUPTIONS = (DagsterExecutionInterruptedError, KeyboardInterrupt)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether `error` is an interruption, or came up while one was handled."""
+    while error is not None and not isinstance(error, _INTERRUPTIONS):
+        error = error.__context__
+    return error is not None

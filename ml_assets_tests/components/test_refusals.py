@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import dagster as dg
 import polars as pl
 import pytest
 
-from ml_assets.components.failures import final_unless_transient, missing_in
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, Source, days
 from ml_assets_tests.components.world import World, failure_metadata, failure_of, plant_components
 from resources.lake import LakeBusy
@@ -25,18 +26,34 @@ def _steps(result: Any) -> list[str]:
     return [event.step_key for event in result.all_events if event.is_step_start]
 
 
-def test_a_terminated_step_stays_terminated_where_ending_it_failed_for_a_passing_reason() -> None:
-    @final_unless_transient()
-    def end(interruption: type[BaseException]) -> None:
-        try:
-            raise interruption
-        finally:
-            raise LakeBusy("somebody else writes")
+@pytest.mark.parametrize("interruption", [dg.DagsterExecutionInterruptedError, KeyboardInterrupt])
+@pytest.mark.parametrize("ending_fails", [False, True])
+def test_a_terminated_step_is_not_tried_again_even_where_ending_it_failed(
+    interruption: type[BaseException], ending_fails: bool
+) -> None:
+    attempts: list[int] = []
 
-    with pytest.raises(KeyboardInterrupt):
-        end(KeyboardInterrupt)
-    with pytest.raises(LakeBusy):
-        end(ValueError)
+    @dg.op(retry_policy=RETRY_TRANSIENT)
+    def train(context: dg.OpExecutionContext) -> None:
+        with final_unless_transient():
+            attempts.append(1)
+            context.instance.report_run_canceling(context.run)  # as the page's button does first
+            try:
+                raise interruption
+            finally:
+                if ending_fails:
+                    raise LakeBusy("somebody else writes")
+
+    @dg.job
+    def one_step() -> None:
+        train()
+
+    with dg.instance_for_test() as instance:
+        with pytest.raises(dg.DagsterExecutionInterruptedError):
+            one_step.execute_in_process(instance=instance)
+        (run,) = instance.get_runs()
+    assert attempts == [1]
+    assert run.status == dg.DagsterRunStatus.CANCELED
 
 
 def test_missing_partitions_are_refused_by_name_before_anything_is_launched(world: World) -> None:
