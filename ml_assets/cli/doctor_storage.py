@@ -10,6 +10,7 @@ import uuid
 from ml_assets.cli.project import Project
 from resources.addresses import without_password
 from resources.artifacts import artifacts_of
+from resources.lake import LakeUnavailable
 from resources.ledger import Ledger
 from resources.ledger.migrations import NEWEST
 
@@ -24,7 +25,12 @@ class NotWell(Exception):
 def lake(project: Project) -> str:
     """`main` can be read, and its gate stands."""
     store = project.platform.lake
-    commit = store.resolve("main")
+    try:
+        commit = store.resolve("main")
+    except LakeUnavailable as away:
+        raise NotWell(
+            f"{project.settings.lake_url}: {away} Check that lakeFS runs, and its database; then ML_ASSETS_LAKE_URL"
+        ) from away
     if not project.platform.lake_gate_stands():
         raise NotWell(
             f"main stands at {commit[:12]}, but without this version's gate a change could land unaudited: "

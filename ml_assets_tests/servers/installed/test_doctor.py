@@ -33,7 +33,7 @@ def test_all_servers_are_well_and_named_without_passwords(
 @pytest.mark.parametrize(
     ("server", "parts", "help_"),
     [
-        ("lakefs", {"lake"}, "lakeFS at http"),
+        ("lakefs", {"lake"}, "ML_ASSETS_LAKE_URL"),
         ("mlflow", {"tracker"}, "ML_ASSETS_TRACKING_URI"),
         ("postgresql", {"ledger", "dagster storage"}, "ML_ASSETS_"),
         ("s3", {"artifacts"}, "ML_ASSETS_S3_ENDPOINT_URL"),
