@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from dagster._utils.error import SerializableErrorInfo
 
 from ml_assets.cli.abandoned import announced, end_abandoned
 from ml_assets.cli.problems import Problem
@@ -17,6 +18,7 @@ from ml_assets.components.sensors import RANGE_END, RANGE_START
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3
+_TRIED_AGAIN = "Exceeded max_retries"
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,20 @@ def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
     for event in result.all_events:
         if event.is_step_failure and event.step_failure_data.error:
             failure = event.step_failure_data.user_failure_data
-            message = (
-                failure.description
-                if failure and failure.description
-                else event.step_failure_data.error.message
-            )
+            error = event.step_failure_data.error
+            if error.message.startswith(_TRIED_AGAIN) and error.cause:
+                error = error.cause  # Dagster's own sentence counts the attempts only
+            # "module.Class: sentence" without the module.
+            message = failure.description if failure and failure.description else _without_module(error)
             step, sentence = _step(event.step_key or ""), message.strip()
             # A table's sentence begins with its name, which is also its step's.
             return sentence if sentence.startswith((f"{step}:", f"{step} ")) else f"{step}: {sentence}"
     return "the run failed before any step; ML_ASSETS_TRACEBACK=1 shows why"
+
+
+def _without_module(error: SerializableErrorInfo) -> str:
+    _, name, rest = error.message.partition(f"{error.cls_name}: ")
+    return f"{name}{rest}" or error.message
 
 
 @contextmanager

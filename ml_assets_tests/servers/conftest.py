@@ -21,6 +21,7 @@ _TOGETHER = ("pipeline", "installed")
 """Folders whose tests share what takes minutes to make. They begin first: nobody waits for them in the end."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For several test processes (`--dist loadgroup`): what shares fixtures stays in one of them."""
     folder = Path(__file__).parent
