@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from ml_assets.cli.abandoned import announced, end_abandoned
 from ml_assets.cli.problems import Problem
@@ -18,7 +18,8 @@ from ml_assets.components.sensors import RANGE_END, RANGE_START
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3
-_TRIED_AGAIN = "Exceeded max_retries"
+_WRAPPERS = ("RetryRequestedFromPolicy", "DagsterExecutionStepExecutionError")
+"""Dagster's errors around a step's own: how often it was tried, and that it failed."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
         if event.is_step_failure and event.step_failure_data.error:
             failure = event.step_failure_data.user_failure_data
             error = event.step_failure_data.error
-            if error.message.startswith(_TRIED_AGAIN) and error.cause:
-                error = error.cause  # Dagster's own sentence counts the attempts only
+            while error.cls_name in _WRAPPERS and error.cause:
+                error = error.cause
             # "module.Class: sentence" without the module.
             message = failure.description if failure and failure.description else _without_module(error)
             step, sentence = _step(event.step_key or ""), message.strip()
