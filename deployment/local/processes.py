@@ -93,7 +93,17 @@ def alive(process: Process) -> bool:
     if child is not None:
         child.poll()
     now = _stat(process.pid)
-    return now is not None and now.started == process.started and now.state not in "ZX"
+    if now is None or now.started != process.started:
+        return False
+    # A killed server's first thread is a zombie while others still end, and until then they hold its port.
+    return now.state not in "ZX" or _threads(process.pid) > 1
+
+
+def _threads(pid: int) -> int:
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def family(process: Process) -> list[Process]:
