@@ -59,7 +59,7 @@ def test_a_killed_server_comes_back_at_its_address_with_its_data(servers: Runnin
     before = servers.record
     store = boto3.client("s3", endpoint_url=before.url("s3"))
     store.put_object(Bucket="artifacts", Key=f"kept/{name}", Body=b"kept")
-    servers.query(f"CREATE TABLE kept_{name} AS SELECT 42 AS answer")
+    servers.query(f"DROP TABLE IF EXISTS kept_{name}; CREATE TABLE kept_{name} AS SELECT 42 AS answer")
 
     servers.kill(name)
     assert servers.processes(name) == 0
