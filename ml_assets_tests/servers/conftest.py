@@ -21,8 +21,8 @@ _TOGETHER = ("pipeline", "installed")
 """Folders whose tests share what takes minutes to make. They begin first: nobody waits for them in the end."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """For several test processes (`--dist loadgroup`): what shares fixtures stays in one of them."""
     folder = Path(__file__).parent
     rank: dict[str, int] = {}
@@ -34,6 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(place if together else item.nodeid.rpartition("::")[0]))
         rank[item.nodeid] = _TOGETHER.index(place) if together else len(_TOGETHER)
     items.sort(key=lambda item: rank.get(item.nodeid, len(_TOGETHER)))
+    yield  # a wrapper comes before xdist, which reads the groups
 
 
 def pytest_report_header() -> str | None:
