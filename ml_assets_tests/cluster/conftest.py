@@ -55,18 +55,12 @@ def cluster(running_servers: Servers) -> Iterator[ClusterEnvironment]:
 
 
 @pytest.fixture
-def _nodes_back(cluster: ClusterEnvironment) -> Iterator[None]:
-    """Whatever a test did to nodes, the next one finds them running and connected."""
-    yield
+def tidy(cluster: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
+    """The cluster; afterwards all nodes run and are connected, and the namespace has no pod, Job or Service."""
+    yield cluster
     for number in cluster.cluster.layout.numbers:
         cluster.cluster.start_node(number)
         cluster.cluster.mend_node(number)
-
-
-@pytest.fixture
-def tidy(cluster: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
-    """The cluster; pods, Jobs and Services a test leaves in the namespace are removed after it."""
-    yield cluster
     cluster.kubectl("delete", "jobs,services,pods", "--all", "--wait=true", "--grace-period=1")
     left = [item["metadata"]["name"] for item in cluster.objects("jobs,services,pods")]
     assert not left, json.dumps(left)

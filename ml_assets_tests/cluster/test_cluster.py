@@ -162,7 +162,6 @@ def test_a_service_address_leads_to_its_pod_from_its_own_and_from_another_node(
     assert tidy.kubectl("logs", "asking").splitlines()[-1] == "answer"
 
 
-@pytest.mark.usefixtures("_nodes_back")
 def test_a_killed_node_takes_every_process_with_it_and_comes_back_empty(tidy: ClusterEnvironment) -> None:
     tidy.apply(pod("victim", tidy.image, SLEEP, node=2))
     waited_for(lambda: "sleeping" in logs_so_far(tidy, "victim"), "the pod to run", 60)
@@ -171,7 +170,7 @@ def test_a_killed_node_takes_every_process_with_it_and_comes_back_empty(tidy: Cl
     assert len(sleepers) == 2  # the program and its child
 
     tidy.cluster.kill_node(2)
-    assert not [process.pid for process in before if processes.alive(process)]
+    waited_for(lambda: not any(map(processes.alive, before)), "the kernel to bury what was killed", 5)
     assert tidy.cluster.node_pids(2) == []
     assert waited_for(lambda: not ready(tidy, 2), "node2 to be NotReady", NOTICED_SECONDS) > 1
     assert ready(tidy, 1)
@@ -183,7 +182,6 @@ def test_a_killed_node_takes_every_process_with_it_and_comes_back_empty(tidy: Cl
     assert tidy.wait_for_phase("next", "Succeeded", "Failed") == "Succeeded"
 
 
-@pytest.mark.usefixtures("_nodes_back")
 def test_pods_of_a_node_that_is_only_cut_off_go_on(tidy: ClusterEnvironment) -> None:
     tidy.apply(pod("stays", tidy.image, SLEEP, node=2))
     waited_for(lambda: "sleeping" in logs_so_far(tidy, "stays"), "the pod to run", 60)
