@@ -201,11 +201,12 @@ def test_a_node_that_is_lost_costs_no_budget(launching: Launch) -> None:
             resumed.append(time.monotonic())
 
     launcher = Platform(launch.settings).launcher
-    profile = launch.profile("steps steps", steps=200, nodes=2)
+    # Half a minute of steps: a cluster takes ten seconds to notice.
+    profile = launch.profile("steps steps", steps=600, nodes=2)
     result = launcher.run(launch.job, launch.folder, cut_power, launch.log.append, profile)
     assert result.attempts == 2
     assert any(f"on node{lost[0]} was taken away" in line for line in launch.log)
-    assert metric_steps(launch.events)[-1] == 199
+    assert metric_steps(launch.events)[-1] == 599
     assert launch.left() == []
 
 
