@@ -30,7 +30,9 @@ def overlapping_routes(layout: Layout) -> list[str]:
 def make_bridge(layout: Layout) -> None:
     """The bridge with the machine's address; its alias says which state folder it belongs to. Keeps what exists."""
     if layout.bridge not in links():
-        run(["ip", "link", "add", "name", layout.bridge, "type", "bridge"])
+        # An address of its own: else a bridge takes one of its ports', and when that node dies the others talk to nobody.
+        mac = ":".join(["02", "00", *(f"{int(part):02x}" for part in layout.address.split("."))])
+        run(["ip", "link", "add", "name", layout.bridge, "address", mac, "type", "bridge"])
     run(["ip", "link", "set", layout.bridge, "alias", str(layout.state)])
     run(["ip", "address", "replace", f"{layout.address}/24", "dev", layout.bridge])
     run(["ip", "link", "set", layout.bridge, "up"])
