@@ -30,7 +30,7 @@ def overlapping_routes(layout: Layout) -> list[str]:
 def make_bridge(layout: Layout) -> None:
     """The bridge with the machine's address; its alias says which state folder it belongs to. Keeps what exists."""
     if layout.bridge not in links():
-        # An address of its own: else a bridge takes one of its ports', and when that node dies the others talk to nobody.
+        # An address of its own: a bridge takes one of its ports' otherwise, and changes it when that node dies.
         mac = ":".join(["02", "00", *(f"{int(part):02x}" for part in layout.address.split("."))])
         run(["ip", "link", "add", "name", layout.bridge, "address", mac, "type", "bridge"])
     run(["ip", "link", "set", layout.bridge, "alias", str(layout.state)])
