@@ -7,8 +7,8 @@ SHELL := bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes; the training tests start two worker processes each on top.
-JOBS ?= 2
+# Test processes: one more than two cores, because the browser's tests mostly wait for daemons.
+JOBS ?= 3
 ARGS ?=
 # Everything of the servers: addresses and credentials (servers.env), data, logs.
 STATE ?= build/servers
@@ -44,7 +44,7 @@ test-pythons: setup ## install and test on every supported Python found here
 	@deployment/test-pythons.sh
 
 test-servers: setup ## every test on real lakeFS, S3, PostgreSQL, MLflow; needs Go, apt, root for packages
-	@VENV=$(VENV) JOBS=$(JOBS) deployment/test-servers.sh $(ARGS)
+	@VENV=$(VENV) deployment/test-servers.sh $(ARGS)
 
 servers-up: setup ## those four on loopback, built first where needed; data and addresses in STATE
 	@deployment/install-system-packages.sh deployment/system-packages-servers.txt
