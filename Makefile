@@ -7,8 +7,8 @@ SHELL := bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes: one more than two cores, because the browser's tests mostly wait for daemons.
-JOBS ?= 3
+# Test processes; the training tests start two worker processes each on top. Three are no faster on two cores.
+JOBS ?= 2
 ARGS ?=
 # Everything of the servers: addresses and credentials (servers.env), data, logs.
 STATE ?= build/servers
