@@ -72,7 +72,9 @@ def test_a_hung_tracker_makes_no_call_wait_and_loses_nothing(spool: Spool) -> No
     for step in range(1, 20_001):
         sink.log({"loss": 0.5}, step)
     per_call = (time.perf_counter() - start) / 20_000
-    assert per_call < 50e-6  # the benchmark has the real bar; this one only tells waiting from not waiting
+    # What is required of a call. On a busy machine this thread is put aside now and then; one that waited for the
+    # tracker would take seconds. The benchmark has the bar of 1 µs.
+    assert per_call < 1e-3
     assert not sink.close(timeout=0.05)
     release.set()
     assert [point.step for point in spool.points()] == list(range(20_001))
