@@ -2,12 +2,14 @@
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
 import pytest
 
 from deployment.local import processes
+from deployment.local.cluster.commands import CommandFailed
 from deployment.local.processes import Process
 from ml_assets_tests.cluster.environment import ClusterEnvironment, pod, pod_spec, waited_for
 
@@ -209,8 +211,11 @@ def test_what_was_said_before_the_control_plane_died_is_still_known(
 
 
 def logs_so_far(cluster: ClusterEnvironment, name: str) -> str:
-    phase = cluster.pod(name)["status"]["phase"]
-    return "" if phase == "Pending" else cluster.kubectl("logs", name)
+    """What a pod has said; nothing yet where its node, just started again, does not know the API server's connection."""
+    if cluster.pod(name)["status"]["phase"] != "Pending":
+        with suppress(CommandFailed):
+            return cluster.kubectl("logs", name)
+    return ""
 
 
 def is_running(process: Process, text: str) -> bool:
