@@ -211,7 +211,7 @@ def test_what_was_said_before_the_control_plane_died_is_still_known(
 
 
 def logs_so_far(cluster: ClusterEnvironment, name: str) -> str:
-    """What a pod has said; nothing yet where its node, just started again, does not know the API server's connection."""
+    """What a pod has said; nothing yet where its node is just back and resets old connections."""
     if cluster.pod(name)["status"]["phase"] != "Pending":
         with suppress(CommandFailed):
             return cluster.kubectl("logs", name)

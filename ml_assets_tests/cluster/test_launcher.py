@@ -201,7 +201,7 @@ def test_a_node_that_is_lost_costs_no_budget(launching: Launch) -> None:
             resumed.append(time.monotonic())
 
     launcher = Platform(launch.settings).launcher
-    # Fifty seconds of steps: ten until the node counts as lost, ten that are tolerated, twelve for pod 0 to end by itself.
+    # Fifty seconds of steps: ten until the node counts as lost, ten tolerated, twelve for pod 0 to end by itself.
     profile = launch.profile("steps steps", steps=1000, nodes=2)
     result = launcher.run(launch.job, launch.folder, cut_power, launch.log.append, profile)
     assert result.attempts == 2
