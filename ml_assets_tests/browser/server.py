@@ -6,7 +6,6 @@ clicked in `pages.py`.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deployment.local.processes import free_port
 from ml_assets_tests.browser.graphql import Dagster, NotAnswering
 
 READY_SECONDS = 90
@@ -43,13 +43,6 @@ def running_ui(home: Path) -> Iterator[Dagster]:
         yield dagster
     finally:
         _end(process)
-
-
-def free_port() -> int:
-    """A port nobody listens on now; on loopback nobody but us takes it in the meantime."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _wait_until_ready(dagster: Dagster, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -4,6 +4,19 @@ import sys
 
 from resources.ledger import Ledger, NewVerdict
 
+NEW = NewVerdict(
+    table="datasets/flights",
+    key="2013-01-01",
+    content_digest="c1",
+    contract_digest="rules",
+    status="rejected",
+    rows=842,
+    body_json="{}",
+    run_id="run",
+    branch="audit",
+)
+"""An attempt at a partition, rejected."""
+
 
 def main(url: str, name: str, rounds: int) -> None:
     """Append one attempt at each of three partitions per round, through a ledger opened anew."""

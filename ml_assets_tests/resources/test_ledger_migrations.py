@@ -10,20 +10,9 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from resources.ledger import Ledger, LedgerError, NewVerdict, migrations
+from ml_assets_tests.resources.ledger_writer import NEW
+from resources.ledger import Ledger, LedgerError, migrations
 from resources.ledger.tables import metadata
-
-NEW = NewVerdict(
-    table="datasets/flights",
-    key="2013-01-01",
-    content_digest="c1",
-    contract_digest="rules",
-    status="rejected",
-    rows=842,
-    body_json="{}",
-    run_id="run",
-    branch="audit",
-)
 
 OLD_INSTALLATION = """
 CREATE TABLE ledger_acceptances ("table" TEXT NOT NULL, "key" TEXT NOT NULL, attempt INTEGER NOT NULL,

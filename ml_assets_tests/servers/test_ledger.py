@@ -13,21 +13,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from ml_assets_tests.resources import ledger_writer
+from ml_assets_tests.resources.ledger_writer import NEW
 from ml_assets_tests.servers.running import RunningServers
-from resources.ledger import Ledger, LedgerError, LedgerUnavailable, NewVerdict, migrations
+from resources.ledger import Ledger, LedgerError, LedgerUnavailable, migrations
 from resources.ledger.tables import metadata
-
-NEW = NewVerdict(
-    table="datasets/flights",
-    key="2013-01-01",
-    content_digest="c1",
-    contract_digest="rules",
-    status="rejected",
-    rows=842,
-    body_json="{}",
-    run_id="run",
-    branch="audit",
-)
 
 
 @pytest.fixture
