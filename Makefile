@@ -7,8 +7,8 @@ SHELL := bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes; the training tests start two worker processes each on top. Three are no faster on two cores.
-JOBS ?= 2
+# Test processes: one more than cores, since those of the browser mostly wait for Dagster's daemon.
+JOBS ?= 3
 ARGS ?=
 # Everything of the servers: addresses and credentials (servers.env), data, logs.
 STATE ?= build/servers

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every test that needs a cluster: installs system packages, builds and starts the servers and a cluster of two nodes,
-# tests, ends them and checks that nothing of them is left. Called by `make test-cluster`; arguments go to pytest.
+# tests, ends them and checks that nothing of them is left. Called by `make test-cluster`; arguments go to pytest. JOBS
+# test processes at once share them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +17,7 @@ began=$SECONDS
 servers up
 cluster up
 printf 'Servers and cluster were up after %d s.\n' "$((SECONDS - began))"
-"$python" -m pytest ml_assets_tests/cluster "$@"
+"$python" -m pytest ml_assets_tests/cluster -n "${JOBS:-2}" --dist loadgroup "$@"
 trap - EXIT
 cluster down # both fail if a process, mount, link, cgroup or folder is left
 servers down

@@ -104,7 +104,7 @@ class Dagster:
         while (run := self.run(run_id)).status not in ENDED:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{run} has not ended in {seconds} s:\n{self.messages(run_id)[-3000:]}")
-            time.sleep(0.3)
+            time.sleep(1.0)
         return run
 
     def wait_for_runs_of(self, tag: str, value: str, asset: str, seconds: float) -> list[Run]:
@@ -119,7 +119,7 @@ class Dagster:
                 raise AssertionError(
                     f"no run tagged {tag}={value} of {asset} ended well in {seconds} s:\n{logs}"
                 )
-            time.sleep(0.5)
+            time.sleep(1.0)
 
 
 def _run(facts: dict[str, Any]) -> Run:

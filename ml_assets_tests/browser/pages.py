@@ -46,6 +46,10 @@ class Pages:
         self.page.goto(f"{self.url}/runs/{run_id}")
         self.page.get_by_text("TIMESTAMP", exact=False).first.wait_for(timeout=30_000)
 
+    def leave(self) -> None:
+        """Look at nothing: a live page keeps a core busy that a run could have."""
+        self.page.goto("about:blank")
+
     def open_lineage(self) -> None:
         """The graph of all assets."""
         self.page.goto(f"{self.url}/asset-groups")

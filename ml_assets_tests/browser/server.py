@@ -56,7 +56,7 @@ def _wait_until_ready(dagster: Dagster, process: subprocess.Popen[bytes], log: P
             why = str(error)
         if not why:
             return
-        time.sleep(0.2)
+        time.sleep(0.5)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
     raise AssertionError(
         f"ml-assets ui is not ready ({why}); exit status {process.poll()}. {log} ends:\n{tail}"

@@ -67,6 +67,7 @@ def _click(pages: Pages, dagster: Dagster, week: str, picture: str) -> tuple[Lau
     """Materialize only the registered model for `week`; what was launched, and the run's whole id."""
     pages.open_asset(MODEL)
     launch = pages.materialize(week, picture)
+    pages.leave()
     (run_id,) = [run.id for run in dagster.runs() if run.id.startswith(launch.run)]
     return launch, run_id
 
@@ -86,6 +87,8 @@ def test_a_week_with_nothing_upstream_is_refused_by_name_and_its_chain_gets_buil
     pages.open_run(run_id)
     pages.shows(re.compile("refuses to build on unusable inputs"))
     pages.picture("run-refused")
+
+    pages.leave()
 
     # No click from here on: the sensor asks for the missing chain, and the daemon builds it.
     built = dagster.wait_for_runs_of(ASKED_BY, run_id, MODEL, seconds=300)

@@ -1,13 +1,14 @@
 """The cluster and the servers these tests run against; `make test-cluster` starts both before.
 
-A cluster that is not there is a failure: `CLUSTER_STATE` names the folder of one that is up (`make cluster-up`).
-Servers are those of `SERVERS_STATE`, or new ones, as for the tests on servers.
+What is not there is a failure: `CLUSTER_STATE` names the folder of a cluster that is up (`make cluster-up`),
+`SERVERS_STATE` that of the servers (`make servers-up`). Several test processes share both (`-n 2`), each in a namespace
+of its own; a test marked `alone` has the cluster to itself.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from deployment.local.servers import Servers
 from deployment.local.servers.record import storage_variables
 from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, session
 from ml_assets_tests.cluster.launching import Launching, job_of, settings_of, worker_variables
-from ml_assets_tests.servers.conftest import _all_are_up, servers  # noqa: F401
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.cluster.turns import turn
+from ml_assets_tests.servers.running import STATE_VARIABLE, named_folder
 
 CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
 
@@ -41,10 +42,41 @@ def pytest_report_header() -> str:
     return f"cluster: Kubernetes {running.server_version()}; {'; '.join(about)}"
 
 
+_TOGETHER = ("test_images", "test_leaves_nothing", "test_manifests", "test_one_click")
+"""Modules whose tests share what takes long to make."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """For several test processes (`--dist loadgroup`): modules that share fixtures stay in one of them and begin
+    first, so that nobody waits for them in the end."""
+
+    def shares(item: pytest.Item) -> bool:
+        return item.path.stem in _TOGETHER
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.path.stem if shares(item) else item.nodeid))
+    items.sort(key=shares, reverse=True)
+    yield  # a wrapper comes before xdist, which reads the groups
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Waiting for the cluster is no part of a test's time."""
+    if not CLUSTER_STATE.is_dir():
+        return (yield)
+    with turn(CLUSTER_STATE, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
 @pytest.fixture(scope="session")
-def running_servers(servers: RunningServers) -> Servers:  # noqa: F811
+def running_servers() -> Servers:
     """S3, PostgreSQL, lakeFS and MLflow of this machine; all are up."""
-    return Servers(servers.record.path)
+    folder = named_folder()
+    assert folder is not None, f"{STATE_VARIABLE} names no servers: make test-cluster starts some"
+    servers = Servers(folder)
+    assert servers.why_not() == {}
+    return servers
 
 
 @pytest.fixture(scope="session")

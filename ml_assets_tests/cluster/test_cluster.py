@@ -164,6 +164,7 @@ def test_a_service_address_leads_to_its_pod_from_its_own_and_from_another_node(
     assert tidy.kubectl("logs", "asking").splitlines()[-1] == "answer"
 
 
+@pytest.mark.alone
 def test_a_killed_node_takes_every_process_with_it_and_comes_back_empty(tidy: ClusterEnvironment) -> None:
     tidy.apply(pod("victim", tidy.image, SLEEP, node=2))
     waited_for(lambda: "sleeping" in logs_so_far(tidy, "victim"), "the pod to run", 60)
@@ -184,6 +185,7 @@ def test_a_killed_node_takes_every_process_with_it_and_comes_back_empty(tidy: Cl
     assert tidy.wait_for_phase("next", "Succeeded", "Failed") == "Succeeded"
 
 
+@pytest.mark.alone
 def test_pods_of_a_node_that_is_only_cut_off_go_on(tidy: ClusterEnvironment) -> None:
     tidy.apply(pod("stays", tidy.image, SLEEP, node=2))
     waited_for(lambda: "sleeping" in logs_so_far(tidy, "stays"), "the pod to run", 60)
@@ -198,6 +200,7 @@ def test_pods_of_a_node_that_is_only_cut_off_go_on(tidy: ClusterEnvironment) -> 
     assert "running" in status["state"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("part", ["kube-apiserver", "etcd"])
 def test_what_was_said_before_the_control_plane_died_is_still_known(
     tidy: ClusterEnvironment, part: str

@@ -186,6 +186,7 @@ def test_a_pod_taken_away_is_noticed_and_costs_no_budget(launching: Launch, how:
     assert launch.left() == []
 
 
+@pytest.mark.alone
 def test_a_node_that_is_lost_costs_no_budget(launching: Launch) -> None:
     launch = launching(max_attempts=1)
     lost: list[int] = []

@@ -94,6 +94,7 @@ def test_twins_run_one_job_and_get_the_same_result_and_events(launching: Launch)
     assert launch.left() == []
 
 
+@pytest.mark.alone
 def test_an_api_server_killed_in_the_middle_is_ridden_out(launching: Launch) -> None:
     launch = launching(max_attempts=1)
     killed: list[float] = []

@@ -13,7 +13,7 @@ from resources.launcher.local import LocalLauncher
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_seeded_kills_change_no_bit_and_lose_no_row(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    kills = 2 * pytestconfig.getoption("--chaos-rounds") // 3  # each costs a start of the ranks
+    kills = pytestconfig.getoption("--chaos-rounds") // 3  # each costs a start of the ranks
     snapshot = small_snapshot(tmp_path / "snapshots")
     job = small_job(snapshot, epochs=kills // 2 + 1, patience=kills, pace=0.008, max_attempts=10 * kills)
     folder = tmp_path / "killed"
