@@ -75,8 +75,17 @@ def running_servers() -> Servers:
     folder = named_folder()
     assert folder is not None, f"{STATE_VARIABLE} names no servers: make test-cluster starts some"
     servers = Servers(folder)
-    assert servers.why_not() == {}
+    assert not any(servers.why_not().values()), servers.why_not()
     return servers
+
+
+@pytest.fixture(autouse=True)
+def _storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that uses the servers: S3 clients of this process find ours."""
+    if "running_servers" in request.fixturenames:
+        servers: Servers = request.getfixturevalue("running_servers")
+        for name, value in storage_variables(servers.record).items():
+            monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
@@ -108,8 +117,6 @@ def launching(
 ) -> Callable[..., Launching]:
     """A job of this test's own, with a home and a prefix among the artifacts of its own."""
     record = running_servers.record
-    for name, value in storage_variables(record).items():
-        monkeypatch.setenv(name, value)
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     (snapshot / "snapshot.json").write_text("{}")
