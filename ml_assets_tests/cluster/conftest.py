@@ -22,6 +22,7 @@ from deployment.local.servers.record import storage_variables
 from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, session
 from ml_assets_tests.cluster.launching import Launching, job_of, settings_of, worker_variables
 from ml_assets_tests.cluster.turns import turn
+from ml_assets_tests.scheduling import Grouped
 from ml_assets_tests.servers.running import STATE_VARIABLE, named_folder
 
 CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
@@ -42,22 +43,24 @@ def pytest_report_header() -> str:
     return f"cluster: Kubernetes {running.server_version()}; {'; '.join(about)}"
 
 
-_TOGETHER = ("test_images", "test_leaves_nothing", "test_manifests", "test_one_click")
-"""Modules whose tests share what takes long to make."""
+_TOGETHER = ("test_one_click", "test_images", "test_leaves_nothing", "test_manifests")
+"""Modules whose tests share what takes long to make. They begin first: nobody waits for them in the end."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """For several test processes (`--dist loadgroup`): modules that share fixtures stay in one of them and begin
-    first, so that nobody waits for them in the end."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
+    """For several test processes: those modules stay whole, of the others each test goes where there is time."""
 
-    def shares(item: pytest.Item) -> bool:
-        return item.path.stem in _TOGETHER
+    def group_of(nodeid: str) -> str:
+        module = Path(nodeid.partition("::")[0]).stem
+        return module if module in _TOGETHER else nodeid
 
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.stem if shares(item) else item.nodeid))
-    items.sort(key=shares, reverse=True)
-    yield  # a wrapper comes before xdist, which reads the groups
+    return Grouped(config, log, group_of)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    last = len(_TOGETHER)
+    rank = {module: number for number, module in enumerate(_TOGETHER)}
+    items.sort(key=lambda item: rank.get(item.path.stem, last))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

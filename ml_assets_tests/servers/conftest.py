@@ -7,11 +7,13 @@ starts them first: an empty cache needs minutes, which no test should wait for.
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deployment.local.servers import Servers
 from deployment.local.servers.record import load
+from ml_assets_tests.scheduling import Grouped
 from ml_assets_tests.servers.running import RunningServers, named_folder, other_worker
 
 _VERSIONS = pytest.StashKey[dict[str, str]]()
@@ -21,20 +23,20 @@ _TOGETHER = ("pipeline", "installed")
 """Folders whose tests share what takes minutes to make. They begin first: nobody waits for them in the end."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """For several test processes (`--dist loadgroup`): what shares fixtures stays in one of them."""
-    folder = Path(__file__).parent
-    rank: dict[str, int] = {}
-    for item in items:
-        if not item.path.is_relative_to(folder):
-            continue
-        place = item.path.relative_to(folder).parts[0]
-        together = place in _TOGETHER
-        item.add_marker(pytest.mark.xdist_group(place if together else item.nodeid.rpartition("::")[0]))
-        rank[item.nodeid] = _TOGETHER.index(place) if together else len(_TOGETHER)
-    items.sort(key=lambda item: rank.get(item.nodeid, len(_TOGETHER)))
-    yield  # a wrapper comes before xdist, which reads the groups
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
+    """For several test processes: what shares fixtures stays in one of them."""
+    return Grouped(config, log, lambda nodeid: _place(nodeid) or nodeid.rpartition("::")[0])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    last = len(_TOGETHER)
+    items.sort(key=lambda item: _TOGETHER.index(place) if (place := _place(item.nodeid)) else last)
+
+
+def _place(nodeid: str) -> str | None:
+    """Which of these folders a test is in."""
+    folders = Path(nodeid.partition("::")[0]).parts
+    return next((place for place in _TOGETHER if place in folders), None)
 
 
 def pytest_report_header() -> str | None:
