@@ -17,7 +17,7 @@ began=$SECONDS
 servers up
 cluster up
 printf 'Servers and cluster were up after %d s.\n' "$((SECONDS - began))"
-"$python" -m pytest ml_assets_tests/cluster -n "${JOBS:-2}" --dist loadscope --no-loadscope-reorder "$@"
+"$python" -m pytest ml_assets_tests/cluster -n "${JOBS:-3}" --dist loadscope --no-loadscope-reorder "$@"
 trap - EXIT
 cluster down # both fail if a process, mount, link, cgroup or folder is left
 servers down

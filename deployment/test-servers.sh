@@ -23,7 +23,7 @@ main() {
   local began=$SECONDS
   "$python" -m deployment.local servers --state "$SERVERS_STATE" up
   printf 'The servers were up after %d s.\n' "$((SECONDS - began))"
-  "$python" -m pytest ml_assets_tests/servers -n "${JOBS:-2}" --dist loadscope --no-loadscope-reorder "$@"
+  "$python" -m pytest ml_assets_tests/servers -n "${JOBS:-3}" --dist loadscope --no-loadscope-reorder "$@"
   trap - EXIT
   down_all
   echo "Nothing of the servers is left."

@@ -43,8 +43,8 @@ def pytest_report_header() -> str:
     return f"cluster: Kubernetes {running.server_version()}; {'; '.join(about)}"
 
 
-_TOGETHER = ("test_one_click", "test_images", "test_leaves_nothing", "test_manifests")
-"""Modules whose tests share what takes long to make. They begin first: nobody waits for them in the end."""
+_TOGETHER = ("test_one_click", "test_images", "test_manifests", "test_leaves_nothing")
+"""Modules whose tests share what takes long to make."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
@@ -58,9 +58,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    last = len(_TOGETHER)
-    rank = {module: number for number, module in enumerate(_TOGETHER)}
-    items.sort(key=lambda item: rank.get(item.path.stem, last))
+    """First what takes longest, last what needs the cluster alone: so nobody waits for anybody."""
+
+    def place(item: pytest.Item) -> int:
+        if _is_alone(item):
+            return len(_TOGETHER) + 1
+        return _TOGETHER.index(item.path.stem) if item.path.stem in _TOGETHER else len(_TOGETHER)
+
+    items.sort(key=place)
+
+
+def _is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -68,7 +77,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Waiting for the cluster is no part of a test's time."""
     if not CLUSTER_STATE.is_dir():
         return (yield)
-    with turn(CLUSTER_STATE, alone=item.get_closest_marker("alone") is not None):
+    with turn(CLUSTER_STATE, alone=_is_alone(item)):
         return (yield)
 
 

@@ -129,7 +129,7 @@ def idle_job(name: str, image: str) -> dict[str, Any]:
     container = {"name": "trainer", "image": image, "command": ["sleep", "600"], "imagePullPolicy": "Never"}
     template = {
         "metadata": {"labels": labels},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]},
     }
     return {
         "apiVersion": "batch/v1",

@@ -24,6 +24,9 @@ from deployment.local.cluster.machine import MachineUnfit
 from deployment.local.processes import Process
 from ml_assets_tests.cluster.environment import REPOSITORY, pod, waited_for
 
+# Alone: a pod of another cluster that starts meanwhile sees the mounts of these.
+pytestmark = pytest.mark.alone
+
 NAME = "mlt"
 NETWORK = "10.123"
 SHARED = (
