@@ -35,7 +35,7 @@ from ml_assets.snapshots.rows import ROW, ChosenRows
 from ml_assets.snapshots.shards import Rows, write_rows
 
 SHARD_BYTES = 128 * 2**20
-"""Upper limit of a shard: long enough to stream, short enough to map, shuffle and send by itself."""
+"""What a shard comes near to: long enough to stream, short enough to map, shuffle and send by itself."""
 _BUILDING = ".building-"
 _FORGOTTEN_AFTER = 86_400.0
 """Seconds after which an unfinished folder is taken for one whose builder was killed."""
@@ -102,7 +102,7 @@ def input_spec(fitted: FittedState) -> InputSpec:
 def _deal(chosen: ChosenRows, split: SplitName, fitted: FittedState, shard_bytes: int) -> Iterator[Rows]:
     frame = chosen.of(split)
     row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
-    shards = max(1, -(-frame.height * row_bytes // shard_bytes))
+    shards = max(1, round(frame.height * row_bytes / shard_bytes))
     for i in range(shards):
         if split == "train":
             # Every n-th row: each shard is a fair sample of the whole window, so that shuffling the shards

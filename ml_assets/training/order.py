@@ -1,17 +1,26 @@
-"""Which rows a rank takes at a step: a pure function of seed, epoch, step and world size.
+"""Which rows a rank takes at a step: a pure function of seed, step and world size.
 
-The whole position in the data is one integer, the step, so a resumed run needs no state to go on in the
-middle of an epoch. Lanes (fixed virtual shards, the same rows in the same groups for any world size) belong
-here too. Not here: reading the rows (batches).
+    sequence   the shards of the epoch in random order, the rows of each shuffled
+    lanes      V equal cuts of it    |----0----|----1----|----2----|----3----|
+    a step     a part of each lane     ==        ==        ==        ==
+    a rank     some of the lanes     '------- rank 0 -------''----- rank 1 -----
+
+So a step takes the same rows, in the same groups, for any world size, and the whole position in the data is one
+integer: a resumed run, also one of another world size, needs no state to go on in the middle of an epoch. The
+lanes are the pool rows are mixed from, too: a batch comes from as many places of the sequence as there are lanes.
+Not here: reading the rows (batches), reading them ahead (feed).
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from resources.launcher.errors import BadConfiguration
 
 
 class Piece(NamedTuple):
@@ -22,25 +31,36 @@ class Piece(NamedTuple):
     """0-based, inside the shard."""
 
 
+class _Sequence(NamedTuple):
+    """The shards of one epoch, one after the other."""
+
+    shards: list[int]
+    starts: list[int]
+    """Place in the sequence of each one's first row."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """The order of one training split. Each epoch takes each row exactly once.
 
     An epoch has ceil(rows / global_batch) steps of as equal a size as possible: there is no small last
-    batch, no row is dropped, and no batch is larger than `global_batch`.
+    batch, no row is dropped, and no batch is larger than `global_batch`. Within a step the parts of the lanes
+    differ by one row at most.
     """
 
     shard_rows: tuple[int, ...]
     """Rows of each shard of the split."""
     global_batch: int
     seed: int
+    lanes: int
+    """V: into how many parts a batch is cut; as many workers at most."""
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of the split."""
         return sum(self.shard_rows)
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in an epoch."""
         return -(-self.rows // self.global_batch)
@@ -50,39 +70,75 @@ class Order:
         first, last = self._bounds(step)
         return last - first
 
-    def share(self, step: int, rank: int, world_size: int) -> list[Piece]:
-        """The rows `rank` takes at `step` (0-based, counted over all epochs), in order.
+    def lanes_of(self, rank: int, world_size: int) -> range:
+        """The lanes `rank` owns: neighbours, as equally many for each rank as there can be.
 
-        The shares of all ranks make up the batch; they differ by one row at most.
+        Raises `BadConfiguration` where a rank would have none.
         """
+        if world_size > self.lanes:
+            raise BadConfiguration(
+                f"{world_size} workers are more than the {self.lanes} lanes, and each needs one: lower "
+                "`workers` or raise `lanes`"
+            )
+        return range(self.lanes * rank // world_size, self.lanes * (rank + 1) // world_size)
+
+    def share(self, step: int, rank: int, world_size: int) -> list[Piece]:
+        """The rows `rank` takes at `step`: those of its lanes, one lane after the other."""
+        return [piece for lane in self.lanes_of(rank, world_size) for piece in self.lane(step, lane)]
+
+    def lane(self, step: int, lane: int) -> list[Piece]:
+        """The rows `lane` gives at `step` (0-based, counted over all epochs), in order; maybe none."""
+        epoch = step // self.steps_per_epoch
+        sequence = self._sequence(epoch)
+        # The rows of a lane before this one: the first `rows % lanes` lanes have a row more than the others.
+        start = lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
         first, last = self._bounds(step)
-        size = last - first
-        return self._rows(
-            step // self.steps_per_epoch,
-            first + size * rank // world_size,
-            first + size * (rank + 1) // world_size,
-        )
+        at, end = start + self._dealt(first, lane), start + self._dealt(last, lane)
+        number = bisect_right(sequence.starts, at) - 1
+        pieces: list[Piece] = []
+        while at < end:
+            shard, low = sequence.shards[number], at - sequence.starts[number]
+            rows = self._shuffled(epoch, shard)[low : low + end - at].astype(np.int64)
+            if rows.size:
+                pieces.append(Piece(shard, rows))
+            at += rows.size
+            number += 1
+        return pieces
 
     def _bounds(self, step: int) -> tuple[int, int]:
-        within = step % self.steps_per_epoch
-        return (
-            self.rows * within // self.steps_per_epoch,
-            self.rows * (within + 1) // self.steps_per_epoch,
-        )
+        """How many rows of the epoch were taken before `step`, and how many are after it."""
+        rows, steps = self.rows, self.steps_per_epoch
+        within = step % steps
+        return rows * within // steps, rows * (within + 1) // steps
 
-    def _rows(self, epoch: int, first: int, last: int) -> list[Piece]:
-        """Rows `first` up to `last` of the epoch's sequence: shards in random order, shuffled inside."""
-        pieces: list[Piece] = []
-        start = 0
-        shards: list[int] = _shuffled(len(self.shard_rows), (self.seed, epoch)).tolist()
-        for shard in shards:
-            end = start + self.shard_rows[shard]
-            low, high = max(first, start), min(last, end)
-            if low < high:
-                rows = _shuffled(self.shard_rows[shard], (self.seed, epoch, shard))
-                pieces.append(Piece(shard, rows[low - start : high - start]))
-            start = end
-        return pieces
+    def _dealt(self, rows: int, lane: int) -> int:
+        """How many rows of an epoch came from `lane` when `rows` were taken: lanes give one in turn."""
+        return (rows + self.lanes - 1 - lane) // self.lanes
+
+    @cached_property
+    def _sequence(self) -> Callable[[int], _Sequence]:
+        @lru_cache(maxsize=2)
+        def sequence(epoch: int) -> _Sequence:
+            shards: list[int] = (
+                np.random.default_rng((self.seed, epoch)).permutation(len(self.shard_rows)).tolist()
+            )
+            ends = np.cumsum([self.shard_rows[shard] for shard in shards]).tolist()
+            return _Sequence(shards, [0, *ends[:-1]])
+
+        return sequence
+
+    @cached_property
+    def _shuffled(self) -> Callable[[int, int], NDArray[np.int32]]:
+        """The rows of a shard in the order of an epoch. Kept for the shards a batch comes from, four bytes a row:
+        each lane is in one, and may be about to enter the next."""
+
+        @lru_cache(maxsize=2 * self.lanes)
+        def shuffled(epoch: int, shard: int) -> NDArray[np.int32]:
+            rows = np.arange(self.shard_rows[shard], dtype=np.int32)
+            np.random.default_rng((self.seed, epoch, shard)).shuffle(rows)
+            return rows
+
+        return shuffled
 
 
 def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[Piece]]:
@@ -99,8 +155,3 @@ def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int
         ]
         start += rows
     return batches
-
-
-@lru_cache(maxsize=4)  # the shards of the batches around a position; one permutation takes 8 bytes a row
-def _shuffled(size: int, seed: tuple[int, ...]) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).permutation(size)

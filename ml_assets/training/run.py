@@ -124,7 +124,12 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         validation = SplitReader(snapshot, "validation", group.device)
     except ShardChanged as error:
         raise InputChanged(str(error)) from error
-    order = Order(shard_rows=train.shard_rows, global_batch=settings.global_batch, seed=job.seed)
+    order = Order(
+        shard_rows=train.shard_rows,
+        global_batch=settings.global_batch,
+        seed=job.seed,
+        lanes=settings.workers,
+    )
     if order.rows < group.world_size:
         raise BadConfiguration(
             f"{order.rows} training rows are fewer than the {group.world_size} workers: lower `workers`"

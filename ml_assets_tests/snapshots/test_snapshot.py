@@ -30,6 +30,7 @@ from ml_assets_tests.training.jobs import (
     CATEGORICAL,
     NUMERIC,
     ROW_SPEC,
+    SHARD_BYTES,
     feature_table,
     small_snapshot,
     split_of,
@@ -56,6 +57,21 @@ def test_training_shards_differ_by_one_row_at_most_and_each_spans_the_window(sna
     for shard in shards:
         days = snapshot.map(shard).row // 100
         assert set(days.tolist()) == set(range(10))
+
+
+@pytest.mark.parametrize("shard_bytes", [300, 3_000, 20_000, 10**9])
+def test_shards_come_near_the_size_asked_for_and_hold_equally_many_rows(
+    tmp_path: Path, shard_bytes: int
+) -> None:
+    snapshot = small_snapshot(tmp_path, shard_bytes=shard_bytes)
+    row_bytes = 4 * (len(NUMERIC) + len(CATEGORICAL)) + 12
+    for split in SPLITS:
+        sizes = [shard.rows for shard in snapshot.shards_of(split)]
+        assert max(sizes) - min(sizes) <= 1
+        if len(sizes) > 1:
+            assert shard_bytes / 1.5 < min(sizes) * row_bytes <= max(sizes) * row_bytes < shard_bytes * 1.5
+        else:
+            assert sizes[0] * row_bytes < shard_bytes * 1.5
 
 
 def test_arrays_say_what_the_table_says(snapshot: Snapshot) -> None:
@@ -133,7 +149,7 @@ def test_the_digest_names_the_content_not_the_commit_or_the_place(tmp_path: Path
             source_commit=source_commit,
             files=[file],
             into=tmp_path / "b",
-            shard_bytes=12_000,
+            shard_bytes=SHARD_BYTES,
         )
 
     assert build().digest == first.digest

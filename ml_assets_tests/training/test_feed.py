@@ -1,0 +1,113 @@
+"""The feed hands out what the order says, from any step on, and leaves no thread behind."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.batches import Batch, SplitReader
+from ml_assets.training.digest import digest
+from ml_assets.training.feed import Feed
+from ml_assets.training.order import Order, Piece
+from ml_assets_tests.training.jobs import small_snapshot
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+@pytest.fixture(scope="module")
+def reader(snapshot: Snapshot) -> SplitReader:
+    return SplitReader(snapshot, "train", torch.device("cpu"))
+
+
+def order_of(reader: SplitReader, global_batch: int = 100, lanes: int = 6) -> Order:
+    return Order(shard_rows=reader.shard_rows, global_batch=global_batch, seed=5, lanes=lanes)
+
+
+def assert_same(batch: Batch, expected: Batch) -> None:
+    assert batch.row.tolist() == expected.row.tolist()
+    assert torch.equal(batch.numeric.nan_to_num(9), expected.numeric.nan_to_num(9))
+    assert torch.equal(batch.category, expected.category)
+    assert torch.equal(batch.label, expected.label)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    global_batch=st.integers(1, 400),
+    lanes=st.integers(1, 8),
+    first_step=st.integers(0, 50),
+    data=st.data(),
+)
+def test_a_feed_from_any_step_hands_out_the_rows_of_the_order(
+    reader: SplitReader, global_batch: int, lanes: int, first_step: int, data: st.DataObject
+) -> None:
+    order = order_of(reader, global_batch, lanes)
+    world_size = data.draw(st.integers(1, lanes))
+    rank = data.draw(st.integers(0, world_size - 1))
+    with (
+        Feed(order, reader, rank, world_size, first_step) as merged,
+        Feed(order, reader, rank, world_size, first_step) as split,
+    ):
+        for step in range(first_step, first_step + 5):
+            assert_same(merged.merged(step), reader.take(order.share(step, rank, world_size)))
+            batches = split.by_lane(step)
+            mine = order.lanes_of(rank, world_size)
+            for lane, batch in zip(mine, batches, strict=True):
+                assert_same(batch, reader.take(order.lane(step, lane)))
+
+
+def test_the_feeds_of_all_ranks_hand_out_each_row_once_an_epoch_while_the_world_changes(
+    snapshot: Snapshot, reader: SplitReader
+) -> None:
+    order = order_of(reader)
+    rows = []
+    for first, last, world_size in ((0, 3, 4), (3, 4, 3), (4, order.steps_per_epoch, 6)):
+        for rank in range(world_size):
+            with Feed(order, reader, rank, world_size, first) as feed:
+                rows += [feed.merged(step).row for step in range(first, last)]
+    assert digest(rows) == digest([snapshot.read("train").row])
+
+
+def test_another_step_than_the_next_is_refused(reader: SplitReader) -> None:
+    with Feed(order_of(reader), reader, 0, 1, 7) as feed:
+        feed.merged(7)
+        with pytest.raises(ValueError, match="step 7 was asked for, 8 is next"):
+            feed.merged(7)
+
+
+def test_an_error_of_the_thread_reaches_who_asks_for_the_batch(reader: SplitReader) -> None:
+    order = replace(order_of(reader), shard_rows=(*reader.shard_rows, 300))  # of a shard that is not there
+    with Feed(order, reader, 0, 1, 0) as feed, pytest.raises(IndexError):
+        list(map(feed.merged, range(order.steps_per_epoch)))
+    assert threads() == []
+
+
+class CountingReader(SplitReader):
+    """Counts the batches it gathered."""
+
+    gathered = 0
+
+    def gather(self, pieces: Sequence[Piece]) -> Batch:
+        self.gathered += 1
+        return super().gather(pieces)
+
+
+def test_a_feed_gathers_so_far_ahead_and_no_farther_and_ends_its_thread(snapshot: Snapshot) -> None:
+    reader = CountingReader(snapshot, "train", torch.device("cpu"))
+    with Feed(order_of(reader), reader, 0, 1, 0) as feed:
+        assert len(threads()) == 1
+        for step in range(40):
+            feed.merged(step)
+    assert threads() == []
+    assert 40 <= reader.gathered <= 40 + 32
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("feed")]
