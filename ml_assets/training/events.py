@@ -7,6 +7,7 @@ Here: writing them. Not here: what a line looks like (resources.launcher.protoco
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _STDOUT = 1
 _file: int | None = None
+_listener: Callable[[TrainingEvent], None] | None = None
 
 
 def keep_events(folder: Path) -> None:
@@ -26,9 +28,17 @@ def keep_events(folder: Path) -> None:
     _file = os.open(folder / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
+def tell_also(listener: Callable[[TrainingEvent], None]) -> None:
+    """From now on call `listener` with each event of this process, too."""
+    global _listener
+    _listener = listener
+
+
 def emit(kind: str, step: int, **values: Any) -> None:
     """Write one event, at once; where nobody listens any more, go on: there may be something to save."""
     event = TrainingEvent(kind=kind, step=step, time=time.time(), values=values)
+    if _listener is not None:
+        _listener(event)
     line = f"{event.to_line()}\n".encode()  # one `write`, so that ranks do not mix
     try:
         if _file is not None:

@@ -11,7 +11,9 @@ resume is there in both attempts; the later one counts, since the earlier one wa
 import errno
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,12 +70,82 @@ class RowLog:
 
 def read_rows(folder: Path) -> Iterator[TakenRows]:
     """All records of a job's folder, by attempt and rank; a record cut off by a full disk ends its file."""
-    files = ((_NAME.fullmatch(path.name), path) for path in (folder / "rows").iterdir())
+    for attempt, rank, path in _logs(folder):
+        for step, rows in _records(path):
+            yield TakenRows(attempt, rank, step, rows)
+
+
+class LastTaken(NamedTuple):
+    """How far an attempt came by its row logs."""
+
+    steps: int
+    """Steps that had begun, counted from the start of the training; 0 where there is no log here."""
+    time: float
+    """When the last one did, seconds since the epoch; 0 where there is no log here."""
+
+
+def last_taken(folder: Path, attempt: int) -> LastTaken:
+    """What the logs in this folder say of `attempt`; those of other machines are not here."""
+    last = LastTaken(0, 0.0)
+    for number, _, path in _logs(folder):
+        if number == attempt:
+            steps = max((step + 1 for step, _ in _records(path)), default=0)
+            last = LastTaken(max(last.steps, steps), max(last.time, path.stat().st_mtime))
+    return last
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCount:
+    """Whether a finished training learned from each row once per epoch."""
+
+    repeated: dict[int, int]
+    """Attempt → rows that were learned from again in an epoch which it went on with; 0 in all of them is right."""
+    lost: int
+    """Rows that an epoch left out, summed over epochs; 0 is right."""
+
+
+def count_rows(folder: Path, rows: int, steps_per_epoch: int) -> RowCount:
+    """Count what the final weights learned from, by the logs of all ranks in `folder`.
+
+    A training split has `rows` rows. Of a step that was done more than once, the newest attempt counts, whatever
+    number of ranks the ones before had.
+    """
+    attempts: set[int] = set()
+    newest: dict[int, int] = {}
+    for taken in read_rows(folder):
+        attempts.add(taken.attempt)
+        newest[taken.step] = max(newest.get(taken.step, 0), taken.attempt)
+    epochs: dict[int, list[NDArray[np.uint32]]] = defaultdict(list)
+    last_attempt: dict[int, int] = defaultdict(int)
+    for taken in read_rows(folder):
+        if taken.attempt == newest[taken.step]:
+            epoch = taken.step // steps_per_epoch
+            epochs[epoch].append(taken.rows)
+            last_attempt[epoch] = max(last_attempt[epoch], taken.attempt)
+    repeated, lost = dict.fromkeys(sorted(attempts), 0), 0
+    for epoch, parts in epochs.items():
+        learned = np.sort(np.concatenate(parts))
+        again = int(np.count_nonzero(learned[1:] == learned[:-1]))
+        repeated[last_attempt[epoch]] += again
+        lost += rows - (len(learned) - again)
+    return RowCount(repeated=repeated, lost=lost)
+
+
+def _logs(folder: Path) -> list[tuple[int, int, Path]]:
+    """Attempt, rank and file of each log, by attempt, rank and part."""
+    files = ((_NAME.fullmatch(path.name), path) for path in (folder / "rows").glob("*.bin"))
     found = [(tuple(int(number or 0) for number in match.groups()), path) for match, path in files if match]
-    for (attempt, rank, _), path in sorted(found):
-        words = np.frombuffer(path.read_bytes()[: path.stat().st_size // 4 * 4], dtype=_WORD)
-        at = 0
-        while at + 2 <= len(words) and at + 2 + int(words[at + 1]) <= len(words):
-            step, size = int(words[at]), int(words[at + 1])
-            yield TakenRows(attempt, rank, step, words[at + 2 : at + 2 + size])
-            at += 2 + size
+    return [(attempt, rank, path) for (attempt, rank, _), path in sorted(found)]
+
+
+def _records(path: Path) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    """Step and rows of each record; mapped, not read: a long training's log is large."""
+    size = path.stat().st_size // _WORD.itemsize
+    if size == 0:
+        return
+    words = np.memmap(path, dtype=_WORD, mode="r", shape=(size,))
+    at = 0
+    while at + 2 <= size and at + 2 + int(words[at + 1]) <= size:
+        step, rows = int(words[at]), int(words[at + 1])
+        yield step, words[at + 2 : at + 2 + rows]
+        at += 2 + rows

@@ -20,13 +20,15 @@ class TrainingEvent:
     """One JSON line of a worker, nearly always of rank 0."""
 
     kind: str
-    """`started`, `resumed`, `metrics`, `epoch`, `checkpoint`, `finished` or `failed` (from any rank)."""
+    """`started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`, `finished`; `failed` from any rank, `ended`
+    from the agent of a machine."""
     step: int
     time: float
     """Seconds since the epoch, UTC."""
     values: dict[str, Any]
     """For `metrics` and `epoch`: metric name → number. For `started`: `world_size`, `pids`, `steps`. For
-    `failed`: `error` and `message`."""
+    `failed`: `error` and `message`. For `ended` (the ranks are gone, another attempt may follow): `code` and
+    `cause`. For `recovered`: see `resources.launcher.recoveries`."""
 
     def to_line(self) -> str:
         """The line a worker writes, without a newline."""

@@ -1,0 +1,192 @@
+"""Signs of life: each rank writes them, its agent reads them and ends a rank that gives none.
+
+A rank that is stopped or stuck closes no connection, so the others would wait for it until the timeout of a
+collective. Two signs: a thread of the rank writes twice a second (a process that is stopped, or hangs in a call
+that lets no thread run, does not), and what its loop has done so far (one that waits for ever adds nothing). Files of
+this machine, in the job's folder for temporary files. Not here: starting ranks (agent), what follows from an
+end (the launcher).
+"""
+
+import faulthandler
+import logging
+import os
+import signal
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_WRITE_SECONDS = 0.5
+_LOOK_SECONDS = 0.25
+_ASLEEP_SECONDS = 2.0
+"""Between two looks, only where the whole machine or container stood still."""
+_STILL_SECONDS = 120.0
+"""A step may take at least so long, and…"""
+_STILL_STEPS = 10.0
+"""…so many times as long as the longest before."""
+_LAST_WORDS_SECONDS = 0.5
+"""From the request for a stack trace to SIGKILL."""
+_SIGN = struct.Struct("<qqd")  # process, what its loop did or -1 where there is none, time.monotonic()
+_NAME = "heartbeat-{}"
+
+
+class Pulse:
+    """The signs of this process, as a context; a clean end takes them back."""
+
+    def __init__(self, local_rank: int) -> None:
+        self._path = _folder() / _NAME.format(local_rank)
+        self._done = -1
+        self._first: Callable[[int], None] | None = None
+        self._over = threading.Event()
+
+    def on_first_step(self, tell: Callable[[int], None]) -> None:
+        """Have `tell` called after the first step that is trained, with its number."""
+        self._first = tell
+
+    def step(self, step: int) -> None:
+        """`step` steps are trained. Costs an addition: the thread writes it."""
+        self.moved()
+        if self._first is not None:
+            self._first(step)
+            self._first = None
+
+    def moved(self) -> None:
+        """The loop goes on: a step, a batch of validation."""
+        self._done = max(self._done, 0) + 1
+
+    def rest(self) -> None:
+        """Until it moves again there is no loop: the rank stores what it has trained."""
+        self._done = -1
+
+    def __enter__(self) -> "Pulse":
+        # Asked for by the agent before it ends this process: where does it hang?
+        faulthandler.register(signal.SIGUSR2, all_threads=True)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._write()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._over.wait(_WRITE_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        with suppress(OSError):  # a full disk is told by what needs the space
+            os.pwrite(self._descriptor, _SIGN.pack(os.getpid(), self._done, time.monotonic()), 0)
+
+
+@dataclass
+class _Seen:
+    """What the agent knows of one rank."""
+
+    done: int = -1
+    since: float = 0.0
+    """When it had done so much."""
+    longest: float = 0.0
+    """Seconds it took at most to do more."""
+
+
+class Watch:
+    """The agent's side: looks after the ranks of this machine."""
+
+    def __init__(self, ranks: int, hang_seconds: float) -> None:
+        self._ranks = range(ranks)
+        self._hang_seconds = hang_seconds
+        self._seen = [_Seen() for _ in self._ranks]
+        self._awake = time.monotonic()
+        self.ended: dict[int, str] = {}
+        """Local rank → why it was ended."""
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """Look after the ranks as long as the block runs."""
+        for rank in self._ranks:
+            _path(rank).unlink(missing_ok=True)
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(over,), name="watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def silent(self) -> list[int]:
+        """Local ranks that are gone without a clean end: killed, by the kernel or somebody else."""
+        return [rank for rank in self._ranks if _path(rank).exists() and rank not in self.ended]
+
+    def _watch(self, over: threading.Event) -> None:
+        looked = time.monotonic()
+        while not over.wait(_LOOK_SECONDS):
+            now = time.monotonic()
+            if now - looked > _ASLEEP_SECONDS:  # this process was stopped too: silence then says nothing
+                self._awake = now
+            looked = now
+            for rank in self._ranks:
+                sign = _read(rank)
+                if sign is None or rank in self.ended:
+                    continue
+                pid, why = sign[0], self._judge(rank, *sign[1:])
+                if why and _is_there(pid):
+                    self.ended[rank] = why
+                    _end(rank, pid, why)
+
+    def _judge(self, rank: int, done: int, at: float) -> str:
+        """Why `rank` is to be ended; empty where it is not."""
+        now, seen = time.monotonic(), self._seen[rank]
+        silence = now - max(at, self._awake)
+        if silence > self._hang_seconds:
+            return f"gave no sign of life for {silence:.1f} s (hang_seconds {self._hang_seconds:g})"
+        if done != seen.done:
+            if min(done, seen.done) >= 0:
+                seen.longest = max(seen.longest, now - seen.since)
+            seen.done, seen.since = done, now
+        still = now - seen.since
+        if done >= 0 and still > max(_STILL_SECONDS, _STILL_STEPS * seen.longest):
+            return f"did no step for {still:.0f} s, the longest before took {seen.longest:.1f} s"
+        return ""
+
+
+def _end(rank: int, pid: int, why: str) -> None:
+    log.error("local rank %d (process %d) %s: it is ended", rank, pid, why)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR2)
+        time.sleep(_LAST_WORDS_SECONDS)
+        os.kill(pid, signal.SIGKILL)
+
+
+def _read(rank: int) -> tuple[int, int, float] | None:
+    try:
+        content = _path(rank).read_bytes()
+    except FileNotFoundError:
+        return None
+    return _SIGN.unpack(content) if len(content) == _SIGN.size else None
+
+
+def _is_there(pid: int) -> bool:
+    """False also for one that has ended and that nobody has asked after yet: the agent will."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:  # no /proc on this system, or gone just now
+        return not Path("/proc/self").exists()
+
+
+def _path(local_rank: int) -> Path:
+    return _folder() / _NAME.format(local_rank)
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir())

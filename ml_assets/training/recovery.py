@@ -1,0 +1,86 @@
+"""How an attempt ended, and what it cost to go on: written where it happens, as events.
+
+The agent says why its ranks ended (`ended`), rank 0 of the next attempt what that cost (`recovered`), once it has
+trained a step. Not here: reading them (resources.launcher.recoveries), trying again (the launcher).
+"""
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ml_assets.training.attempts import Attempt
+from ml_assets.training.events import emit
+from ml_assets.training.rowlog import last_taken
+from resources.launcher.job import ExitCode
+from resources.launcher.protocol import TrainingEvent, read_events
+from resources.launcher.recoveries import UNKNOWN_CAUSE
+
+_SIGNS = ("started", "metrics", "epoch", "checkpoint")
+_KNOWN = frozenset(map(int, ExitCode))
+
+
+def report_end(code: int, rank: int, hung: Mapping[int, str], killed: list[int]) -> None:
+    """The agent: all ranks are gone, and another attempt may follow.
+
+    `rank` ended first, with `code`; `hung` were ended for a reason, `killed` vanished without a word. All are
+    ranks of the job.
+    """
+    if code in _KNOWN and ExitCode(code).is_final:
+        return
+    with suppress(OSError):  # a full disk may be the cause
+        emit("ended", 0, code=int(code), cause=cause_of(code, rank, hung, killed))
+
+
+def cause_of(code: int, rank: int, hung: Mapping[int, str], killed: list[int]) -> str:
+    """Why an attempt ended, in words; see `report_end`."""
+    if hung:
+        first = min(hung)
+        return f"rank {first} {hung[first]}"
+    if code == ExitCode.PREEMPTED:
+        return "it was asked to stop (SIGTERM), and saved"
+    if code > 128:
+        return f"rank {rank} was ended by {_signal(code - 128)}"
+    if killed:  # one that lost it may be the first to be noticed
+        return f"rank {killed[0]} was ended by {_signal(signal.SIGKILL)}"
+    if code == ExitCode.PEER_LOST:
+        return "a rank of another node was lost"
+    return f"rank {rank} ended with exit code {code}"
+
+
+def recovery_of(folder: Path, attempt: Attempt) -> Callable[[int], None]:
+    """Rank 0, before `attempt` trains: what to call with its first step done."""
+    events = read_events(folder)
+    earlier = attempt.number - 1
+    taken = last_taken(folder, earlier)
+    signs = [event for event in events if event.kind in _SIGNS]
+    last_sign = max([sign.time for sign in signs] + [taken.time])
+    begun = max([sign.step for sign in _since_last_start(signs)] + [taken.steps])
+    causes = [event.values["cause"] for event in _since_last_start(events) if event.kind == "ended"]
+
+    def tell(step: int) -> None:
+        emit(
+            "recovered",
+            step,
+            attempt=attempt.number,
+            cause=causes[-1] if causes else UNKNOWN_CAUSE,
+            seconds=time.time() - last_sign,
+            from_step=attempt.from_step,
+            steps_lost=max(0, begun - attempt.from_step),
+        )
+
+    return tell
+
+
+def _since_last_start(events: list[TrainingEvent]) -> list[TrainingEvent]:
+    starts = [number for number, event in enumerate(events) if event.kind == "started"]
+    return events[starts[-1] :] if starts else events
+
+
+def _signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name} (the kernel sends it where memory runs out)" if name == "SIGKILL" else name

@@ -1,0 +1,106 @@
+"""A rank that is stopped or stuck is ended by its agent; one that works, or has ended itself, is left alone."""
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ml_assets.training import heartbeat
+from ml_assets.training.heartbeat import Watch
+from ml_assets.training.recovery import cause_of
+from resources.launcher.job import ExitCode
+
+_RANK = """
+import sys, time
+from ml_assets.training.heartbeat import Pulse
+with Pulse(0) as pulse:
+    print("begun", flush=True)
+    for step in range(1, 3):
+        pulse.step(step)
+        time.sleep(0.01)
+    def wait_for_ever():
+        time.sleep(60)
+    {then}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+def _started(then: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _RANK.format(then=then)]
+    rank = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "begun\n"
+    return rank
+
+
+def test_a_rank_that_was_stopped_is_ended_and_one_that_was_killed_is_named() -> None:
+    watch = Watch(1, hang_seconds=1.0)
+    with watch.watching():
+        rank = _started("wait_for_ever()")
+        rank.send_signal(signal.SIGSTOP)
+        assert rank.wait(timeout=10) == -signal.SIGKILL
+    assert "gave no sign of life for 1." in watch.ended[0]
+    assert watch.silent() == []
+    other = Watch(1, hang_seconds=60.0)
+    with other.watching():
+        rank = _started("wait_for_ever()")
+        rank.kill()
+        rank.wait()
+        assert other.silent() == [0]
+
+
+def test_a_loop_that_stands_still_is_ended_and_its_log_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_STILL_SECONDS", 0.8)
+    watch = Watch(1, hang_seconds=60.0)
+    with watch.watching():
+        rank = _started("wait_for_ever()")
+        _, log = rank.communicate(timeout=10)
+    assert rank.returncode == -signal.SIGKILL
+    assert "did no step for" in watch.ended[0]
+    assert "in wait_for_ever" in log
+
+
+def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeat, "_STILL_SECONDS", 0.1)
+    watch = Watch(1, hang_seconds=0.9)
+    with watch.watching():
+        rank = _started("pulse.rest(); time.sleep(1.2)")
+        assert rank.wait(timeout=10) == 0
+        time.sleep(1.0)  # longer than a rank may be silent
+    assert watch.ended == {}
+    assert watch.silent() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "hung", "killed", "words"),
+    [
+        (137, {1: "gave no sign of life for 3.1 s"}, [], "rank 1 gave no sign of life for 3.1 s"),
+        (137, {}, [2], r"rank 0 was ended by SIGKILL \(the kernel"),
+        (139, {}, [], "rank 0 was ended by SIGSEGV"),
+        (ExitCode.PEER_LOST, {}, [1], "rank 1 was ended by SIGKILL"),
+        (ExitCode.PEER_LOST, {}, [], "a rank of another node was lost"),
+        (ExitCode.PREEMPTED, {}, [], r"it was asked to stop \(SIGTERM\), and saved"),
+        (1, {}, [], "rank 0 ended with exit code 1"),
+    ],
+)
+def test_a_cause_names_the_rank_and_what_happened_to_it(
+    code: int, hung: dict[int, str], killed: list[int], words: str
+) -> None:
+    assert re.match(words, cause_of(code, 0, hung, killed))

@@ -1,0 +1,73 @@
+"""What is on record of a training that was interrupted: why, how long, how many steps, and that no row came twice."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml_assets.training import events
+from ml_assets.training.attempts import Attempt
+from ml_assets.training.events import emit, keep_events
+from ml_assets.training.recovery import recovery_of
+from ml_assets.training.rowlog import RowLog, count_rows
+from resources.launcher.protocol import read_events
+from resources.launcher.recoveries import UNKNOWN_CAUSE, recoveries_of
+
+
+def _attempt(number: int, from_step: int) -> Attempt:
+    return Attempt(number=number, from_step=from_step, world_size=2, started=time.time())
+
+
+@pytest.mark.parametrize(("ended", "cause"), [(True, "rank 1 was ended by SIGSEGV"), (False, UNKNOWN_CAUSE)])
+def test_a_recovery_tells_cause_seconds_and_lost_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, cause: str
+) -> None:
+    monkeypatch.setattr(events, "_file", None)
+    keep_events(tmp_path)
+    emit("started", 0, attempt=1, world_size=2)
+    log = RowLog(tmp_path, attempt=1, rank=0)
+    for step in range(18):
+        log.write(step, np.array([step]))
+    emit("metrics", 10, loss=1.0)
+    if ended:
+        emit("ended", 0, code=139, cause="rank 1 was ended by SIGSEGV")
+    ten_seconds_ago = time.time() - 10
+    os.utime(tmp_path / "rows/attempt-001-rank-0.bin", (ten_seconds_ago, ten_seconds_ago))
+    tell = recovery_of(tmp_path, _attempt(2, from_step=10))
+    tell(11)
+    emit("finished", 20, rows_repeated={1: 0, 2: 0}, rows_lost=0)
+    (record,) = recoveries_of(read_events(tmp_path))
+    assert (record.attempt, record.cause, record.from_step, record.steps_lost) == (2, cause, 10, 8)
+    assert 0 <= record.seconds < 5  # since the newest sign of life, the event
+    assert record.rows_repeated == 0
+    assert record.in_words().startswith(f"{cause}: went on from step 10 after 0.")
+    assert record.in_words().endswith("8 steps done again, 0 rows learned twice")
+
+
+def test_rows_count_as_the_newest_attempt_took_them_whatever_its_number_of_ranks(tmp_path: Path) -> None:
+    for rank, rows in ((0, [0, 1]), (1, [2, 3])):
+        first = RowLog(tmp_path, attempt=1, rank=rank)
+        first.write(0, np.array(rows))
+        first.write(1, np.array(rows) + 4)
+    alone = RowLog(tmp_path, attempt=2, rank=0)
+    alone.write(1, np.array([4, 5, 6, 7]))  # again, by one rank
+    alone.write(2, np.arange(8))  # another epoch of two steps begins: only its first half
+    count = count_rows(tmp_path, rows=8, steps_per_epoch=2)
+    assert (count.repeated, count.lost) == ({1: 0, 2: 0}, 0)
+
+
+def test_rows_that_come_twice_or_never_are_counted(tmp_path: Path) -> None:
+    first, second = (RowLog(tmp_path, attempt=attempt, rank=0) for attempt in (1, 2))
+    first.write(0, np.array([0, 1, 2, 3]))
+    second.write(1, np.array([3, 4, 5]))  # 3 again; 6 and 7 never
+    second.write(2, np.arange(4))
+    second.write(3, np.arange(4, 8))
+    count = count_rows(tmp_path, rows=8, steps_per_epoch=2)
+    assert (count.repeated, count.lost) == ({1: 0, 2: 1}, 2)
+
+
+def test_a_folder_without_logs_has_lost_nothing_yet(tmp_path: Path) -> None:
+    count = count_rows(tmp_path, rows=8, steps_per_epoch=2)
+    assert (count.repeated, count.lost) == ({}, 0)
