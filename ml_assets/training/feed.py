@@ -1,7 +1,7 @@
 """The batches of one rank, gathered by a background thread while the rank computes.
 
-A thread is enough, and a process would be slower: gathering releases the interpreter lock, and what is gathered
-needs no copy to get here. Not here: which rows (order), how they are gathered (batches).
+A thread is enough, and a process would be slower: gathering releases the interpreter lock, and what was gathered
+is already where it is used. Not here: which rows (order), how they are gathered (batches).
 """
 
 from collections import deque
@@ -12,16 +12,18 @@ from typing import NamedTuple, Self
 from ml_assets.training.batches import Batch, SplitReader
 from ml_assets.training.order import Order
 
-_AHEAD_BYTES = 64 * 2**20
-"""Of batches that lie ready. At the start of an epoch and of a shard the thread shuffles first: what lies ready
-lasts until it is done."""
-_AHEAD = range(2, 33)
-"""Batches that lie ready: at least two, however large."""
+_BLOCK_BYTES = 4 * 2**20
+_BLOCK_STEPS = 16
+"""Steps that are gathered in one go, while they come to no more bytes than that: small batches cost as many calls as
+large ones."""
+_AHEAD = 3
+"""Blocks that lie ready. At the start of an epoch and of a shard the thread shuffles first; they last as long."""
 
 
 class _Gathered(NamedTuple):
+    """One step, in host memory."""
+
     batch: Batch
-    """In host memory."""
     sizes: list[int]
     """Rows of each lane."""
 
@@ -38,12 +40,14 @@ class Feed:
         self._order, self._reader = order, reader
         self._lanes = order.lanes_of(rank, world_size)
         self._step = first_step
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
-        self._ready: deque[Future[_Gathered]] = deque()
         batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
-        ahead = min(max(_AHEAD_BYTES // max(batch_bytes, 1), _AHEAD.start), _AHEAD.stop - 1)
-        for step in range(first_step, first_step + ahead):
-            self._ready.append(self._thread.submit(self._gather, step))
+        self._block_steps = min(max(_BLOCK_BYTES // max(batch_bytes, 1), 1), _BLOCK_STEPS)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
+        self._next_block = first_step
+        self._blocks: deque[Future[list[_Gathered]]] = deque()
+        self._ready: deque[_Gathered] = deque()
+        for _ in range(_AHEAD):
+            self._submit_block()
 
     def merged(self, step: int) -> Batch:
         """The rank's rows of `step` on its device: those of its lanes, one lane after the other."""
@@ -74,11 +78,20 @@ class Feed:
             raise ValueError(
                 f"step {step} was asked for, {self._step} is next: make a new feed for another place"
             )
-        self._ready.append(self._thread.submit(self._gather, step + len(self._ready)))
+        if not self._ready:
+            self._submit_block()
+            self._ready.extend(self._blocks.popleft().result())
         self._step += 1
-        return self._ready.popleft().result()
+        return self._ready.popleft()
 
-    def _gather(self, step: int) -> _Gathered:
-        lanes = [self._order.lane(step, lane) for lane in self._lanes]
-        batch = self._reader.gather([piece for pieces in lanes for piece in pieces])
-        return _Gathered(batch, [sum(len(piece.rows) for piece in pieces) for pieces in lanes])
+    def _submit_block(self) -> None:
+        steps = range(self._next_block, self._next_block + self._block_steps)
+        self._blocks.append(self._thread.submit(self._gather, steps))
+        self._next_block = steps.stop
+
+    def _gather(self, steps: range) -> list[_Gathered]:
+        pieces = [[self._order.lane(step, lane) for lane in self._lanes] for step in steps]
+        block = self._reader.gather([piece for lanes in pieces for lane in lanes for piece in lane])
+        sizes = [[sum(len(piece.rows) for piece in lane) for lane in lanes] for lanes in pieces]
+        batches = block.split([sum(of_lanes) for of_lanes in sizes])
+        return [_Gathered(batch, of_lanes) for batch, of_lanes in zip(batches, sizes, strict=True)]

@@ -134,9 +134,8 @@ class Order:
 
         @lru_cache(maxsize=2 * self.lanes)
         def shuffled(epoch: int, shard: int) -> NDArray[np.int32]:
-            rows = np.arange(self.shard_rows[shard], dtype=np.int32)
-            np.random.default_rng((self.seed, epoch, shard)).shuffle(rows)
-            return rows
+            chance = np.random.default_rng((self.seed, epoch, shard))
+            return chance.permutation(self.shard_rows[shard]).astype(np.int32)
 
         return shuffled
 
