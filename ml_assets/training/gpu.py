@@ -4,6 +4,7 @@ Not here: which GPU a rank uses (group), how often this is asked (loop).
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 # (pynvml is an extra: nvidia-ml-py)
 
 import logging

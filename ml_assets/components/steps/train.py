@@ -14,6 +14,7 @@ from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile, changes_of
 from resources.launcher.protocol import EVENTS, TrainingEvent, read_events, training_folder_name
+from resources.launcher.recoveries import Recovery, recoveries_of
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
@@ -21,8 +22,13 @@ RESOURCES = "ml_assets/resources"
 """Tag on a run: changes of the pipeline's resources for this launch, `memory=8Gi,nodes=2` or a JSON object."""
 OBSERVE_EVERY_SECONDS = 1.0
 """Each observation is a row in Dagster's event log; the tracker gets every point."""
-_MEASURING = ("metrics", "epoch")
-"""Kinds of events whose numbers are metrics."""
+_MEASURING = {
+    "metrics": None,
+    "epoch": None,
+    "checkpoint": {"checkpoint_duration_ms": "checkpoint_duration_ms", "blocked_ms": "checkpoint_blocked_ms"},
+    "recovered": {"seconds": "recovery_seconds", "steps_lost": "recovery_steps_lost"},
+}
+"""Kinds of events whose numbers are metrics: which of them, under which name; None for all."""
 _DEVICES = ("device", "gpu", "gpus", "gpu_driver")
 """What a `started` event tells of the machine."""
 
@@ -58,6 +64,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 facts,
                 metadata={
                     **_shown(result),
+                    **_survived(read_events(folder)),
                     "reused": report.events == 0,
                     "mlflow/run": tracked.run_id,
                     "folder": dg.MetadataValue.path(str(folder)),
@@ -100,6 +107,8 @@ class LiveReport:
             self._tracked.log(numbers, event.step, event.time)
         if event.kind in ("resumed", "checkpoint", "started"):
             self._context.log.info(f"{event.kind} at step {event.step}")
+        if event.kind == "recovered":
+            self._context.log.warning(Recovery.of(event).in_words())
         is_due = event.kind == "metrics" and time.monotonic() - self._observed_at >= OBSERVE_EVERY_SECONDS
         if is_due or event.kind == "epoch":
             self._observed_at = time.monotonic()
@@ -140,7 +149,9 @@ def spent(
 
 
 def _numbers(event: TrainingEvent) -> dict[str, float]:
-    return {name: float(v) for name, v in event.values.items() if isinstance(v, int | float)}
+    numbers = {name: float(v) for name, v in event.values.items() if isinstance(v, int | float)}
+    names = _MEASURING.get(event.kind)
+    return numbers if names is None else {names[name]: v for name, v in numbers.items() if name in names}
 
 
 def tracking_facts(
@@ -178,6 +189,12 @@ def tracking_facts(
         dataset_name=spec.features.table,
         dataset_digest=job.snapshot_digest,
     )
+
+
+def _survived(events: Iterable[TrainingEvent]) -> dict[str, Any]:
+    """What interrupted the training, and what each interruption cost; nothing where there was none."""
+    lines = [f"* {recovery.in_words()}" for recovery in recoveries_of(events)]
+    return {"recoveries": dg.MetadataValue.md("\n".join(lines))} if lines else {}
 
 
 def _shown(result: TrainingResult) -> dict[str, Any]:
