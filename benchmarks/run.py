@@ -1,8 +1,8 @@
 """Runs every benchmark in turn and fails where a bar falls short: `make bench`. It measures nothing itself.
 
 A script of this folder is a benchmark unless its name begins with `_` (shared helpers) or `bare_` (what
-another benchmark compares with). `benchmarks/run.py lake import_time` runs only these two. Those that build and
-start servers (`…_servers`) run only when named.
+another benchmark compares with). `benchmarks/run.py lake import_time` runs only these two. Those of `WHEN_NAMED`
+run only so.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from rich.console import Console
 from benchmarks._report import Result, emit
 
 FOLDER = Path(__file__).parent
-ON_SERVERS = ("cluster_start", "demo_servers", "lake_servers")
-"""They need what `make servers-up cluster-up` starts, and run when named."""
+WHEN_NAMED = ("cluster_start", "demo_servers", "lake_servers", "loader_libraries")
+"""They need what `make servers-up cluster-up` starts, or a large environment of their own."""
 
 
 def _scripts(names: list[str]) -> list[Path]:
@@ -31,7 +31,7 @@ def _scripts(names: list[str]) -> list[Path]:
     }
     if unknown := set(names) - known.keys():
         raise SystemExit(f"No benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}.")
-    return [known[name] for name in names or known if names or name not in ON_SERVERS]
+    return [known[name] for name in names or known if names or name not in WHEN_NAMED]
 
 
 def _run(script: Path, *, quick: bool) -> list[Result]:

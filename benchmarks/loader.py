@@ -1,0 +1,198 @@
+"""Feeding rows: our lanes beside torch's DataLoader and a plain copy, and what feeding costs a training step.
+
+A million rows of 30 float32 and a label, shuffled, batches of 4,096; every way reads one number of each batch.
+Ours reads a snapshot as a training does, by the feed's thread, with every row's place known from the step alone.
+What other libraries do with these rows: `make bench ARGS=loader_libraries`.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, date, datetime
+from itertools import count, islice, repeat
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks._report import Result, emit, interleave, parse_args
+from ml_assets.features.encoding import fit
+from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.reader import Snapshot, open_snapshot
+from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.spec import RowSpec, Split
+from ml_assets.training.batches import Batch, SplitReader
+from ml_assets.training.feed import Feed
+from ml_assets.training.order import Order
+
+COLUMNS, BATCH, LANES = 30, 4096, 8
+LEAST_FASTER = 20
+LEAST_SHARE = 0.98
+DAYS = (date(2024, 1, 1), date(2024, 1, 2), date(2024, 1, 3))
+"""One partition for each split."""
+
+
+def write_snapshot(folder: Path, rows: int) -> Snapshot:
+    """`rows` training rows with a label that can be learned, and a few to validate and hold out."""
+    chance = np.random.default_rng(0)
+    few = 1000
+    numbers = chance.normal(size=(rows + 2 * few, COLUMNS)).astype(np.float32)
+    names = [f"x{column}" for column in range(COLUMNS)]
+    table = pl.DataFrame({name: numbers[:, i] for i, name in enumerate(names)}).with_columns(
+        label=pl.Series(numbers[:, 0] > 0).cast(pl.Int8),
+        date=pl.Series(np.repeat(np.array(DAYS, dtype="datetime64[D]"), (rows, few, few))),
+        known=pl.lit(datetime(2024, 1, 4, tzinfo=UTC)).cast(pl.Datetime("us", "UTC")),
+    )
+    spec = RowSpec(
+        partition="date", label="label", label_known_at="known", cutoff=datetime(2024, 2, 1, tzinfo=UTC)
+    )
+    days = [str(day) for day in DAYS]
+    chosen = choose_rows(table, Split(train=(days[0],), validation=(days[1],), holdout=(days[2],)), spec)
+    fitted = fit(chosen.of("train"), names, ())
+    return build_snapshot(chosen, fitted, source_commit="none", files=[], into=folder)
+
+
+def open_training(snapshot: Snapshot) -> tuple[SplitReader, Order]:
+    """The training split as a rank sees it."""
+    reader = SplitReader(snapshot, "train", torch.device("cpu"))
+    return reader, Order(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
+
+
+def feed_epoch(reader: SplitReader, order: Order, *, by_lane: bool = False) -> None:
+    """An epoch of the only rank, begun in the middle of one: the place costs nothing."""
+    first = order.steps_per_epoch // 2
+    with Feed(order, reader, 0, 1, first) as feed:
+        for step in range(first, first + order.steps_per_epoch):
+            for batch in feed.by_lane(step) if by_lane else (feed.merged(step),):
+                batch.numeric[0, 0].item()
+
+
+def loader_epoch(loader: DataLoader[tuple[torch.Tensor, ...]]) -> None:
+    """An epoch of torch's own loader."""
+    for numeric, _ in loader:
+        numeric[0, 0].item()
+
+
+def copy_epoch(numbers: np.ndarray) -> None:
+    """Each slice of a batch's size into one buffer, in order: what the memory allows."""
+    room = np.empty((BATCH, COLUMNS), dtype=np.float32)
+    for first in range(0, len(numbers), BATCH):
+        part = numbers[first : first + BATCH]
+        room[: len(part)] = part
+        room[0, 0].item()
+
+
+def measure_rates(snapshot: Snapshot, rounds: int) -> list[Result]:
+    """Rows a second of every way."""
+    reader, order = open_training(snapshot)
+    rows = snapshot.read("train")
+    data = TensorDataset(torch.from_numpy(rows.numeric.copy()), torch.from_numpy(rows.label.copy()))
+    loaders = {
+        "DataLoader(TensorDataset), no workers": DataLoader(data, BATCH, shuffle=True),
+        "DataLoader(TensorDataset), 2 workers": DataLoader(
+            data, BATCH, shuffle=True, num_workers=2, persistent_workers=True
+        ),
+    }
+    ways: dict[str, Callable[[], object]] = {
+        "merged": lambda: feed_epoch(reader, order),
+        "by lane": lambda: feed_epoch(reader, order, by_lane=True),
+        "memcpy in order": lambda: copy_epoch(rows.numeric),
+        **{name: lambda loader=loader: loader_epoch(loader) for name, loader in loaders.items()},
+    }
+    rates = {name: order.rows / timing.median for name, timing in interleave(ways, rounds).items()}
+    best = max(rates[name] for name in loaders)
+    peers = {name: rate for name, rate in rates.items() if name not in ("merged", "by lane")}
+    return [
+        Result(
+            name=f"rows fed, {what}: {order.rows:,} x {COLUMNS} float32, shuffled, exact place",
+            value=rates[way],
+            unit="rows/s",
+            peers=peers,
+            ratio=rates[way] / best,
+            bar=f"≥ {LEAST_FASTER} x the faster DataLoader",
+            ok=rates[way] >= LEAST_FASTER * best,
+        )
+        for way, what in (("merged", "a batch a step"), ("by lane", f"{LANES} lanes a step"))
+    ]
+
+
+class Stepper:
+    """A training of a small network, by hand, on one thread."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(1)
+        self.model = nn.Sequential(
+            nn.Linear(COLUMNS, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+        )
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
+
+    def seconds(self, batches: Iterable[Batch]) -> float:
+        """Wall seconds of a step for each of `batches`."""
+        start = time.perf_counter()
+        for batch in batches:
+            output = self.model(batch.numeric).squeeze(1)
+            loss = nn.functional.binary_cross_entropy_with_logits(output, batch.label)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        return time.perf_counter() - start
+
+
+def step_shares(folder: Path, rank: int, world_size: int, blocks: int, steps: int) -> list[float]:
+    """Of each block: steps a second fed by `rank`'s real feed over those with one batch again and again."""
+    reader, order = open_training(open_snapshot(folder))
+    stepper = Stepper()
+
+    shares: list[float] = []
+    with Feed(order, reader, rank, world_size, 0) as feed:
+        fed = map(feed.merged, count())
+        one = next(fed)
+        stepper.seconds(repeat(one, steps))
+        for _ in range(blocks):
+            # A B B A: what grows or shrinks steadily meanwhile disturbs both alike.
+            a = stepper.seconds(islice(fed, steps))
+            b = stepper.seconds(repeat(one, 2 * steps))
+            shares.append(b / (a + stepper.seconds(islice(fed, steps))))
+    return shares
+
+
+def measure_steps(folder: Path, world_size: int, blocks: int, steps: int) -> Result:
+    """As many processes as ranks, at the same time."""
+    with ProcessPoolExecutor(world_size, mp_context=get_context("spawn")) as pool:
+        asked = [
+            pool.submit(step_shares, folder, rank, world_size, blocks, steps) for rank in range(world_size)
+        ]
+        shares = [share for answer in asked for share in answer.result()]
+    median = statistics.median(shares)
+    return Result(
+        name=f"steps/s fed over steps/s with one batch repeated, {world_size} ranks on this machine",
+        value=median,
+        unit="x",
+        peers={"least of all blocks": min(shares), "most": max(shares)},
+        bar=f"≥ {LEAST_SHARE}",
+        ok=median >= LEAST_SHARE,
+    )
+
+
+def main() -> int:
+    """Measure both claims."""
+    arguments = parse_args(__doc__)
+    rows, rounds, blocks = (200_000, 2, 4) if arguments.quick else (1_000_000, 5, 20)
+    with tempfile.TemporaryDirectory() as temporary:
+        snapshot = write_snapshot(Path(temporary), rows)
+        results = measure_rates(snapshot, rounds)
+        results += [
+            measure_steps(snapshot.folder, world_size, blocks, steps=15 * world_size) for world_size in (1, 2)
+        ]
+    return emit(results, json=arguments.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
