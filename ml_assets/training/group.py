@@ -12,9 +12,9 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -52,6 +52,8 @@ class Group:
     local_ranks: int
     """How many they are."""
     device: torch.device
+    process_group: distributed.ProcessGroup | None = None
+    """The connections that are used; None: those of the gradients."""
 
     @property
     def is_first(self) -> bool:
@@ -72,20 +74,31 @@ class Group:
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element-wise sums over the ranks, the same numbers on each of them."""
         totals = torch.tensor(values, dtype=torch.float64, device=self.device)
-        distributed.all_reduce(totals)
+        distributed.all_reduce(totals, group=self.process_group)
         return totals.tolist()  # waits for the device: what comes back decides what the host does next
 
     def copy_from_first(self, tensors: Iterable[torch.Tensor]) -> None:
         """Overwrite `tensors` by those of rank 0."""
         for tensor in tensors:
-            distributed.broadcast(tensor, 0)
+            distributed.broadcast(tensor, 0, group=self.process_group)
 
     def gather(self, value: int) -> list[int]:
         """`value` of every rank, by rank."""
         mine = torch.tensor([value], dtype=torch.int64, device=self.device)
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
-        distributed.all_gather(everyone, mine)
+        distributed.all_gather(everyone, mine, group=self.process_group)
         return [int(tensor.item()) for tensor in everyone]
+
+    def gather_objects(self, value: T) -> list[T]:
+        """`value`, anything that can be pickled, of every rank, by rank."""
+        everyone: list[Any] = [None] * self.world_size
+        distributed.all_gather_object(everyone, value, group=self.process_group)
+        return everyone
+
+    def aside(self, timeout: timedelta) -> "Group":
+        """The same ranks over connections of their own, on the CPU: for another thread. All ranks have to ask."""
+        process_group = distributed.new_group(backend="gloo", timeout=timeout)
+        return replace(self, device=torch.device("cpu"), process_group=process_group)
 
     def from_first(self, value: int) -> int:
         """`value` of rank 0, on every rank."""

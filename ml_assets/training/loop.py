@@ -9,19 +9,21 @@ what a checkpoint is (run, checkpoints), starting and ending (entry).
 
 import math
 import time
+from contextlib import suppress
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ml_assets.training.events import emit
+from ml_assets.training.group import PeerFailed
 from ml_assets.training.meter import Meter
 from ml_assets.training.order import contiguous
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run
 from ml_assets.training.schedule import learning_rate
 from ml_assets.training.stop import StopRequest
-from resources.launcher.errors import Diverged, Preempted
+from resources.launcher.errors import Diverged, Preempted, StorageFailed
 
 _VALIDATION_ROWS = 8192
 """Rows of a validation batch on each rank."""
@@ -33,6 +35,17 @@ def fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
     Raises `Diverged` before a number that is not finite reaches the weights, `Preempted` after a checkpoint
     when any rank was asked to stop.
     """
+    try:
+        _fit(run, rows, stop)
+    except Diverged:
+        # All ranks end here; the checkpoint that is being written is as good as those before.
+        with suppress(StorageFailed, PeerFailed):
+            run.wait_until_saved()
+        raise
+    run.wait_until_saved()
+
+
+def _fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
     job, settings, group, order, progress = run.job, run.job.settings, run.group, run.order, run.progress
     replica = DistributedDataParallel(run.model.core)
     parameters = list(run.model.parameters())
@@ -56,7 +69,10 @@ def fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
         # makes that average the gradient of the mean over the rows of the whole batch.
         (loss_sum * (group.world_size / order.batch_rows(step))).backward()
 
-        is_due = group.is_first and time.monotonic() - last_save > 60 * settings.checkpoint_minutes
+        # After a save that failed the next one is due at once: it says why, on all ranks.
+        is_due = group.is_first and (
+            run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_minutes
+        )
         batch_loss, stops, due = group.sum([loss_sum.item(), stop.requested, is_due])
         norm = clip_grad_norm_(parameters, settings.clip_norm).item()
         if not (math.isfinite(batch_loss) and math.isfinite(norm)):
@@ -79,9 +95,10 @@ def fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
 
         is_better = progress.step % order.steps_per_epoch == 0 and _validate(run)
         if is_better or stops or due or progress.step % settings.checkpoint_steps == 0:
-            _save(run, rows)
+            run.save(rows)
             last_save = time.monotonic()
         if stops:
+            run.wait_until_saved()
             raise Preempted(f"asked to stop: saved at step {progress.step}")
 
 
@@ -111,20 +128,3 @@ def _validate(run: Run) -> bool:
             "epoch", progress.step, epoch=epoch, validation_loss=loss, best_validation_loss=progress.best_loss
         )
     return is_better
-
-
-def _save(run: Run, rows: RowLog) -> None:
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in run.model.parameters()):
-        raise Diverged(
-            f"after step {run.progress.step} a weight is not finite; the last checkpoint is kept. "
-            "Lower learning_rate"
-        )
-    started = time.monotonic()
-    run.save(rows)
-    if run.group.is_first:
-        emit(
-            "checkpoint",
-            run.progress.step,
-            seconds=time.monotonic() - started,
-            best_step=run.progress.best_step,
-        )

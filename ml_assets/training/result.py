@@ -13,6 +13,7 @@ from pathlib import Path
 from ml_assets.snapshots.reader import file_sha256
 from ml_assets.training.attempts import read_attempts
 from ml_assets.training.run import Run
+from ml_assets.training.state import weights_of
 from resources.launcher.job import TrainingResult
 from resources.launcher.protocol import EVENTS
 
@@ -26,7 +27,8 @@ def write_result(run: Run) -> TrainingResult:
 
     progress = run.progress
     weights = run.folder / WEIGHTS
-    best = run.checkpoints.load(progress.best_step)["model"]
+    run.checkpoints.bring(progress.best_step)
+    best = weights_of(run.checkpoints.load(progress.best_step))
     _replace(weights, lambda path: save_file({name: t.contiguous() for name, t in best.items()}, path))
     attempts = read_attempts(run.folder)
     result = TrainingResult(

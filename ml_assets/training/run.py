@@ -1,12 +1,12 @@
 """One training in this process: what it is made of, and its state saved and restored.
 
-Here: putting a job's parts together, what goes into a checkpoint. Not here: the steps (loop), how a
-checkpoint lies on disk (checkpoints), the files a finished job leaves (result).
+Here: putting a job's parts together, what a checkpoint needs to count. Not here: the steps (loop), what it holds
+(state), how it is written (saving) and lies on disk (checkpoints), the files a finished job leaves (result).
 """
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,13 +14,17 @@ import torch
 from ml_assets.snapshots.reader import ShardChanged, open_snapshot, verify
 from ml_assets.training.batches import SplitReader
 from ml_assets.training.checkpoints import Checkpoints
+from ml_assets.training.events import emit
 from ml_assets.training.group import Group
 from ml_assets.training.load import build_model
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
 from ml_assets.training.order import Order
+from ml_assets.training.parts import State
 from ml_assets.training.preprocess import FullModel
 from ml_assets.training.rowlog import RowLog
+from ml_assets.training.saving import Saved, Saver
+from ml_assets.training.state import refuse_infinite, restore, state_of
 from ml_assets.training.stored_checkpoints import StoredCheckpoints
 from resources.launcher.errors import BadConfiguration, InputChanged
 from resources.launcher.job import TrainingJob
@@ -57,6 +61,8 @@ class Run:
     progress: Progress
     mirror: Mirror | None = None
     """Where the folder does not outlive this machine: what does."""
+    saver: Saver = field(init=False)
+    """There when the training was resumed."""
 
     @property
     def total_steps(self) -> int:
@@ -73,28 +79,30 @@ class Run:
         )
 
     def save(self, rows: RowLog) -> None:
-        """Checkpoint after the current step; ranks are replicas, so rank 0 writes for all.
+        """Begin a checkpoint after the current step; training may go on when this returns.
 
         It counts only with the rows that each rank has learned from, so those are stored first. Where any of it
-        fails, on any rank, all of them stop.
+        fails, on any rank, all of them stop: at the next `save`, or in `wait_until_saved`.
         """
-        self.store_rows(rows)
-        self.group.all_succeed(self._write_checkpoint)
+        step, mirror = self.progress.step, self.mirror
+        part = rows.cut() if mirror is not None else ""
+
+        def first(state: State) -> None:
+            refuse_infinite(state, step)
+            if mirror is not None:
+                mirror.push([part])
+
+        state = state_of(self.model, self.optimizer, dataclasses.asdict(self.progress))
+        self.saver.begin(step, state, self.progress.best_step, first, _tell)
+
+    def wait_until_saved(self) -> None:
+        """Until the checkpoint begun last counts. Raises what `Saver.wait` raises."""
+        self.saver.wait()
 
     def store_rows(self, rows: RowLog) -> None:
         """Let the row logs of all ranks outlive their machines."""
         if (mirror := self.mirror) is not None:
             self.group.all_succeed(lambda: mirror.push([rows.cut()]))
-
-    def _write_checkpoint(self) -> None:
-        if not self.group.is_first:
-            return
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "progress": dataclasses.asdict(self.progress),
-        }
-        self.checkpoints.save(self.progress.step, state, self.progress.best_step)
 
     def resume(self) -> None:
         """Go on from the newest good checkpoint, every rank from the same; without any, from the start."""
@@ -103,13 +111,23 @@ class Run:
         if step:
             self.group.all_succeed(lambda: self._bring(step))
             state = self.checkpoints.load(step)
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            restore(state, self.model, self.optimizer)
             self.progress = Progress(**state["progress"])
+        self.saver = Saver(self.checkpoints, self.group)
 
     def _bring(self, step: int) -> None:
         if self.group.local_rank == 0:  # for all ranks of this machine
             self.checkpoints.bring(step)
+
+
+def _tell(saved: Saved) -> None:
+    emit(
+        "checkpoint",
+        saved.step,
+        checkpoint_duration_ms=1000 * saved.seconds,
+        blocked_ms=1000 * saved.blocked_seconds,
+        best_step=saved.best_step,
+    )
 
 
 def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None = None) -> Run:
@@ -127,8 +145,8 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
     order = Order(
         shard_rows=train.shard_rows,
         global_batch=settings.global_batch,
-        seed=job.seed,
         lanes=settings.workers,
+        seed=job.seed,
     )
     if order.rows < group.world_size:
         raise BadConfiguration(

@@ -1,18 +1,19 @@
-"""Checkpoints that outlive the machine: written here, then stored by `Mirror`, the commit marker last.
+"""Checkpoints that outlive the machines: written there, then stored by `Mirror`, the commit marker last.
 
-    checkpoints/step-00000200/state.pt       first
-    checkpoints/step-00000200/commit.json    when that has arrived
+    checkpoints/step-00000200/__0_0.distcp …    first, each by the rank that wrote it
+    checkpoints/step-00000200/commit.json       by rank 0, when all have arrived
 
-A checkpoint that was cut off or damaged on the way does not count: its marker is missing, or its digest
-differs. Not here: what the files hold (checkpoints).
+A machine has the parts its ranks wrote, and the marker; `bring` adds the others. A checkpoint that was cut off or
+damaged on the way does not count: its marker is missing, or a digest differs. Not here: what the files hold
+(checkpoints).
 """
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ml_assets.training.attempts import ATTEMPTS, Attempt, read_attempts
-from ml_assets.training.checkpoints import COMMIT, STATE, CheckpointDamaged, Checkpoints, folder_of, step_of
+from ml_assets.training.checkpoints import COMMIT, CheckpointDamaged, Checkpoints, folder_of, step_of
 from ml_assets.training.mirror import Mirror
 from resources.artifacts import ArtifactMissing, ArtifactsRefused
 from resources.launcher.errors import StorageFailed
@@ -37,17 +38,18 @@ class StoredCheckpoints(Checkpoints):
         self.mirror.push([ATTEMPTS])
         self._attempt = attempt
 
-    def save(self, step: int, state: dict[str, Any], best_step: int) -> None:
-        """Write and store the state after `step`; when it returns, it survives this machine.
-
-        Afterwards the newest `keep` and the one of `best_step` are left, here and there. Raises
-        `StorageFailed`; then the ones before are as they were.
-        """
+    def claim(self, step: int) -> None:
+        """Refuse where a later attempt has begun; remove what was given up as damaged, of `step` or later."""
         self._refuse_if_superseded()
-        self._forget([old for old in self._stored if old >= step])  # given up as damaged
-        super().save(step, state, best_step)
-        folder = folder_of(step)
-        self.mirror.push([f"{folder}/{STATE}", EVENTS], last=f"{folder}/{COMMIT}")
+        self._forget([old for old in self._stored if old >= step])
+
+    def store(self, step: int, names: Iterable[str]) -> None:
+        """Push the files that this rank wrote."""
+        self.mirror.push([f"{folder_of(step)}/{name}" for name in names])
+
+    def count(self, step: int, best_step: int) -> None:
+        """Push the marker; afterwards only the newest `keep` and the one of `best_step` are left there."""
+        self.mirror.push([EVENTS], last=f"{folder_of(step)}/{COMMIT}")
         self._stored.add(step)
         kept = {*sorted(self._stored, reverse=True)[: self.keep], best_step}
         self._forget(sorted(self._stored - kept))
@@ -72,9 +74,9 @@ class StoredCheckpoints(Checkpoints):
         return None
 
     def bring(self, step: int) -> None:
-        """Have the checkpoint of `step` here. Raises what `Mirror.pull` raises."""
+        """Have the whole checkpoint of `step` here. Raises what `Mirror.pull` raises."""
         folder = folder_of(step)
-        self.mirror.pull([f"{folder}/{STATE}", f"{folder}/{COMMIT}"])
+        self.mirror.pull([folder, f"{folder}/{COMMIT}"])
 
     def _forget(self, steps: list[int]) -> None:
         if steps:

@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,11 @@ import torch
 from ml_assets.training.attempts import record_attempt
 from ml_assets.training.events import keep_events
 from ml_assets.training.mirror import Mirror
+from ml_assets.training.parts import State
 from ml_assets.training.stored_checkpoints import StoredCheckpoints
 from ml_assets_tests.servers.training.conftest import point_at
 from ml_assets_tests.servers.training.storage import Storage, running
+from ml_assets_tests.training.ranks import one_rank, save
 from resources.launcher.errors import StorageFailed
 
 DAMAGES = (
@@ -28,8 +29,14 @@ DAMAGES = (
 )
 
 
-def state(step: int, numbers: int = 50) -> dict[str, Any]:
-    return {"model": {"weight": torch.full((numbers,), float(step))}, "step": step}
+@pytest.fixture(scope="module", autouse=True)
+def _one_rank() -> Iterator[None]:
+    with one_rank():
+        yield
+
+
+def state(step: int, numbers: int = 50) -> State:
+    return {"parameters": {"weight": torch.full((numbers,), float(step))}, "progress": {"step": step}}
 
 
 def open_checkpoints(url: str, place: Path, patience: float = 2.0) -> StoredCheckpoints:
@@ -62,21 +69,21 @@ def second(remote: str, tmp_path: Path) -> StoredCheckpoints:
 
 
 def test_what_one_pod_saved_another_loads(first: StoredCheckpoints, second: StoredCheckpoints) -> None:
-    first.save(10, state(10), best_step=0)
-    first.save(20, state(20), best_step=10)
+    save(first, 10, state(10))
+    save(first, 20, state(20), best_step=10)
     assert second.newest_good() == 20
-    assert torch.equal(second.load(20)["model"]["weight"], torch.full((50,), 20.0))
-    assert second.load(10)["step"] == 10  # the best one, which the result will be made of
+    assert torch.equal(second.load(20)["parameters"]["weight"], torch.full((50,), 20.0))
+    assert second.load(10)["progress"]["step"] == 10  # the best one, which the result will be made of
 
 
 def test_the_newest_three_and_the_best_are_kept_there(first: StoredCheckpoints) -> None:
     for step in range(10, 80, 10):
-        first.save(step, state(step), best_step=20 if step >= 20 else 0)
+        save(first, step, state(step), best_step=20 if step >= 20 else 0)
     stored = {file for file in first.mirror.files() if file.startswith("checkpoints/")}
     assert stored == {
         f"checkpoints/step-{step:08d}/{name}"
         for step in (20, 50, 60, 70)
-        for name in ("commit.json", "state.pt")
+        for name in (".metadata", "__0_0.distcp", "commit.json")
     }
     assert first.steps() == [70, 60, 50, 20]
 
@@ -86,15 +93,15 @@ def test_a_damaged_one_falls_back_to_the_one_before_and_gives_way(
     first: StoredCheckpoints, second: StoredCheckpoints, storage: Storage, remote: str, damage: str
 ) -> None:
     for step, best in ((10, 10), (20, 20), (30, 20)):
-        first.save(step, state(step), best_step=best)
+        save(first, step, state(step), best_step=best)
     folder = storage.path(f"{remote}/job/checkpoints")
-    content, marker = folder / "step-00000030/state.pt", folder / "step-00000030/commit.json"
+    content, marker = folder / "step-00000030/__0_0.distcp", folder / "step-00000030/commit.json"
     if damage == "state cut off":
         content.write_bytes(content.read_bytes()[:-1])
     elif damage == "state replaced":  # the server's own checksum is right
-        changed = first.mirror.folder / "checkpoints/step-00000030/state.pt"
+        changed = first.mirror.folder / "checkpoints/step-00000030/__0_0.distcp"
         changed.write_bytes(changed.read_bytes()[:-1] + b"?")
-        first.mirror.push(["checkpoints/step-00000030/state.pt"])
+        first.mirror.push(["checkpoints/step-00000030/__0_0.distcp"])
     elif damage == "state missing":
         content.unlink()
     elif damage == "marker missing":  # what a pod leaves that was killed while it pushed
@@ -102,34 +109,34 @@ def test_a_damaged_one_falls_back_to_the_one_before_and_gives_way(
     elif damage == "marker cut off":
         marker.write_text(marker.read_text()[:20])
     else:
-        (folder / "step-00000020/state.pt").unlink()
+        (folder / "step-00000020/__0_0.distcp").unlink()
     expected = 10 if damage == "best missing" else 20
     assert second.newest_good() == expected
     begin(second, 2)
-    second.save(expected + 5, state(expected + 5), best_step=10)
+    save(second, expected + 5, state(expected + 5), best_step=10)
     assert max(path.name for path in folder.iterdir()) == f"step-{expected + 5:08d}"
 
 
 def test_an_attempt_that_was_superseded_stores_nothing_more(
     first: StoredCheckpoints, second: StoredCheckpoints
 ) -> None:
-    first.save(10, state(10), best_step=0)
+    save(first, 10, state(10))
     assert second.newest_good() == 10
     begin(second, 2)
-    second.save(20, state(20), best_step=0)
+    save(second, 20, state(20))
     with pytest.raises(StorageFailed, match="attempt 2 of this job has begun meanwhile"):
-        first.save(15, state(15), best_step=0)
+        save(first, 15, state(15))
     assert second.newest_good() == 20
 
 
 def test_a_store_that_is_away_is_named_and_what_it_had_is_whole(
     storage: Storage, first: StoredCheckpoints, second: StoredCheckpoints
 ) -> None:
-    first.save(10, state(10), best_step=0)
+    save(first, 10, state(10))
     storage.kill()
     try:
         with pytest.raises(StorageFailed, match="did not answer") as raised:
-            first.save(20, state(20), best_step=0)
+            save(first, 20, state(20))
     finally:
         storage.start()
     assert f"127.0.0.1:{storage.port}" in str(raised.value)
@@ -153,20 +160,20 @@ def test_a_full_disk_under_the_store_keeps_the_checkpoint_before(
     with small_disk(tmp_path / "disk", 400) as disk, running(disk, tmp_path / "s3.log") as storage:
         point_at(storage, monkeypatch)
         first = begin(open_checkpoints(f"{storage.url}/full", tmp_path / "first"))
-        first.save(10, state(10, 40_000), best_step=0)
+        save(first, 10, state(10, 40_000))
         with pytest.raises(StorageFailed, match="what was stored before is whole"):
-            first.save(20, state(20, 80_000), best_step=0)
+            save(first, 20, state(20, 80_000))
         assert open_checkpoints(f"{storage.url}/full", tmp_path / "second").newest_good() == 10
 
 
 def test_a_full_disk_in_the_pod_keeps_the_checkpoint_before(tmp_path: Path, remote: str) -> None:
     with small_disk(tmp_path / "disk", 400) as disk:
         first = begin(open_checkpoints(remote, disk))
-        first.save(10, state(10, 40_000), best_step=0)
+        save(first, 10, state(10, 40_000))
         with pytest.raises(StorageFailed, match="no space left on the disk"):
-            first.save(20, state(20, 80_000), best_step=0)
+            save(first, 20, state(20, 80_000))
         assert first.steps() == [10]
         assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > 150_000  # nothing half lies around
         assert open_checkpoints(remote, tmp_path / "second").newest_good() == 10
-        first.save(30, state(30), best_step=0)
+        save(first, 30, state(30))
         assert first.newest_good() == 30

@@ -1,0 +1,112 @@
+"""One state in the files of several ranks, in torch's distributed checkpoint format.
+
+    __0_0.distcp    what rank 0 wrote
+    __1_0.distcp    what rank 1 wrote
+    .metadata       where each tensor lies
+
+Here: who writes what, files written together, and the whole read back by anybody, whatever number of ranks wrote it.
+Not here: when files count as a checkpoint (checkpoints), doing this while training goes on (saving).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (the annotations of torch are partial)
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+
+from ml_assets.training.group import Group, PeerFailed
+from ml_assets.training.storage import storage_failed
+
+INDEX = ".metadata"
+
+State = dict[str, dict[str, Any]]
+"""Section (`parameters`, `optimizer`, …) → name → tensor or plain value."""
+
+
+def share_of(state: State, alike: Sequence[str], rank: int, world_size: int) -> State:
+    """What `rank` writes of `state`: its own shards of what is sharded, some of the sections that all ranks have
+    `alike`, and rank 0 the others.
+
+    What is alike is dealt out by size, the largest first, so that all write, and copy before, about as much. Only
+    sizes and names decide, which every rank knows.
+    """
+    mine: State = {section: {} for section in state}
+    loads = [0] * world_size
+    to_deal: list[tuple[int, str, str]] = []
+    for section, values in state.items():
+        for name, value in values.items():
+            if isinstance(value, DTensor) or (section not in alike and rank == 0):
+                mine[section][name] = value
+            elif section in alike:
+                to_deal.append((-value.nbytes if isinstance(value, torch.Tensor) else 0, section, name))
+    for size, section, name in sorted(to_deal):
+        writer = loads.index(min(loads))
+        loads[writer] -= size
+        if writer == rank:
+            mine[section][name] = state[section][name]
+    return mine
+
+
+class _Writer(FileSystemWriter):
+    """Says what the file system said: of a full disk, torch itself only tells a wrong position in a file."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+
+def write(share: State, folder: Path, group: Group) -> list[str]:
+    """Write this rank's share into `folder`, with all ranks of `group`; the names of its files.
+
+    When it returns, all ranks have written and synced theirs. Raises `StorageFailed` on the rank that could not,
+    `PeerFailed` on the others.
+    """
+    try:
+        save(share, storage_writer=_Writer(folder), process_group=group.process_group)
+    except CheckpointException as error:
+        if group.rank not in error.failures:
+            raise PeerFailed(1) from error
+        cause = error.failures[group.rank][0]
+        if isinstance(cause, OSError):
+            raise storage_failed(cause, "a checkpoint", folder) from cause
+        raise cause from error
+    mine = sorted(path.name for path in folder.glob(f"__{group.rank}_*"))
+    return [*mine, INDEX] if group.is_first else mine
+
+
+def read(folder: Path) -> State:
+    """The whole state, tensors on the CPU."""
+    reader = FileSystemReader(folder)
+    index = reader.read_metadata()
+    flat: dict[str, Any] = {
+        name: torch.empty(facts.size, dtype=facts.properties.dtype)
+        if isinstance(facts, TensorStorageMetadata)
+        else None
+        for name, facts in index.state_dict_metadata.items()
+    }
+    with warnings.catch_warnings():
+        # Reading alone is meant: what one rank needs must not depend on what the others do.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        load(flat, storage_reader=reader, no_dist=True)
+    state: State = {}
+    for name, value in flat.items():
+        section, inner = index.planner_data[name]
+        state.setdefault(section, {})[inner] = value
+    return state

@@ -1,0 +1,139 @@
+"""Saving while training goes on: the loop waits for a copy in memory, a thread does the rest.
+
+The copy goes to memory that is kept from one save to the next: fresh memory would cost the loop four times as much.
+The thread is what `torch.distributed.checkpoint.async_save` would start, with what makes a checkpoint count done in
+it, too: rows first, then the parts of all ranks, the marker last. Ranks agree over connections of their own, since
+those of the gradients are in use. Not here: what is saved (state), files (parts, checkpoints).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch are partial)
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from ml_assets.training.checkpoints import Checkpoints
+from ml_assets.training.group import Group, PeerFailed
+from ml_assets.training.parts import State, share_of, write
+from ml_assets.training.state import ALIKE
+from resources.launcher.errors import TrainingFailed
+
+_TIMEOUT = timedelta(minutes=15)
+"""What the fastest rank waits for the slowest to write and upload its part. One that died is noticed at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A checkpoint that counts."""
+
+    step: int
+    best_step: int
+    """Step of the best one by then; 0: none yet."""
+    seconds: float
+    """From the request until it counted."""
+    blocked_seconds: float
+    """How long the loop stood still for it."""
+
+
+class Saver:
+    """Saves the state of all ranks together, one checkpoint at a time. All methods are for all ranks at once."""
+
+    def __init__(self, checkpoints: Checkpoints, group: Group) -> None:
+        self._checkpoints = checkpoints
+        self._group = group.aside(_TIMEOUT)
+        on_gpu = group.device.type == "cuda"
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=on_gpu,
+                use_shared_memory=False,
+                use_async_staging=False,  # the next step changes what is copied
+                use_non_blocking_copy=on_gpu,
+            )
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._saving: Future[None] | None = None
+
+    def begin(
+        self,
+        step: int,
+        state: State,
+        best_step: int,
+        first: Callable[[State], None],
+        then: Callable[[Saved], None],
+    ) -> None:
+        """Copy the state after `step` and begin to save it; what was being saved before is waited for.
+
+        In the thread, `first` is called with this rank's part of the copy, before anything is written; what it raises
+        keeps the state from counting. `then` is called on rank 0 once it counts. Raises what `wait` raises.
+        """
+        began = time.monotonic()
+        self.wait()
+        share = share_of(state, ALIKE, self._group.rank, self._group.world_size)
+        copy = cast(State, self._stager.stage(share))
+        blocked = time.monotonic() - began
+
+        def save() -> None:
+            self._save(step, copy, best_step, first)
+            if self._group.is_first:
+                then(
+                    Saved(
+                        step=step,
+                        best_step=best_step,
+                        seconds=time.monotonic() - began,
+                        blocked_seconds=blocked,
+                    )
+                )
+
+        self._saving = self._thread.submit(save)
+
+    def wait(self) -> None:
+        """Until the checkpoint begun last counts.
+
+        Raises `StorageFailed` where this rank could not store it, `PeerFailed` where another could not.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether `wait` would raise; ranks learn of it at nearly, not quite, the same time."""
+        return self._saving is not None and self._saving.done() and self._saving.exception() is not None
+
+    def _save(self, step: int, copy: State, best_step: int, first: Callable[[State], None]) -> None:
+        group, checkpoints = self._group, self._checkpoints
+        is_first_here = group.local_rank == 0  # of those that share a disk
+
+        def begin() -> None:
+            first(copy)
+            if group.is_first:
+                checkpoints.claim(step)
+            if is_first_here:
+                checkpoints.open()
+
+        def close() -> None:
+            if is_first_here:
+                checkpoints.close(step, digests, best_step)
+
+        def count() -> None:
+            if group.is_first:
+                checkpoints.count(step, best_step)
+
+        try:
+            group.all_succeed(begin)
+            mine = write(copy, checkpoints.writing, group)
+            parts = group.gather_objects(group.all_succeed(lambda: checkpoints.digests(mine)))
+            digests = {name: digest for part in parts for name, digest in part.items()}
+            group.all_succeed(close)
+            group.all_succeed(lambda: checkpoints.store(step, mine))
+            group.all_succeed(count)
+        except (TrainingFailed, PeerFailed):
+            if is_first_here:
+                checkpoints.discard()
+            raise
