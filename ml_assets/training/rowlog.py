@@ -11,7 +11,6 @@ resume is there in both attempts; the later one counts, since the earlier one wa
 import errno
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,39 +93,51 @@ def last_taken(folder: Path, attempt: int) -> LastTaken:
     return last
 
 
+class Epoch(NamedTuple):
+    """What an epoch learned from."""
+
+    rows: list[NDArray[np.uint32]]
+    """In no order."""
+    last_attempt: int
+    """The newest that trained in it."""
+
+
+def learned_epochs(folder: Path, steps_per_epoch: int) -> dict[int, Epoch]:
+    """Epoch → the rows the final weights learned from in it, by the logs of all ranks in `folder`.
+
+    Of a step that was done more than once, the newest attempt counts, whatever number of ranks each had.
+    """
+    newest: dict[int, int] = {}
+    for taken in read_rows(folder):
+        newest[taken.step] = max(newest.get(taken.step, 0), taken.attempt)
+    epochs: dict[int, Epoch] = {}
+    for taken in read_rows(folder):
+        if taken.attempt == newest[taken.step]:
+            number = taken.step // steps_per_epoch
+            rows, last_attempt = epochs.get(number, Epoch([], 0))
+            rows.append(taken.rows)
+            epochs[number] = Epoch(rows, max(last_attempt, taken.attempt))
+    return epochs
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowCount:
     """Whether a finished training learned from each row once per epoch."""
 
     repeated: dict[int, int]
-    """Attempt → rows that were learned from again in an epoch which it went on with; 0 in all of them is right."""
+    """Attempt → rows that were learned from again in an epoch which it was the last to train in; 0 in all of them is
+    right."""
     lost: int
     """Rows that an epoch left out, summed over epochs; 0 is right."""
 
 
 def count_rows(folder: Path, rows: int, steps_per_epoch: int) -> RowCount:
-    """Count what the final weights learned from, by the logs of all ranks in `folder`.
-
-    A training split has `rows` rows. Of a step that was done more than once, the newest attempt counts, whatever
-    number of ranks the ones before had.
-    """
-    attempts: set[int] = set()
-    newest: dict[int, int] = {}
-    for taken in read_rows(folder):
-        attempts.add(taken.attempt)
-        newest[taken.step] = max(newest.get(taken.step, 0), taken.attempt)
-    epochs: dict[int, list[NDArray[np.uint32]]] = defaultdict(list)
-    last_attempt: dict[int, int] = defaultdict(int)
-    for taken in read_rows(folder):
-        if taken.attempt == newest[taken.step]:
-            epoch = taken.step // steps_per_epoch
-            epochs[epoch].append(taken.rows)
-            last_attempt[epoch] = max(last_attempt[epoch], taken.attempt)
-    repeated, lost = dict.fromkeys(sorted(attempts), 0), 0
-    for epoch, parts in epochs.items():
-        learned = np.sort(np.concatenate(parts))
+    """Count `learned_epochs`, of a training split of `rows` rows."""
+    repeated, lost = {attempt: 0 for attempt, _, _ in _logs(folder)}, 0
+    for epoch in learned_epochs(folder, steps_per_epoch).values():
+        learned = np.sort(np.concatenate(epoch.rows))
         again = int(np.count_nonzero(learned[1:] == learned[:-1]))
-        repeated[last_attempt[epoch]] += again
+        repeated[epoch.last_attempt] += again
         lost += rows - (len(learned) - again)
     return RowCount(repeated=repeated, lost=lost)
 
