@@ -19,6 +19,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
 
+from ml_assets.training.heartbeat import Watch
 from resources.launcher.job import ExitCode
 
 _ENVIRONMENT = {
@@ -80,18 +81,21 @@ def _remove_temporary_files() -> None:
         shutil.rmtree(_temporary, ignore_errors=True)
 
 
-def run_ranks(run_id: str, ranks: int, arguments: tuple[str, ...], node: Node | None = None) -> int:
+def run_ranks(
+    run_id: str, ranks: int, arguments: tuple[str, ...], hang_seconds: float, node: Node | None = None
+) -> int:
     """Run `ranks` processes of `entry.main(*arguments)` to their end; their exit code, 137 for one that was
     killed.
 
     Without `node` they are the whole job and meet on loopback. SIGTERM is passed on to them: they have time
-    to save, and the code is `PREEMPTED`.
+    to save, and the code is `PREEMPTED`. One that gives no sign of life for `hang_seconds` is ended.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     from ml_assets.training import entry
+    from ml_assets.training.recovery import report_end
 
     _format_torch_logs_plainly()
     config = LaunchConfig(
@@ -108,14 +112,22 @@ def run_ranks(run_id: str, ranks: int, arguments: tuple[str, ...], node: Node | 
         monitor_interval=0.1,
         start_method="forkserver",
     )
+    watch = Watch(ranks, hang_seconds)
+    first = 0 if node is None else node.rank * ranks
     try:
-        elastic_launch(config, entry.main)(*arguments)
+        with watch.watching():
+            elastic_launch(config, entry.main)(*arguments)
     except ChildFailedError as error:
-        code = error.get_first_failure()[1].exitcode
-        return code if code >= 0 else 128 - code  # as a shell says it: 137 for SIGKILL
+        rank, failure = error.get_first_failure()
+        # As a shell says it: 137 for SIGKILL.
+        code = failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
     except SignalException:  # the ranks got it, and time to save
-        return ExitCode.PREEMPTED
-    return ExitCode.DONE
+        rank, code = first, ExitCode.PREEMPTED
+    else:
+        return ExitCode.DONE
+    hung = {first + local: why for local, why in watch.ended.items()}
+    report_end(code, rank, hung, [first + local for local in watch.silent()])
+    return code
 
 
 def _format_torch_logs_plainly() -> None:

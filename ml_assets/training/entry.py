@@ -9,14 +9,18 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from ml_assets.training.attempts import record_attempt
+from ml_assets.training.attempts import read_attempts, record_attempt
 from ml_assets.training.events import emit, keep_events, report_failure
 from ml_assets.training.group import Group, PeerFailed, is_lost_peer, join_group
+from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.loop import fit
 from ml_assets.training.mirror import Mirror
+from ml_assets.training.prometheus import serve_figures
+from ml_assets.training.recovery import recovery_of
 from ml_assets.training.result import store_result, write_result
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.rowlog import RowLog, count_rows
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.stop import StopRequest, end_with_parent
 from ml_assets.training.storage import is_disk_full, storage_failed
@@ -37,7 +41,8 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
     stop = StopRequest()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_events(Path(folder))
-    code = _outcome(job_file, Path(folder), mirror, stop)
+    with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
+        code = _outcome(job_file, Path(folder), mirror, stop, pulse)
     if code:
         with suppress(OSError):
             sys.stdout.flush()
@@ -46,11 +51,11 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
         os._exit(code)
 
 
-def _outcome(job_file: str, folder: Path, mirror: str, stop: StopRequest) -> int:
+def _outcome(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pulse) -> int:
     try:
         job = TrainingJob.from_json(Path(job_file).read_text())
-        with join_group(job.settings.workers) as group:
-            _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop)
+        with join_group(job.settings.workers, folder_each_node=bool(mirror)) as group:
+            _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, pulse)
     except TrainingFailed as error:
         return report_failure(error)
     except PeerFailed as error:
@@ -66,15 +71,18 @@ def _outcome(job_file: str, folder: Path, mirror: str, stop: StopRequest) -> int
     return ExitCode.DONE
 
 
-def _train(job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, stop: StopRequest) -> None:
+def _train(
+    job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, stop: StopRequest, pulse: Pulse
+) -> None:
     run = group.all_succeed(lambda: prepare(job, folder, group, mirror))
     if group.is_first:
         _wait_until_alone(folder)
     run.resume()
     first_step = run.progress.step
-    attempt = group.from_first(group.all_succeed(lambda: _begin_attempt(run)))
+    attempt = group.from_first(group.all_succeed(lambda: _begin_attempt(run, pulse)))
     pids = group.gather(os.getpid())
     if group.is_first:
+        port = serve_figures(job, all_addresses=mirror is not None)
         emit(
             "started",
             first_step,
@@ -83,26 +91,30 @@ def _train(job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, 
             steps=run.total_steps,
             attempt=attempt,
             device=group.device.type,
+            metrics_port=port,
             **device_facts(),
         )
         if first_step:
             emit("resumed", first_step, attempt=attempt)
     rows = RowLog(folder, attempt, group.rank)
-    fit(run, rows, stop)
+    fit(run, rows, stop, pulse)
     run.store_rows(rows)  # since the last checkpoint
     group.all_succeed(lambda: _finish(run))
 
 
-def _begin_attempt(run: Run) -> int:
+def _begin_attempt(run: Run, pulse: Pulse) -> int:
     if not run.group.is_first:
         return 0
     attempt = record_attempt(run.folder, run.progress.step, run.group.world_size)
     run.checkpoints.begin(attempt)
+    if attempt.number > 1:
+        pulse.on_first_step(recovery_of(run.folder, attempt))
     return attempt.number
 
 
 def _finish(run: Run) -> None:
     if run.group.is_first:
+        counted = _count_rows(run)
         result = write_result(run)
         store_result(run)
         emit(
@@ -111,7 +123,20 @@ def _finish(run: Run) -> None:
             best_step=result.best_step,
             best_validation_loss=result.best_validation_loss,
             seconds=result.seconds,
+            **counted,
         )
+
+
+def _count_rows(run: Run) -> dict[str, Any]:
+    """What resuming did to the rows, for the record; empty where nothing was resumed."""
+    if len(read_attempts(run.folder)) < 2:
+        return {}
+    if (mirror := run.mirror) is not None:  # logs of ranks on other machines
+        mirror.pull([file for file in sorted(mirror.files()) if file.startswith("rows/")])
+    count = count_rows(run.folder, run.order.rows, run.order.steps_per_epoch)
+    if count.lost or any(count.repeated.values()):
+        log.error("resuming went wrong: %s. Report this as a bug, with the folder's rows/", count)
+    return {"rows_repeated": count.repeated, "rows_lost": count.lost}
 
 
 def _wait_until_alone(folder: Path) -> None:

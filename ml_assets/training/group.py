@@ -48,7 +48,7 @@ class Group:
     rank: int
     world_size: int
     local_rank: int
-    """Among the ranks of this machine, which share its files."""
+    """Among the ranks that work in the same folder: all of them, or those of this machine."""
     local_ranks: int
     """How many they are."""
     device: torch.device
@@ -61,11 +61,11 @@ class Group:
         return self.rank == 0
 
     def seed(self, *facts: int) -> None:
-        """Restart the randomness of this rank (dropout) from these integers and the rank.
+        """Restart the randomness of this process (dropout) from these integers.
 
         Not `torch.manual_seed`: on a machine without a GPU each call leaves a stack trace in a growing list.
         """
-        text = ",".join(map(str, (*facts, self.rank)))  # Python's `hash` is not the same on every machine
+        text = ",".join(map(str, facts))  # Python's `hash` is not the same on every machine
         value = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
         torch.default_generator.manual_seed(value)
         if self.device.type == "cuda":
@@ -129,12 +129,13 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 @contextmanager
-def join_group(workers: int) -> Generator[Group]:
+def join_group(workers: int, *, folder_each_node: bool = False) -> Generator[Group]:
     """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
 
-    A rank uses its own GPU where each rank of this machine has one, else one CPU thread. Raises
-    `BadConfiguration` where torchrun started another number of ranks than `workers`. After an error the group
-    is left as it is: the process has to end.
+    All ranks work in one folder, or those of each node in one of its own (`folder_each_node`). A rank uses its own
+    GPU where each rank of this machine has one, else one CPU thread. Raises `BadConfiguration` where torchrun
+    started another number of ranks than `workers`. After an error the group is left as it is: the process has to
+    end.
     """
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks
@@ -144,11 +145,12 @@ def join_group(workers: int) -> Generator[Group]:
     torch.set_num_threads(1)  # another number of threads adds up in another order: other bits
     torch.use_deterministic_algorithms(True)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
+    rank, world_size = distributed.get_rank(), distributed.get_world_size()
     group = Group(
-        rank=distributed.get_rank(),
-        world_size=distributed.get_world_size(),
-        local_rank=local_rank,
-        local_ranks=local_ranks,
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank if folder_each_node else rank,
+        local_ranks=local_ranks if folder_each_node else world_size,
         device=device,
     )
     if group.world_size != workers:

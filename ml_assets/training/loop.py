@@ -1,7 +1,7 @@
 """The training loop: fetch, forward and backward, reduce, finite?, clip, step, log, save.
 
-Here: the order of things within a step, validation at the end of an epoch. Not here: which rows (order),
-what a checkpoint is (run, checkpoints), starting and ending (entry).
+Here: the order of things within a step, validation at the end of an epoch. Not here: which rows (order), how ranks come
+to one gradient (gradients), what a checkpoint is (run, checkpoints), starting and ending (entry).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -11,12 +11,17 @@ import math
 import time
 from contextlib import suppress
 
+import numpy as np
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from ml_assets.training.agreement import Agreement
 from ml_assets.training.events import emit
+from ml_assets.training.feed import Feed
+from ml_assets.training.gpu import gpu_figures
+from ml_assets.training.gradients import Gradients, gradients_of
 from ml_assets.training.group import PeerFailed
+from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.meter import Meter
 from ml_assets.training.order import contiguous
 from ml_assets.training.rowlog import RowLog
@@ -26,59 +31,48 @@ from ml_assets.training.stop import StopRequest
 from resources.launcher.errors import Diverged, Preempted, StorageFailed
 
 _VALIDATION_ROWS = 8192
-"""Rows of a validation batch on each rank."""
+"""Most rows of a validation batch."""
 
 
-def fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
+def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
     """Train `run` from where it stands until it is finished; the best weights are then in a checkpoint.
 
     Raises `Diverged` before a number that is not finite reaches the weights, `Preempted` after a checkpoint
     when any rank was asked to stop.
     """
-    try:
-        _fit(run, rows, stop)
-    except Diverged:
-        # All ranks end here; the checkpoint that is being written is as good as those before.
-        with suppress(StorageFailed, PeerFailed):
-            run.wait_until_saved()
-        raise
+    group = run.group
+    with Feed(run.order, run.train, group.rank, group.world_size, run.progress.step) as feed:
+        try:
+            _fit(run, gradients_of(run, feed), rows, stop, pulse)
+        except Diverged:
+            # All ranks end here; the checkpoint that is being written is as good as those before.
+            with suppress(StorageFailed, PeerFailed):
+                run.wait_until_saved()
+            raise
+    pulse.rest()
     run.wait_until_saved()
 
 
-def _fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
-    job, settings, group, order, progress = run.job, run.job.settings, run.group, run.order, run.progress
-    replica = DistributedDataParallel(run.model.core)
+def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
+    settings, group, order, progress = run.job.settings, run.group, run.order, run.progress
     parameters = list(run.model.parameters())
     started = time.monotonic() - progress.seconds
     last_save = time.monotonic()
-    meter = Meter()
+    meter, agreement = Meter(), Agreement(group, progress.step)
 
     while not run.is_finished:
         step = progress.step
-        # Randomness depends on the place in the training alone, so that none of its state is stored.
-        group.seed(job.seed, step)
-
         with meter.waiting_for_data():
-            batch = run.train.take(order.share(step, group.rank, group.world_size))
-            rows.write(step, batch.row)
+            batches = gradients.fetch(step)
+        rows.write(step, np.concatenate([batch.row for batch in batches]))
+        loss_sum = gradients.backward(step, batches)
 
-        output = replica(run.model.preprocess(batch.numeric), batch.category)
-        loss_sum = run.objective.loss_sum(output, batch.label)
-        run.optimizer.zero_grad()
-        # DDP averages gradients over the ranks during backward; shares may differ by a row, so the factor
-        # makes that average the gradient of the mean over the rows of the whole batch.
-        (loss_sum * (group.world_size / order.batch_rows(step))).backward()
-
-        # After a save that failed the next one is due at once: it says why, on all ranks.
-        is_due = group.is_first and (
-            run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_minutes
-        )
-        batch_loss, stops, due = group.sum([loss_sum.item(), stop.requested, is_due])
+        # The gradient is the same on all ranks, and not finite where the loss of any of them is not.
         norm = clip_grad_norm_(parameters, settings.clip_norm).item()
-        if not (math.isfinite(batch_loss) and math.isfinite(norm)):
+        if not math.isfinite(norm):
             raise Diverged(
-                f"at step {step} the loss was {batch_loss:g}, the gradient norm {norm:g}; the last "
-                "checkpoint is kept. Lower learning_rate, or look for extreme values in that batch"
+                f"at step {step} the loss was {loss_sum:g}, the gradient norm {norm:g}; the last checkpoint is kept. "
+                "Lower learning_rate, or look for extreme values in that batch"
             )
 
         rate = learning_rate(step, run.total_steps, settings.learning_rate, settings.warmup_fraction)
@@ -87,14 +81,21 @@ def _fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
         run.optimizer.step()
         progress.step += 1
         progress.seconds = time.monotonic() - started
+        pulse.step(progress.step)
 
-        meter.add(batch_loss, order.batch_rows(step), norm)
-        if group.is_first and progress.step % settings.metric_steps == 0:
-            epoch = progress.step / order.steps_per_epoch
-            emit("metrics", progress.step, learning_rate=rate, epoch=epoch, **meter.read())
+        meter.add(loss_sum, order.batch_rows(step), norm, gradients.alone_seconds)
+        if progress.step % settings.metric_steps == 0:
+            figures = meter.read(group.gather, group.sum) | gpu_figures(group.device)
+            if group.is_first:
+                epoch = progress.step / order.steps_per_epoch
+                emit("metrics", progress.step, learning_rate=rate, epoch=epoch, **figures)
 
-        is_better = progress.step % order.steps_per_epoch == 0 and _validate(run)
+        is_better = progress.step % order.steps_per_epoch == 0 and _validate(run, pulse)
+        # After a save that failed the next one is due at once: it says why, on all ranks.
+        is_due = run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_minutes
+        stops, due = agreement.after(progress.step, stops=stop.requested, saves=is_due)
         if is_better or stops or due or progress.step % settings.checkpoint_steps == 0:
+            pulse.rest()  # may wait for the store, which has a patience of its own
             run.save(rows)
             last_save = time.monotonic()
         if stops:
@@ -102,18 +103,23 @@ def _fit(run: Run, rows: RowLog, stop: StopRequest) -> None:
             raise Preempted(f"asked to stop: saved at step {progress.step}")
 
 
-def _validate(run: Run) -> bool:
+def _validate(run: Run, pulse: Pulse) -> bool:
     """Loss over the validation rows, each read by one rank; True where it is the best so far."""
     group, progress, reader = run.group, run.progress, run.validation
     group.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
     run.model.eval()
-    loss_sum = 0.0
+    # By lane, like the training rows: each sum is one rank's alone, and adding zeros to it rounds nothing, so that the
+    # loss, and what is called best, do not depend on the number of ranks.
+    sums = [0.0] * run.order.lanes
     with torch.inference_mode():
-        for pieces in contiguous(reader.shard_rows, group.rank, group.world_size, _VALIDATION_ROWS):
-            batch = reader.take(pieces)
-            loss_sum += run.objective.loss_sum(run.model(batch.numeric, batch.category), batch.label).item()
+        for lane in run.order.lanes_of(group.rank, group.world_size):
+            for pieces in contiguous(reader.shard_rows, lane, run.order.lanes, _VALIDATION_ROWS):
+                batch = reader.take(pieces)
+                output = run.model(batch.numeric, batch.category)
+                sums[lane] += run.objective.loss_sum(output, batch.label).item()
+                pulse.moved()
     run.model.train()
-    loss = group.sum([loss_sum])[0] / sum(reader.shard_rows)
+    loss = sum(group.sum(sums)) / sum(reader.shard_rows)
     if not math.isfinite(loss):
         raise Diverged(
             f"after step {progress.step} the validation loss was {loss:g}; the last checkpoint is kept. "

@@ -1,17 +1,26 @@
-"""What the loop measures between two metric events: loss, speed, and the share of time spent on data.
+"""What the loop measures between two metric events: loss, speed, waiting for data, and which rank is slow.
 
-Not here: sending it (events).
+Not here: sending it (events), the GPU's own figures (gpu).
 """
 
+import statistics
 import time
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+
+import numpy as np
+
+_STEPS = 1000
+"""Newest steps that percentiles are taken of."""
 
 
 class Meter:
-    """Sums over the steps since the last `read`."""
+    """Sums over the steps since the last `read`, and the newest step times."""
 
     def __init__(self) -> None:
+        self._step_seconds: deque[float] = deque(maxlen=_STEPS)
+        self._stepped = time.monotonic()
         self._reset()
 
     @contextmanager
@@ -21,25 +30,49 @@ class Meter:
         yield
         self._data_seconds += time.monotonic() - started
 
-    def add(self, loss_sum: float, rows: int, gradient_norm: float) -> None:
-        """One step over all ranks: its loss, summed over `rows`, and the norm before clipping."""
+    def add(self, loss_sum: float, rows: int, gradient_norm: float, alone_seconds: float = 0.0) -> None:
+        """One step of `rows` over all ranks: the loss of this rank's, summed, and the norm before clipping;
+        `alone_seconds` is what this rank took before it first waited for another."""
         self._loss_sum += loss_sum
         self._rows += rows
         self._norm = gradient_norm
+        self._alone_seconds += alone_seconds
+        self._steps += 1
+        now = time.monotonic()
+        self._step_seconds.append(now - self._stepped)
+        self._stepped = now
 
-    def read(self) -> dict[str, float]:
-        """Mean loss, newest gradient norm, rows per second of all ranks, share of time on data (0–1)."""
+    def read(
+        self, gather: Callable[[int], list[int]], add: Callable[[Sequence[float]], list[float]]
+    ) -> dict[str, float]:
+        """The figures since the last call. All ranks call it at once: `gather` gives a number of each of them, `add`
+        the sums of theirs.
+
+        Mean loss, newest gradient norm, rows per second of all ranks, mean wait for data a step, its share of the time
+        (0–1), percentiles of the newest times from step to step (with the validation or save between them), and the
+        rank that works slowest, with how many times as long as the typical one it takes (1: as fast). On a GPU
+        work is what the host does: kernels it started run on.
+        """
         seconds = time.monotonic() - self._started
+        p50, p95, p99 = np.percentile(self._step_seconds, (50, 95, 99)) * 1000
+        alone = gather(round((self._data_seconds + self._alone_seconds) * 1e6))
+        slowest = max(range(len(alone)), key=alone.__getitem__)
         values = {
-            "loss": self._loss_sum / self._rows,
+            "loss": add([self._loss_sum])[0] / self._rows,
             "gradient_norm": self._norm,
-            "rows_per_second": self._rows / seconds,
-            "data_wait": self._data_seconds / seconds,
+            "training_throughput_samples_per_sec": self._rows / seconds,
+            "data_loading_latency_ms": self._data_seconds / self._steps * 1000,
+            "data_wait_share": self._data_seconds / seconds,
+            "step_ms_p50": float(p50),
+            "step_ms_p95": float(p95),
+            "step_ms_p99": float(p99),
+            "slowest_rank": float(slowest),
+            "slowest_rank_factor": alone[slowest] / max(1.0, statistics.median(alone)),
         }
         self._reset()
         return values
 
     def _reset(self) -> None:
         self._started = time.monotonic()
-        self._loss_sum = self._norm = self._data_seconds = 0.0
-        self._rows = 0
+        self._loss_sum = self._norm = self._data_seconds = self._alone_seconds = 0.0
+        self._rows = self._steps = 0

@@ -34,7 +34,7 @@ from typing import Self
 from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
 from ml_assets.training.agent import Node, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.attempts import ATTEMPTS
-from ml_assets.training.events import report_failure
+from ml_assets.training.events import keep_events, report_failure
 from ml_assets.training.mirror import Mirror, open_artifacts
 from ml_assets.training.storage import is_disk_full, storage_failed
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
@@ -124,10 +124,12 @@ def _run(settings: PodSettings) -> int:
     code = nodes.agree("staged", code)
     if job is None or code:
         return code
+    keep_events(folder)
     code = run_ranks(
         job.fingerprint[:12],
         job.settings.workers // settings.node.count,
         (str(folder / _JOB), str(folder), settings.folder),
+        job.settings.hang_seconds,
         settings.node,
     )
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is near, and has a code of its own

@@ -145,7 +145,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
     order = Order(
         shard_rows=train.shard_rows,
         global_batch=settings.global_batch,
-        lanes=settings.workers,
+        lanes=settings.lane_count,
         seed=job.seed,
     )
     if order.rows < group.world_size:

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from ml_assets.training.agent import run_ranks, start_importing, use_temporary_folder
+from ml_assets.training.events import keep_events
 from resources.launcher.job import TrainingJob
 
 
@@ -24,7 +25,9 @@ def main(job_file: str, folder: str) -> int:
     start_importing()
     _end_with_stdin()
     job = TrainingJob.from_json(Path(job_file).read_text())
-    return run_ranks(job.fingerprint[:12], job.settings.workers, (job_file, folder))
+    keep_events(Path(folder))
+    settings = job.settings
+    return run_ranks(job.fingerprint[:12], settings.workers, (job_file, folder), settings.hang_seconds)
 
 
 def _end_with_stdin() -> None:

@@ -45,6 +45,7 @@ def launching(
     return Launching(tidy, settings_of(variables), variables, job)
 
 
+@pytest.mark.alone  # what it measures is not what other tests leave of the machine
 def test_a_pod_deleted_in_the_middle_is_resumed_within_thirty_seconds_and_no_row_is_lost_or_repeated(
     launching: Launching, tmp_path: Path
 ) -> None:

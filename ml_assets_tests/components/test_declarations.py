@@ -74,7 +74,10 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "table: datasets/sales", "table: datasets/sale", "did you mean 'datasets/sales'?", id="table"
         ),
-        pytest.param("global_batch: 64", "global_batch: 63", "63 / 2 = 31.5; use 62", id="arithmetic"),
+        pytest.param(
+            "global_batch: 64", "global_batch: 63\n    lanes: 2", "63 / 2 = 31.5; use 62", id="arithmetic"
+        ),
+        pytest.param("workers: 2", "workers: 9", "workers 9 are more than lanes 8", id="lanes"),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
         pytest.param("lookback: 4", "lookback: -1", "greater than or equal to 0", id="negative"),
     ],

@@ -1,5 +1,7 @@
 """A training that is killed again and again: for the tests here and for `make test-chaos`."""
 
+import dataclasses
+import itertools
 import os
 import random
 import signal
@@ -12,7 +14,9 @@ from pathlib import Path
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent
 
-VICTIMS = ("rank 0", "rank 1", "agent", "launcher")
+VICTIMS = ("rank 0", "rank 1", "agent")
+WORLDS = (3, 1, 4, 2)
+"""How many workers there are after each death of the launcher, in turn."""
 
 _LAUNCH = """
 import sys
@@ -36,15 +40,19 @@ class Kill:
 def train_through_kills(
     job: TrainingJob, folder: Path, seed: int, kills: int
 ) -> tuple[TrainingResult, list[Kill]]:
-    """Train `job` in `folder` while `kills` processes are killed (SIGKILL), victims and moments drawn from `seed`.
+    """Train `job` in `folder` while `kills` processes are killed (SIGKILL), victims and moments drawn from `seed`; a
+    launcher that was killed comes back with another number of workers.
 
     The job needs a budget of more attempts than that. Returns what it came to, and who was killed when.
     """
     draw = random.Random(seed)
-    victims = draw.sample(VICTIMS, len(VICTIMS))  # in turn, so that a few rounds meet all of them
-    (folder / "asked.json").write_text(job.to_json())
+    victims = [
+        "launcher",
+        *draw.sample(VICTIMS, len(VICTIMS)),
+    ]  # in turn, so that a few rounds meet all of them
+    worlds = itertools.cycle(WORLDS)
     done: list[Kill] = []
-    launcher = _start_launcher(folder)
+    launcher = _start_launcher(folder, job, next(worlds))
     try:
         for i in range(kills):
             victim = victims[i % len(victims)]
@@ -56,7 +64,7 @@ def train_through_kills(
                 done.append(Kill(victim, step))
             if victim == "launcher":
                 launcher.wait()
-                launcher = _start_launcher(folder)
+                launcher = _start_launcher(folder, job, next(worlds))
         if launcher.wait(timeout=300):
             raise AssertionError(f"the launcher ended with {launcher.returncode} after {done}")
     finally:
@@ -65,7 +73,9 @@ def train_through_kills(
     return TrainingResult.read(folder / "result.json"), done
 
 
-def _start_launcher(folder: Path) -> subprocess.Popen[bytes]:
+def _start_launcher(folder: Path, job: TrainingJob, workers: int) -> subprocess.Popen[bytes]:
+    asked = dataclasses.replace(job, settings=dataclasses.replace(job.settings, workers=workers))
+    (folder / "asked.json").write_text(asked.to_json())
     return subprocess.Popen([sys.executable, "-c", _LAUNCH, str(folder)])
 
 

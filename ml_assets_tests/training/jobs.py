@@ -101,33 +101,33 @@ def small_job(
     )
 
 
-def rows_learned(folder: Path, world_size: int) -> Iterator[tuple[int, list[np.ndarray[Any, Any]]]]:
+def rows_learned(folder: Path) -> Iterator[tuple[int, list[np.ndarray[Any, Any]]]]:
     """Per step, the rows of each rank that the final weights learned from: a step that was done again after a
-    resume counts as its last attempt did it."""
-    last: dict[tuple[int, int], tuple[int, np.ndarray[Any, Any]]] = {}
+    resume counts as its last attempt did it, with as many ranks as that one had."""
+    last: dict[int, tuple[int, dict[int, np.ndarray[Any, Any]]]] = {}
     for taken in read_rows(folder):
-        attempt, _ = last.get((taken.step, taken.rank), (0, None))
+        attempt, ranks = last.get(taken.step, (0, {}))
         if taken.attempt > attempt:
-            last[taken.step, taken.rank] = (taken.attempt, taken.rows)
-    for step in range(max(step for step, _ in last) + 1):
-        yield step, [last[step, rank][1] for rank in range(world_size)]
+            attempt, ranks = last[taken.step] = (taken.attempt, {})
+        if taken.attempt == attempt:
+            ranks[taken.rank] = taken.rows
+    for step in range(max(last) + 1):
+        yield step, [rows for _, rows in sorted(last[step][1].items())]
 
 
 def assert_each_row_once_per_epoch(folder: Path, snapshot: Snapshot, job: TrainingJob) -> None:
     """Every epoch learned from each training row exactly once, ranks from disjoint rows, none from another."""
     expected = np.sort(snapshot.read("train").row)
     steps_per_epoch = -(-len(expected) // job.settings.global_batch)
-    steps = list(rows_learned(folder, job.settings.workers))
+    steps = list(rows_learned(folder))
     assert len(steps) % steps_per_epoch == 0
     for first in range(0, len(steps), steps_per_epoch):
-        by_rank: list[list[Any]] = [[] for _ in range(job.settings.workers)]
+        everything: list[np.ndarray[Any, Any]] = []
         for _, ranks in steps[first : first + steps_per_epoch]:
             assert sum(map(len, ranks)) <= job.settings.global_batch
-            for rank, rows in enumerate(ranks):
-                by_rank[rank].extend(rows.tolist())
-        everything = np.sort(np.concatenate([np.asarray(rows) for rows in by_rank]))
-        assert np.array_equal(everything, expected)
-        assert len(set(by_rank[0]) & set(by_rank[-1])) == 0
+            everything += ranks
+        # Sorted they are the rows, one by one: so ranks had disjoint ones.
+        assert np.array_equal(np.sort(np.concatenate(everything)), expected)
 
 
 def alive(pids: Sequence[int]) -> list[int]:

@@ -1,10 +1,12 @@
-"""However often a training is killed, it ends in the weights of a training that was not."""
+"""However often a training is killed, and with however many workers it goes on, it ends in the weights of one worker
+that nobody disturbed."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
+from ml_assets.training.attempts import read_attempts
 from ml_assets_tests.training.chaos import train_through_kills
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
@@ -12,16 +14,30 @@ from resources.launcher.local import LocalLauncher
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_seeded_kills_change_no_bit_and_lose_no_row(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_seeded_kills_and_other_numbers_of_workers_change_no_bit_and_lose_no_row(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     kills = pytestconfig.getoption("--chaos-rounds") // 3  # each costs a start of the ranks
     snapshot = small_snapshot(tmp_path / "snapshots")
-    job = small_job(snapshot, epochs=kills // 2 + 1, patience=kills, pace=0.008, max_attempts=10 * kills)
+    job = small_job(
+        snapshot,
+        epochs=kills // 2 + 1,
+        patience=kills,
+        global_batch=24,
+        lanes=12,
+        determinism="bitwise",
+        pace=0.001,  # of a lane
+        max_attempts=10 * kills,
+    )
     folder = tmp_path / "killed"
     folder.mkdir()
     result, killed = train_through_kills(job, folder, seed=2013, kills=kills)
     assert killed
     assert_each_row_once_per_epoch(folder, snapshot, job)
     # The pace is a hyperparameter, so the job without it is another one, with the same arithmetic.
-    swift = dataclasses.replace(job, hyperparameters={})
+    alone = dataclasses.replace(job.settings, workers=1)
+    swift = dataclasses.replace(job, hyperparameters={}, settings=alone)
     unbroken = LocalLauncher().run(swift, tmp_path / "unbroken", lambda _: None, lambda _: None)
+    assert unbroken.world_size == 1
+    assert len({attempt.world_size for attempt in read_attempts(folder)}) > 1
     assert result.weights_sha256 == unbroken.weights_sha256

@@ -1,10 +1,13 @@
 """Jobs, results and events as documents: they read back, and their identity is what can change the weights."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from resources.launcher.errors import BadConfiguration, Diverged, InputChanged, Preempted
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult, TrainingSettings
@@ -37,6 +40,8 @@ def test_a_job_reads_back() -> None:
         {"nonce": "again"},
         {"settings": TrainingSettings(epochs=6)},
         {"settings": TrainingSettings(workers=1)},
+        {"settings": TrainingSettings(lanes=4)},
+        {"settings": TrainingSettings(determinism="bitwise")},
     ],
 )
 def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]) -> None:
@@ -53,6 +58,37 @@ def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]
 )
 def test_what_does_not_change_the_weights_does_not(change: dict[str, Any]) -> None:
     assert dataclasses.replace(JOB, **change).fingerprint == JOB.fingerprint
+
+
+def test_the_number_of_workers_is_no_part_of_a_bitwise_job() -> None:
+    two, three = (
+        dataclasses.replace(JOB, settings=TrainingSettings(workers=n, determinism="bitwise")) for n in (2, 3)
+    )
+    assert two.fingerprint == three.fingerprint
+
+
+@given(st.integers(1, 5000))
+def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) -> None:
+    lanes = TrainingSettings(global_batch=global_batch, workers=1).lane_count
+    assert global_batch % lanes == 0
+    assert not any(global_batch % more == 0 for more in range(lanes + 1, 9))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"global_batch": 100, "lanes": 8}, "100 / 8 = 12.5; use 96"),
+        ({"global_batch": 1024, "workers": 16}, "workers 16 are more than lanes 8"),
+        ({"lanes": 0}, "lanes must be at least 1"),
+        ({"determinism": "exact"}, "bitwise or tolerance, not 'exact'"),
+        ({"keep_checkpoints": 1}, "at least 2"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        TrainingSettings(**settings)
 
 
 def test_a_result_reads_back(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""What each rank of `loop.py` does: the same training by the platform's loop and by a bare one, in turn.
+
+Both train the same model on the same rows with the same optimizer, schedule and clipping, two ranks, one thread each.
+The bare one is what a careful person writes: rows in memory, a permutation an epoch, DDP, nothing else. Rank 0 leaves
+the seconds of each block in `seconds.json`.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+
+from ml_assets.snapshots.reader import InputSpec
+from ml_assets.training.group import Group, join_group
+from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.loop import fit
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.run import Run, prepare
+from ml_assets.training.schedule import learning_rate
+from ml_assets.training.stop import StopRequest
+from resources.launcher.job import TrainingJob
+
+
+class Block(Run):
+    """A run that ends after some steps instead of all."""
+
+    last_step = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """After the block."""
+        return self.progress.step >= self.last_step
+
+
+def model(inputs: InputSpec) -> nn.Module:
+    """A network as tables have it: numbers in, two hidden layers, one number out."""
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            width = len(inputs.numeric)
+            self.layers = nn.Sequential(
+                nn.Linear(width, 256),
+                nn.ReLU(),
+                nn.Dropout(0.2),
+                nn.Linear(256, 256),
+                nn.ReLU(),
+                nn.Linear(256, 1),
+            )
+
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+            return self.layers(numeric).squeeze(1)
+
+    return Network()
+
+
+def main(job_file: str, folder: str, steps: str, rounds: str) -> None:
+    """Measure `rounds` blocks of `steps` steps of each way."""
+    job = TrainingJob.from_json(Path(job_file).read_text())
+    bitwise = dataclasses.replace(job, settings=dataclasses.replace(job.settings, determinism="bitwise"))
+    with join_group(job.settings.workers) as group, Pulse(group.local_rank) as pulse:
+        ways = {
+            "tolerance": _platform(job, Path(folder) / "tolerance", group, pulse, int(steps)),
+            "bare": _bare(job, Path(folder) / "bare", group, int(steps)),
+            "bitwise": _platform(bitwise, Path(folder) / "bitwise", group, pulse, int(steps)),
+        }
+        for way in ways.values():
+            way()
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(int(rounds)):
+            # There and back: what slows the machine down steadily disturbs all ways alike.
+            for name in list(ways)[:: -1 if turn % 2 else 1]:
+                group.gather(0)
+                began = time.perf_counter()
+                ways[name]()
+                group.gather(0)
+                seconds[name].append(time.perf_counter() - began)
+        if group.is_first:
+            (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
+
+
+def _platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: int) -> Callable[[], None]:
+    folder.mkdir(exist_ok=True)
+    prepared = prepare(job, folder, group)
+    parts = {field.name: getattr(prepared, field.name) for field in dataclasses.fields(Run) if field.init}
+    run = Block(**parts)
+    run.resume()
+    rows = RowLog(folder, 1, group.rank)
+    stop = StopRequest()
+
+    def block() -> None:
+        run.progress.step, run.last_step = 0, steps
+        fit(run, rows, stop, pulse)
+
+    return block
+
+
+def _bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[], None]:
+    folder.mkdir(exist_ok=True)
+    run = prepare(job, folder, group)
+    settings, order = job.settings, run.order
+    mine = [
+        run.train.take(order.share(step, group.rank, group.world_size))
+        for step in range(order.steps_per_epoch)
+    ]
+    numeric, category, label = (
+        torch.cat([getattr(batch, name) for batch in mine]) for name in ("numeric", "category", "label")
+    )
+    replica = DistributedDataParallel(run.model.core)
+    parameters = list(replica.parameters())
+    optimizer = torch.optim.AdamW(
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+    )
+    batch_rows = settings.global_batch // group.world_size
+
+    def block() -> None:
+        order = torch.randperm(len(label))
+        for step in range(steps):
+            chosen = order[step * batch_rows : (step + 1) * batch_rows]
+            output = replica(run.model.preprocess(numeric[chosen]), category[chosen])
+            optimizer.zero_grad()
+            loss = run.objective.loss_sum(output, label[chosen]) / batch_rows
+            loss.backward()
+            clip_grad_norm_(parameters, settings.clip_norm)
+            rate = learning_rate(step, steps, settings.learning_rate, settings.warmup_fraction)
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+            if step % settings.metric_steps == 0:
+                loss.item()
+
+    return block
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,107 @@
+"""Our training loop beside a bare hand-written one, and what bits that are the same for any number of workers cost.
+
+Two ranks, blocks of the ways in turn, there and back; no validation and no checkpoint in a block, but all else: rows
+read ahead and logged, the agreement on loss and signals, halting at what is not finite, figures every 20 steps.
+"""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks._report import Result, emit, parse_args
+from benchmarks.loader import write_snapshot
+from resources.launcher.job import TrainingJob, TrainingSettings
+
+WORKERS, BATCH, LANES = 2, 4096, 8
+LEAST_MEDIAN, LEAST_BOUND = 0.97, 0.95
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> int:
+    """Measure and decide."""
+    arguments = parse_args(__doc__)
+    steps, rounds = (60, 6) if arguments.quick else (200, 10)
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = _measure(Path(folder), steps, rounds)
+    rates = {name: [steps / taken for taken in of_way] for name, of_way in seconds.items()}
+    medians = {name: statistics.median(of_way) for name, of_way in rates.items()}
+    ratios = [ours / bare for ours, bare in zip(rates["tolerance"], rates["bare"], strict=True)]
+    exact = [slow / fast for slow, fast in zip(rates["bitwise"], rates["tolerance"], strict=True)]
+    median, bound = statistics.median(ratios), _lower_bound(ratios)
+    results = [
+        Result(
+            name=f"loop against a bare one, {rounds} blocks in turn (95 % bound {bound:.3f})",
+            value=medians["tolerance"],
+            unit="steps per second",
+            peers={"bare": medians["bare"]},
+            ratio=median,
+            bar=f"≥ {LEAST_MEDIAN} × bare, 95 % bound ≥ {LEAST_BOUND}",
+            ok=median >= LEAST_MEDIAN and bound >= LEAST_BOUND,
+        ),
+        Result(
+            name=f"determinism bitwise, {LANES} lanes on {WORKERS} workers",
+            value=medians["bitwise"],
+            unit="steps per second",
+            peers={"tolerance": medians["tolerance"]},
+            ratio=statistics.median(exact),
+            bar="its cost is told",
+            ok=True,
+        ),
+    ]
+    return emit(results, json=arguments.json)
+
+
+def _measure(folder: Path, steps: int, rounds: int) -> dict[str, list[float]]:
+    snapshot = write_snapshot(folder / "snapshots", steps * BATCH + BATCH)
+    job = TrainingJob(
+        model="loop",
+        partition="2024-01-01",
+        model_function="benchmarks._loop_ranks.model",
+        objective="binary",
+        hyperparameters={},
+        snapshot=str(snapshot.folder),
+        snapshot_digest=snapshot.digest,
+        code_version="benchmark",
+        seed=1,
+        settings=TrainingSettings(
+            workers=WORKERS, global_batch=BATCH, lanes=LANES, checkpoint_steps=10**9, checkpoint_minutes=10**6
+        ),
+    )
+    (folder / "job.json").write_text(job.to_json())
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={WORKERS}",
+            "--master-addr=127.0.0.1",
+            "--master-port=0",
+            "-m",
+            "benchmarks._loop_ranks",
+            str(folder / "job.json"),
+            str(folder),
+            str(steps),
+            str(rounds),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
+        stdout=sys.stderr,
+        check=True,
+    )
+    return json.loads((folder / "seconds.json").read_text())
+
+
+def _lower_bound(ratios: list[float]) -> float:
+    """Of the median: the value that 95 % of resampled medians reach (bootstrap)."""
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(4000))
+    return medians[len(medians) // 20]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
