@@ -4,7 +4,7 @@ Two ways, by the job's `determinism`. Here: forward, backward, reduction. Not he
 of sums that any grouping leaves the same (exact), what the gradient is used for (loop).
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (the annotations of torch are partial)
 
 import time
@@ -128,8 +128,7 @@ class ExactGradients:
 
 
 def _refuse_running_statistics(run: Run) -> None:
-    modules: dict[str, nn.Module] = dict(run.model.named_modules())
-    for name, module in modules.items():
+    for name, module in run.model.named_modules():
         if getattr(module, "running_mean", None) is not None:
             raise BadConfiguration(
                 f"{name} ({type(module).__name__}) keeps running statistics of the rows a worker saw, which depend on "
