@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster cluster-up cluster-down \
+.PHONY: help setup demo drill ui test test-drills test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench lint format lock clean distclean
 
 VENV ?= .venv
@@ -28,11 +28,20 @@ setup: ## make .venv with locked, hashed packages (says first how much it downlo
 demo: setup ## raw days of 2013 to a registered model, on this machine (ARGS=--json for one JSON object)
 	@$(BIN)/ml-assets demo $(ARGS)
 
+# Which: kill-rank, kill-node, hang, sigterm, corrupt-checkpoint, nan.
+DRILL ?= all
+
+drill: setup ## damage a short real training in six ways; did it survive? (DRILL=hang for one)
+	@$(BIN)/ml-assets drill $(DRILL) $(ARGS)
+
 ui: setup ## Dagster's pages and daemon together, on loopback
 	@$(BIN)/ml-assets ui $(ARGS)
 
 test: setup ## every test that needs no server (ARGS="-k words" for some)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
+
+test-drills: setup ## every drill, one after the other, on a machine that does nothing else
+	$(BIN)/pytest ml_assets_tests/drills $(ARGS)
 
 test-chaos: setup ## thirty rounds of ending processes at random moments
 	$(BIN)/pytest ml_assets_tests -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)

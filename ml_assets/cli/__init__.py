@@ -19,6 +19,7 @@ COMMANDS = {
     "accept": "Accept a rejected partition as it is, with a reason.",
     "promote": "Put a registered version into production, with a reason.",
     "ledger": "The step the ledger's tables stand at, and back to an earlier one.",
+    "drill": "Damage a short real training; report whether it survived.",
     "sweep": "Remove trainings from the cluster whose launcher is gone.",
     "lake": "Make the lake ready; look for changes without an audit.",
     "doctor": "Check settings, storage and versions; say the remedy.",

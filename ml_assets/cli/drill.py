@@ -1,0 +1,48 @@
+"""`ml-assets drill`: does a training survive what trainings die of? On this machine, in a minute."""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ml_assets.cli.project import say
+
+if TYPE_CHECKING:
+    from ml_assets.drills.report import Report
+
+NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan")
+
+
+@click.command("drill", short_help="Damage a short real training; report whether it survived.")
+@click.argument("name", type=click.Choice([*NAMES, "all"]))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a drill, a line each.")
+def command(name: str, as_json: bool) -> None:
+    """Train a small model on made-up rows with real worker processes, do the damage, and judge what it comes to.
+
+    Everything lies in a temporary folder. Exit status 1 where something did not hold.
+    """
+    from rich.console import Console
+
+    from ml_assets.drills.drills import perform
+    from ml_assets.drills.scene import Scene
+
+    console = Console(stderr=True)
+    began = time.monotonic()
+    reports: list[Report] = []
+    with tempfile.TemporaryDirectory(prefix="drill-") as temporary:
+        scene = Scene(Path(temporary))
+        for drill in NAMES if name == "all" else (name,):
+            with console.status(drill) as status:
+                report = perform(drill, scene, lambda text, d=drill, s=status: s.update(f"{d}: {text}"))
+            reports.append(report)
+            for line in [json.dumps(report.to_dict())] if as_json else [*report.lines(), ""]:
+                say(line)
+    failed = [report.drill for report in reports if not report.ok]
+    if not as_json:
+        what = f"{len(reports) - len(failed)} of {len(reports)} drills passed"
+        say(f"{what} in {time.monotonic() - began:.0f} s{': not ' + ', '.join(failed) if failed else ''}")
+    if failed:
+        raise SystemExit(1)

@@ -1,0 +1,70 @@
+"""What a drill found: checks with what was measured and what was wanted, for people and for programs."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_WIDE = 16
+"""Longer values stand out of their column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that must hold."""
+
+    name: str
+    measured: str | float
+    unit: str = ""
+    wanted: str
+    ok: bool
+
+
+def at_most(name: str, measured: float, limit: float, unit: str = "") -> Check:
+    """A figure with an upper limit."""
+    return Check(
+        name=name,
+        measured=round(measured, 2),
+        unit=unit,
+        wanted=f"at most {limit:g} {unit}".rstrip(),
+        ok=measured <= limit,
+    )
+
+
+def equal(name: str, measured: str | float, wanted: str | float) -> Check:
+    """A value that must be exactly this one."""
+    return Check(name=name, measured=measured, wanted=str(wanted), ok=measured == wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One drill."""
+
+    drill: str
+    story: str
+    seconds: float
+    checks: tuple[Check, ...]
+    recoveries: tuple[str, ...]
+    """What the training itself recorded, a line each."""
+
+    @property
+    def ok(self) -> bool:
+        """All of it held."""
+        return all(check.ok for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        width = max(len(check.name) for check in self.checks)
+        values = [f"{check.measured} {check.unit}".rstrip() for check in self.checks]
+        wide = max(len(value) for value in values if len(value) <= _WIDE)
+        return [
+            f"{self.drill}: {self.story}",
+            *(
+                f"  {'✓' if check.ok else '✗'} {check.name:{width}}  {value:{wide}}  wanted: {check.wanted}"
+                for check, value in zip(self.checks, values, strict=True)
+            ),
+            *(f"  on record: {line}" for line in self.recoveries),
+            f"  {'PASS' if self.ok else 'FAIL'} in {self.seconds:.1f} s",
+        ]

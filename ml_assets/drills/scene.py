@@ -1,0 +1,117 @@
+"""Where drills take place: a made-up snapshot, a job on it, and the training that nothing happens to.
+
+Not here: the damage (damage), what must hold afterwards (report).
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from ml_assets.features.encoding import fit
+from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.reader import Snapshot, SourceFile
+from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.spec import RowSpec, split_by_time
+from resources.launcher.job import TrainingJob, TrainingResult, TrainingSettings
+from resources.launcher.local import LocalLauncher
+
+_DAYS, _ROWS_A_DAY, _FIRST_DAY = 14, 96, date(2024, 1, 1)
+_NUMERIC, _CATEGORICAL = ("x0", "x1", "x2"), ("colour",)
+_PACE = 0.002
+CHECKPOINT_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A folder that drills share."""
+
+    folder: Path
+    """Each drill trains in a folder of its own below; must have a short path, for sockets."""
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """960 rows to train on in several shards, 192 each to validate and to hold out."""
+        table = _table()
+        keys = table["date"].unique().sort().cast(pl.String).to_list()
+        spec = RowSpec(
+            partition="date",
+            label="label",
+            label_known_at="label_known_at",
+            cutoff=datetime(2024, 12, 31, tzinfo=UTC),
+        )
+        chosen = choose_rows(table, split_by_time(keys, train=_DAYS - 4, validation=2, holdout=2), spec)
+        fitted = fit(chosen.of("train"), _NUMERIC, _CATEGORICAL)
+        source = [SourceFile(path="features/drill/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
+        return build_snapshot(
+            chosen,
+            fitted,
+            source_commit="drill",
+            files=source,
+            into=self.folder / "snapshots",
+            shard_bytes=8_000,
+        )
+
+    @cached_property
+    def job(self) -> TrainingJob:
+        """Three epochs of 40 steps on two workers, to the same bits on any number of them."""
+        return TrainingJob(
+            model="drill",
+            partition="2024-01-14",
+            model_function="ml_assets.drills.model.drill_model",
+            objective="binary",
+            hyperparameters={"pace": _PACE},
+            snapshot=str(self.snapshot.folder),
+            snapshot_digest=self.snapshot.digest,
+            code_version="drill",
+            seed=3,
+            settings=TrainingSettings(
+                epochs=3,
+                patience=3,
+                global_batch=24,
+                lanes=8,
+                determinism="bitwise",
+                learning_rate=0.02,
+                checkpoint_steps=CHECKPOINT_STEPS,
+                metric_steps=1,
+            ),
+        )
+
+    @cached_property
+    def unbroken(self) -> TrainingResult:
+        """What the job comes to when it is left alone."""
+        return LocalLauncher().run(self.job, self.folder / "unbroken", lambda _: None, lambda _: None)
+
+    def job_with(self, **settings: float) -> TrainingJob:
+        """The job with some settings that change no weights."""
+        changed = replace(self.job, settings=replace(self.job.settings, **settings))
+        if changed.fingerprint != self.job.fingerprint:
+            raise ValueError(f"{', '.join(settings)} change the weights: there is nothing to compare with")
+        return changed
+
+    @property
+    def rows(self) -> int:
+        """Rows of the training split."""
+        return sum(shard.rows for shard in self.snapshot.shards_of("train"))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch of the job."""
+        return -(-self.rows // self.job.settings.global_batch)
+
+
+def _table() -> pl.DataFrame:
+    """Label 1 where x0 and noise are positive, some values missing."""
+    generator = np.random.default_rng(11)
+    rows = _DAYS * _ROWS_A_DAY
+    numeric = generator.normal(size=(rows, len(_NUMERIC))).astype(np.float32)
+    label = (numeric[:, 0] + generator.normal(size=rows) > 0).astype(np.int8)
+    numeric[generator.random(numeric.shape) < 0.05] = np.nan
+    days = [_FIRST_DAY + timedelta(days=row // _ROWS_A_DAY) for row in range(rows)]
+    columns = {name: numeric[:, i] for i, name in enumerate(_NUMERIC)}
+    columns |= {"colour": generator.choice(["red", "green", "blue"], size=rows), "date": days, "label": label}
+    known_at = pl.col("date").cast(pl.Datetime("us", "UTC")) + pl.duration(hours=30)
+    return pl.DataFrame(columns).with_columns(known_at.alias("label_known_at"))

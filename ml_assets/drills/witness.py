@@ -1,0 +1,82 @@
+"""Who watches a drill's training, does the damage at the right moment, and tells what it led to."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import TrainingEvent
+from resources.launcher.recoveries import Recovery, recoveries_of
+
+_END_SECONDS = 10.0
+
+
+class Witness:
+    """Both callbacks of a launcher. `damage` is called once, in the launcher's thread, at the metrics of `at_step`."""
+
+    def __init__(
+        self, at_step: int, damage: Callable[["Witness"], None], tell: Callable[[str], None]
+    ) -> None:
+        self._at_step, self._damage, self._tell = at_step, damage, tell
+        self.events: list[TrainingEvent] = []
+        self.log: list[str] = []
+        self.damaged_at: float | None = None
+        """Seconds since the epoch."""
+
+    def run(self, job: TrainingJob, folder: Path, launcher: LocalLauncher) -> TrainingResult:
+        """Train `job`; raises what the launcher raises."""
+        return launcher.run(job, folder, self._on_event, self.log.append)
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the newest attempt's ranks."""
+        return [event.values["pids"] for event in self.events if event.kind == "started"][-1]
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What the training recorded."""
+        return recoveries_of(self.events)
+
+    @property
+    def attempts(self) -> int:
+        """How often the ranks started to train."""
+        return sum(event.kind == "started" for event in self.events)
+
+    def seconds_to_next_step(self) -> float:
+        """From the damage to the first step that was trained in the next attempt; infinite where there is none."""
+        starts = [number for number, event in enumerate(self.events) if event.kind == "started"]
+        if self.damaged_at is None or len(starts) < 2:
+            return float("inf")
+        steps = (event.time for event in self.events[starts[1] :] if event.kind == "metrics")
+        return next(steps, float("inf")) - self.damaged_at
+
+    def end(self, *ranks: int, by: signal.Signals) -> None:
+        """Send a signal to some of the ranks."""
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(self.pids[rank], by)
+
+    def wait_until_ended(self) -> None:
+        """Until no rank of this attempt runs any more; the launcher waits for this thread meanwhile."""
+        deadline = time.monotonic() + _END_SECONDS
+        while any(map(_runs, self.pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _on_event(self, event: TrainingEvent) -> None:
+        self.events.append(event)
+        self._tell(f"{event.kind} at step {event.step}")
+        if event.kind == "metrics" and event.step >= self._at_step and self.damaged_at is None:
+            self.damaged_at = time.time()
+            self._damage(self)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
