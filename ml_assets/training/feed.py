@@ -54,7 +54,11 @@ class Feed:
         return self._next(step).batch.to(self._reader.device)
 
     def by_lane(self, step: int) -> list[Batch]:
-        """The same rows, a batch for each of the rank's lanes; some may be empty."""
+        """The same rows, a batch for each of the rank's lanes; some may be empty.
+
+        They are views of one block, so where one begins in memory depends on the world size. Libraries may add up in
+        another order there: what must be the same to the bit works on a copy, as filling and scaling makes one.
+        """
         gathered = self._next(step)
         return gathered.batch.to(self._reader.device).split(gathered.sizes)
 

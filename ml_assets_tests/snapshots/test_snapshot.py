@@ -59,7 +59,7 @@ def test_training_shards_differ_by_one_row_at_most_and_each_spans_the_window(sna
         assert set(days.tolist()) == set(range(10))
 
 
-@pytest.mark.parametrize("shard_bytes", [300, 3_000, 20_000, 10**9])
+@pytest.mark.parametrize("shard_bytes", [700, 3_000, 20_000, 10**9])
 def test_shards_come_near_the_size_asked_for_and_hold_equally_many_rows(
     tmp_path: Path, shard_bytes: int
 ) -> None:

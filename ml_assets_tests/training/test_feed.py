@@ -38,7 +38,7 @@ def assert_same(batch: Batch, expected: Batch) -> None:
     assert torch.equal(batch.label, expected.label)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     global_batch=st.integers(1, 400),
     lanes=st.integers(1, 8),

@@ -80,7 +80,7 @@ def test_more_workers_than_lanes_are_refused_with_the_remedy() -> None:
         order.share(0, 0, 5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     shard_rows=st.lists(st.integers(1, 3000), min_size=1, max_size=6).map(tuple),
     global_batch=st.integers(1024, 4096),
