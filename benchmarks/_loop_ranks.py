@@ -77,32 +77,37 @@ def main(job_file: str, folder: str, steps: str, rounds: str) -> None:
         for turn in range(int(rounds)):
             # There and back: what slows the machine down steadily disturbs all ways alike.
             for name in list(ways)[:: -1 if turn % 2 else 1]:
-                group.gather(0)
-                began = time.perf_counter()
-                ways[name]()
-                group.gather(0)
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(ways[name]())
         if group.is_first:
             (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
 
 
-def _platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: int) -> Callable[[], None]:
+def _platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: int) -> Callable[[], float]:
     folder.mkdir(exist_ok=True)
-    prepared = prepare(job, folder, group)
-    parts = {field.name: getattr(prepared, field.name) for field in dataclasses.fields(Run) if field.init}
-    run = Block(**parts)
-    run.resume()
-    rows = RowLog(folder, 1, group.rank)
-    stop = StopRequest()
+    rows, stop = RowLog(folder, 1, group.rank), StopRequest()
 
-    def block() -> None:
-        run.progress.step, run.last_step = 0, steps
-        fit(run, rows, stop, pulse)
+    def block() -> float:
+        # A run trains once: DDP leaves its hooks in the model.
+        prepared = prepare(job, folder, group)
+        parts = {field.name: getattr(prepared, field.name) for field in dataclasses.fields(Run) if field.init}
+        run = Block(**parts)
+        run.resume()
+        run.last_step = steps
+        return _seconds(group, lambda: fit(run, rows, stop, pulse))
 
     return block
 
 
-def _bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[], None]:
+def _seconds(group: Group, work: Callable[[], None]) -> float:
+    """From when all ranks are there until all have done it."""
+    group.gather(0)
+    began = time.perf_counter()
+    work()
+    group.gather(0)
+    return time.perf_counter() - began
+
+
+def _bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[], float]:
     folder.mkdir(exist_ok=True)
     run = prepare(job, folder, group)
     settings, order = job.settings, run.order
@@ -120,7 +125,7 @@ def _bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[
     )
     batch_rows = settings.global_batch // group.world_size
 
-    def block() -> None:
+    def epoch() -> None:
         order = torch.randperm(len(label))
         for step in range(steps):
             chosen = order[step * batch_rows : (step + 1) * batch_rows]
@@ -135,7 +140,7 @@ def _bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[
             if step % settings.metric_steps == 0:
                 loss.item()
 
-    return block
+    return lambda: _seconds(group, epoch)
 
 
 if __name__ == "__main__":
