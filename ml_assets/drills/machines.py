@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from ml_assets.training.agent import Node, run_ranks, start_importing, use_temporary_folder
+from ml_assets.training.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.events import keep_events
 from ml_assets.training.stop import end_with_parent
 from resources.launcher.job import TrainingJob
@@ -97,4 +97,6 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) if len(sys.argv) == 3 else machine(*sys.argv[1:]))
+    if len(sys.argv) == 3:
+        sys.exit(main(*sys.argv[1:]))
+    end(machine(*sys.argv[1:]))

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Self
 
 from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
-from ml_assets.training.agent import Node, run_ranks, start_importing, use_temporary_folder
+from ml_assets.training.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.attempts import ATTEMPTS
 from ml_assets.training.events import keep_events, report_failure
 from ml_assets.training.mirror import Mirror, open_artifacts
@@ -195,4 +195,4 @@ def _store_events(settings: PodSettings, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.environ))
+    end(main(os.environ))

@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ml_assets.training.agent import run_ranks, start_importing, use_temporary_folder
+from ml_assets.training.agent import end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.events import keep_events
 from resources.launcher.job import TrainingJob
 
@@ -43,4 +43,4 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    end(main(*sys.argv[1:]))
