@@ -1,9 +1,8 @@
 """Saving while training goes on: the loop waits for a copy in memory, a thread does the rest.
 
-The copy goes to memory that is kept from one save to the next: fresh memory would cost the loop four times as much.
 The thread is what `torch.distributed.checkpoint.async_save` would start, with what makes a checkpoint count done in
 it, too: rows first, then the parts of all ranks, the marker last. Ranks agree over connections of their own, since
-those of the gradients are in use. Not here: what is saved (state), files (parts, checkpoints).
+those of the gradients are in use. Not here: what is saved (state), the copy (copies), files (parts, checkpoints).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -14,11 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
-
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from ml_assets.training.checkpoints import Checkpoints
+from ml_assets.training.copies import Copies
 from ml_assets.training.group import Group, PeerFailed
 from ml_assets.training.parts import State, share_of, write
 from ml_assets.training.state import ALIKE
@@ -47,15 +44,7 @@ class Saver:
     def __init__(self, checkpoints: Checkpoints, group: Group) -> None:
         self._checkpoints = checkpoints
         self._group = group.aside(_TIMEOUT)
-        on_gpu = group.device.type == "cuda"
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=on_gpu,
-                use_shared_memory=False,
-                use_async_staging=False,  # the next step changes what is copied
-                use_non_blocking_copy=on_gpu,
-            )
-        )
+        self._copies = Copies(pinned=group.device.type == "cuda")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future[None] | None = None
 
@@ -74,8 +63,7 @@ class Saver:
         """
         began = time.monotonic()
         self.wait()
-        share = share_of(state, ALIKE, self._group.rank, self._group.world_size)
-        copy = cast(State, self._stager.stage(share))
+        copy = self._copies.take(share_of(state, ALIKE, self._group.rank, self._group.world_size))
         blocked = time.monotonic() - began
 
         def save() -> None:
