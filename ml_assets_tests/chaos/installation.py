@@ -54,7 +54,7 @@ class Facts:
     runs: Sequence[tuple[str, str, Mapping[str, str]]]
     """Fingerprint, status and parameters of each MLflow run."""
     steps: Mapping[str, Mapping[int, int]]
-    """Metric → step → how many points MLflow has for it."""
+    """Metric → step → how many points MLflow has for it; of those that each step has, whoever trained it."""
     values: Mapping[str, Sequence[tuple[int, float]]]
     """Metric → step and value, for those that follow from the data alone."""
 
@@ -94,7 +94,11 @@ def facts_of(shop: Shop) -> Facts:
             (run.data.tags["fingerprint"], run.info.status, run.data.params)
             for run in _runs(platform.settings.resolved_tracking_uri)
         ],
-        steps={name: Counter(step for step, _ in points) for name, points in run.items()},
+        steps={
+            name: Counter(step for step, _ in points)
+            for name, points in run.items()
+            if not name.startswith(("checkpoint_", "recovery_"))
+        },
         values={name: points for name, points in run.items() if _follows_from_data(name)},
     )
 
