@@ -40,7 +40,7 @@ def command(port: int) -> None:
             cwd=ROOT,
             env=environment,
             start_new_session=True,
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # should this process be killed
+            preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),  # should this process be killed
         )
         for name, line in commands.items()
     }

@@ -4,6 +4,7 @@ Not here: agreeing with the other ranks and saving (loop), starting processes (t
 """
 
 import ctypes
+import os
 import signal
 import sys
 from types import FrameType
@@ -22,10 +23,13 @@ class StopRequest:
         self.requested = True
 
 
-def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+def end_with_parent(by: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
     """On Linux, have the kernel end this process `by` a signal when its parent ends: no rank outlives its agent.
 
-    Elsewhere a rank ends when its next collective fails or times out.
+    `parent` is who that was when this process began: it may be gone already. Elsewhere a rank ends when its next
+    collective fails or times out.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+        if parent not in (None, os.getppid()):
+            os.kill(os.getpid(), by)
