@@ -18,6 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+_STOPPED_SECONDS = 5.0
+"""From SIGSTOP until a process stands still."""
+
 TAIL_LINES = 30
 POLL_SECONDS = 0.05
 LOWEST_PORT = 10_000
@@ -150,8 +153,24 @@ def kill(process: Process) -> None:
 
 def freeze(process: Process) -> None:
     """Stop the clock of the whole family: connections are accepted by the kernel, nothing answers."""
-    for member in family(process):
+    members = family(process)
+    for member in members:
         _send(member, signal.SIGSTOP)
+    # Each thread stops when it next looks, which on a busy machine may be after its answer.
+    deadline = time.monotonic() + _STOPPED_SECONDS
+    while not all(_stands_still(member.pid) for member in members):
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"{process.name} does not stand still after {_STOPPED_SECONDS:g} s.")
+        time.sleep(0.01)
+
+
+def _stands_still(pid: int) -> bool:
+    """All its threads are stopped, or gone."""
+    states: list[str] = []
+    for thread in Path("/proc").glob(f"{pid}/task/*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            states.append(thread.read_text().rpartition(")")[2].split()[0])
+    return set(states) <= {"T", "Z", "X"}
 
 
 def thaw(process: Process) -> None:

@@ -94,7 +94,7 @@ def end(code: int) -> NoReturn:
 def run_ranks(
     run_id: str, ranks: int, arguments: tuple[str, ...], hang_seconds: float, node: Node | None = None
 ) -> int:
-    """Run `ranks` processes of `entry.main(*arguments)` to their end; their exit code, 137 for one that was
+    """Run `ranks` processes of `rank.main(*arguments)` to their end; their exit code, 137 for one that was
     killed.
 
     Without `node` they are the whole job and meet on loopback. SIGTERM is passed on to them: they have time
@@ -104,7 +104,7 @@ def run_ranks(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from ml_assets.training import entry
+    from ml_assets.training import rank
     from ml_assets.training.recovery import report_end
 
     _format_torch_logs_plainly()
@@ -126,17 +126,17 @@ def run_ranks(
     first = 0 if node is None else node.rank * ranks
     try:
         with watch.watching():
-            elastic_launch(config, entry.main)(*arguments)
+            elastic_launch(config, rank.main)(*arguments)
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+        first_failed, failure = error.get_first_failure()
         # As a shell says it: 137 for SIGKILL.
         code = failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
     except SignalException:  # the ranks got it, and time to save
-        rank, code = first, ExitCode.PREEMPTED
+        first_failed, code = first, ExitCode.PREEMPTED
     else:
         return ExitCode.DONE
     hung = {first + local: why for local, why in watch.ended.items()}
-    report_end(code, rank, hung, [first + local for local in watch.silent()])
+    report_end(code, first_failed, hung, [first + local for local in watch.silent()])
     return code
 
 

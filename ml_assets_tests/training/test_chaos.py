@@ -17,16 +17,16 @@ from resources.launcher.local import LocalLauncher
 def test_seeded_kills_and_other_numbers_of_workers_change_no_bit_and_lose_no_row(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    kills = pytestconfig.getoption("--chaos-rounds") // 3  # each costs a start of the ranks
+    kills = pytestconfig.getoption("--chaos-rounds") // 6  # each costs a start of the ranks
     snapshot = small_snapshot(tmp_path / "snapshots")
     job = small_job(
         snapshot,
-        epochs=kills // 2 + 1,
-        patience=kills,
+        epochs=kills + 2,
+        patience=kills + 2,
         global_batch=24,
         lanes=12,
         determinism="bitwise",
-        pace=0.001,  # of a lane
+        pace=0.002,  # of a lane
         max_attempts=10 * kills,
     )
     folder = tmp_path / "killed"
