@@ -189,16 +189,20 @@ class Tracker:
         return sorted(runs, key=lambda run: (run.info.start_time, run.info.run_id))
 
     def _run_of(self, experiment: str, facts: RunFacts) -> "Run":
-        runs = self._runs(experiment, facts.fingerprint)
-        if runs:
-            return runs[0]
-        tags = {FINGERPRINT: facts.fingerprint, "mlflow.user": facts.author}
-        made = self._client.create_run(experiment, tags=tags, run_name=facts.name)
-        # Two processes may get here together; both then agree on the oldest.
-        first = self._runs(experiment, facts.fingerprint)[0]
-        if first.info.run_id != made.info.run_id:
-            self._client.delete_run(made.info.run_id)
-        return first
+        self._spools.mkdir(parents=True, exist_ok=True)
+        # One process of this home after the other: which run is the oldest is not known while another is being made.
+        with (self._spools / "starting").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            runs = self._runs(experiment, facts.fingerprint)
+            if runs:
+                return runs[0]
+            tags = {FINGERPRINT: facts.fingerprint, "mlflow.user": facts.author}
+            made = self._client.create_run(experiment, tags=tags, run_name=facts.name)
+            # One of another home may have got here, too; both then agree on the oldest.
+            first = self._runs(experiment, facts.fingerprint)[0]
+            if first.info.run_id != made.info.run_id:
+                self._client.delete_run(made.info.run_id)
+            return first
 
     def _describe(self, run: "Run", facts: RunFacts) -> None:
         from mlflow.entities import Dataset, DatasetInput, Param, RunTag
