@@ -40,11 +40,11 @@ ui: setup ## Dagster's pages and daemon together, on loopback
 test: setup ## every test that needs no server (ARGS="-k words" for some)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
-test-drills: setup ## every drill, one after the other, on a machine that does nothing else
+test-drills: setup ## every drill and a few kills at random, on a machine that does nothing else
 	$(BIN)/pytest ml_assets_tests/drills $(ARGS)
 
 test-chaos: setup ## thirty rounds of ending processes at random moments
-	$(BIN)/pytest ml_assets_tests -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)
+	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)
 
 test-browser: setup ## clicks in a real Chromium; screenshots in build/screenshots
 	$(BIN)/pytest ml_assets_tests/browser --screenshots build/screenshots $(ARGS)

@@ -1,4 +1,4 @@
-"""A training that is killed again and again: for the tests here and for `make test-chaos`."""
+"""A training that is killed again and again: for `make test-drills` and `make test-chaos`."""
 
 import dataclasses
 import itertools
