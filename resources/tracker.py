@@ -21,7 +21,8 @@ import fcntl
 import logging
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -137,8 +138,7 @@ class Tracker:
         if not self._spools.is_dir():
             return []
         settled: dict[str, None] = {}
-        with (self._spools / "settling").open("w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with self._alone("settling"):
             for path in sorted(self._spools.glob("*.jsonl")):
                 spool = Spool.adopt(path)
                 if spool is not None:
@@ -171,6 +171,13 @@ class Tracker:
     def _spools(self) -> Path:
         return self._folder / "spool"
 
+    @contextmanager
+    def _alone(self, what: str) -> Generator[None]:
+        """For the block no other thread or process of this home does the same."""
+        with (self._spools / what).open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            yield
+
     def _experiment(self, name: str) -> str:
         known = self._client.get_experiment_by_name(name)
         if known is not None:
@@ -191,8 +198,7 @@ class Tracker:
     def _run_of(self, experiment: str, facts: RunFacts) -> "Run":
         self._spools.mkdir(parents=True, exist_ok=True)
         # One process of this home after the other: which run is the oldest is not known while another is being made.
-        with (self._spools / "starting").open("w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with self._alone("starting"):
             runs = self._runs(experiment, facts.fingerprint)
             if runs:
                 return runs[0]
