@@ -99,14 +99,15 @@ def alive(process: Process) -> bool:
     if now is None or now.started != process.started:
         return False
     # A killed server's first thread is a zombie while others still end, and until then they hold its port.
-    return now.state not in "ZX" or _threads(process.pid) > 1
+    return now.state not in "ZX" or len(_threads(process.pid)) > 1
 
 
-def _threads(pid: int) -> int:
+def _threads(pid: int) -> list[int]:
+    """Their ids, by which /proc knows them as it knows processes."""
     try:
-        return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+        return [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return []
 
 
 def family(process: Process) -> list[Process]:
@@ -166,10 +167,7 @@ def freeze(process: Process) -> None:
 
 def _stands_still(pid: int) -> bool:
     """All its threads are stopped, or gone."""
-    states: list[str] = []
-    for thread in Path("/proc").glob(f"{pid}/task/*/stat"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            states.append(thread.read_text().rpartition(")")[2].split()[0])
+    states = [stat.state for thread in _threads(pid) if (stat := _stat(thread)) is not None]
     return set(states) <= {"T", "Z", "X"}
 
 
