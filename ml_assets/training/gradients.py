@@ -88,6 +88,7 @@ class ExactGradients:
         # One row a lane, and views of it with the shapes of the parameters: reduced at once, without a copy.
         self._flat = torch.zeros(len(self._lanes), size, device=run.group.device)
         self._sum = torch.zeros(size, device=run.group.device)
+        self._whole = [self._flat[:, first:last] for first, last in _bounds(self._parameters)]
         self._of_lanes = [_views(lane, self._parameters) for lane in self._flat]
         self._of_sum = _views(self._sum, self._parameters)
         self.alone_seconds = 0.0
@@ -115,11 +116,10 @@ class ExactGradients:
         return loss_sum
 
     def _reduce(self) -> None:
-        whole = [self._flat[:, first:last] for first, last in _bounds(self._parameters)]
-        beyond_none = largest(whole)
+        beyond_none = largest(self._whole)
         distributed.all_reduce(beyond_none, distributed.ReduceOp.MAX)
         # An infinite gradient stays what it is: the loop stops there.
-        for tensor, quantum in zip(whole, quanta(beyond_none, self._run.order.lanes), strict=True):
+        for tensor, quantum in zip(self._whole, quanta(beyond_none, self._run.order.lanes), strict=True):
             round_to(tensor, quantum)
         torch.sum(self._flat, dim=0, out=self._sum)
         distributed.all_reduce(self._sum)
