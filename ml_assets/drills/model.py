@@ -11,20 +11,17 @@ from ml_assets.snapshots.reader import InputSpec
 class DrillModel(nn.Module):
     """An embedding a category, dropout, two linear layers."""
 
-    def __init__(self, inputs: InputSpec, pace: float, nan_after: int | None, ballast: int) -> None:
+    def __init__(self, inputs: InputSpec, pace: float, nan_after: int | None) -> None:
         super().__init__()
         self.embeddings = nn.ModuleList(nn.Embedding(size, 2) for size in inputs.cardinalities)
         width = len(inputs.numeric) + 2 * len(inputs.categorical)
         self.head = nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
-        self.ballast = nn.Parameter(torch.zeros(ballast)) if ballast else None
         self._pace, self._nan_after, self._passes = pace, nan_after, 0
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
         """`[B, F]` float32, `[B, C]` int64 → `[B]` float32 logits."""
         embedded = [embedding(category[:, i]) for i, embedding in enumerate(self.embeddings)]
         output: torch.Tensor = self.head(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
-        if self.ballast is not None:
-            output = output + self.ballast.mean()
         if self.training and torch.is_grad_enabled():
             self._passes += 1
             time.sleep(self._pace)
@@ -33,9 +30,7 @@ class DrillModel(nn.Module):
         return output
 
 
-def drill_model(
-    inputs: InputSpec, *, pace: float, nan_after: int | None = None, ballast: int = 0
-) -> DrillModel:
+def drill_model(inputs: InputSpec, *, pace: float = 0.0, nan_after: int | None = None) -> DrillModel:
     """`pace`: seconds a pass takes at least, so that there is time to do damage; `nan_after`: passes of a process
-    until it yields NaN; `ballast`: weights that learn next to nothing and make checkpoints large."""
-    return DrillModel(inputs, pace, nan_after, ballast)
+    until it yields NaN."""
+    return DrillModel(inputs, pace, nan_after)

@@ -19,8 +19,15 @@ from ml_assets.snapshots.spec import RowSpec, split_by_time
 from resources.launcher.job import TrainingJob, TrainingResult, TrainingSettings
 from resources.launcher.local import LocalLauncher
 
-_DAYS, _ROWS_A_DAY, _FIRST_DAY = 14, 96, date(2024, 1, 1)
-_NUMERIC, _CATEGORICAL = ("x0", "x1", "x2"), ("colour",)
+NUMERIC, CATEGORICAL = ("x0", "x1", "x2"), ("colour",)
+FIRST_DAY = date(2024, 1, 1)
+ROW_SPEC = RowSpec(
+    partition="date",
+    label="label",
+    label_known_at="label_known_at",
+    cutoff=datetime(2024, 12, 31, tzinfo=UTC),
+)
+_DAYS, _ROWS_A_DAY, _SEED = 14, 96, 11
 _PACE = 0.002
 CHECKPOINT_STEPS = 10
 
@@ -35,16 +42,10 @@ class Scene:
     @cached_property
     def snapshot(self) -> Snapshot:
         """960 rows to train on in several shards, 192 each to validate and to hold out."""
-        table = _table()
+        table = learnable_table(_DAYS, _ROWS_A_DAY, _SEED)
         keys = table["date"].unique().sort().cast(pl.String).to_list()
-        spec = RowSpec(
-            partition="date",
-            label="label",
-            label_known_at="label_known_at",
-            cutoff=datetime(2024, 12, 31, tzinfo=UTC),
-        )
-        chosen = choose_rows(table, split_by_time(keys, train=_DAYS - 4, validation=2, holdout=2), spec)
-        fitted = fit(chosen.of("train"), _NUMERIC, _CATEGORICAL)
+        chosen = choose_rows(table, split_by_time(keys, train=_DAYS - 4, validation=2, holdout=2), ROW_SPEC)
+        fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
         source = [SourceFile(path="features/drill/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
         return build_snapshot(
             chosen,
@@ -103,15 +104,19 @@ class Scene:
         return -(-self.rows // self.job.settings.global_batch)
 
 
-def _table() -> pl.DataFrame:
-    """Label 1 where x0 and noise are positive, some values missing."""
-    generator = np.random.default_rng(11)
-    rows = _DAYS * _ROWS_A_DAY
-    numeric = generator.normal(size=(rows, len(_NUMERIC))).astype(np.float32)
+def learnable_table(days: int, rows_a_day: int, seed: int) -> pl.DataFrame:
+    """`days` partitions of made-up rows: label 1 where x0 and noise are positive, some values missing."""
+    generator = np.random.default_rng(seed)
+    rows = days * rows_a_day
+    numeric = generator.normal(size=(rows, len(NUMERIC))).astype(np.float32)
     label = (numeric[:, 0] + generator.normal(size=rows) > 0).astype(np.int8)
     numeric[generator.random(numeric.shape) < 0.05] = np.nan
-    days = [_FIRST_DAY + timedelta(days=row // _ROWS_A_DAY) for row in range(rows)]
-    columns = {name: numeric[:, i] for i, name in enumerate(_NUMERIC)}
-    columns |= {"colour": generator.choice(["red", "green", "blue"], size=rows), "date": days, "label": label}
+    dates = [FIRST_DAY + timedelta(days=row // rows_a_day) for row in range(rows)]
+    columns = {name: numeric[:, i] for i, name in enumerate(NUMERIC)}
+    columns |= {
+        "colour": generator.choice(["red", "green", "blue"], size=rows),
+        "date": dates,
+        "label": label,
+    }
     known_at = pl.col("date").cast(pl.Datetime("us", "UTC")) + pl.duration(hours=30)
     return pl.DataFrame(columns).with_columns(known_at.alias("label_known_at"))

@@ -2,44 +2,27 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from ml_assets.drills.scene import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot, SourceFile
 from ml_assets.snapshots.rows import choose_rows
-from ml_assets.snapshots.spec import RowSpec, Split, split_by_time
+from ml_assets.snapshots.spec import Split, split_by_time
 from ml_assets.training.rowlog import read_rows
 from resources.launcher.job import TrainingJob, TrainingSettings
 
 MODELS = "ml_assets_tests.training.models"
-NUMERIC, CATEGORICAL = ("x0", "x1", "x2"), ("colour",)
-FIRST_DAY = date(2024, 1, 1)
 
 
 def feature_table(days: int = 14, rows_a_day: int = 100) -> pl.DataFrame:
-    """`days` partitions of a learnable table: label 1 where x0 + noise > 0, some values missing."""
-    generator = np.random.default_rng(7)
-    rows = days * rows_a_day
-    numeric = generator.normal(size=(rows, len(NUMERIC))).astype(np.float32)
-    label = (numeric[:, 0] + generator.normal(size=rows) > 0).astype(np.int8)
-    numeric[generator.random(numeric.shape) < 0.05] = np.nan
-    days_column = [FIRST_DAY + timedelta(days=i // rows_a_day) for i in range(rows)]
-    return pl.DataFrame(
-        {name: numeric[:, i] for i, name in enumerate(NUMERIC)}
-        | {
-            "colour": generator.choice(["red", "green", "blue"], size=rows),
-            "date": days_column,
-            "label": label,
-        }
-    ).with_columns(
-        (pl.col("date").cast(pl.Datetime("us", "UTC")) + pl.duration(hours=30)).alias("label_known_at")
-    )
+    """The drills' table, with other numbers."""
+    return learnable_table(days, rows_a_day, seed=7)
 
 
 def split_of(table: pl.DataFrame, validation: int = 2, holdout: int = 2) -> Split:
@@ -47,14 +30,6 @@ def split_of(table: pl.DataFrame, validation: int = 2, holdout: int = 2) -> Spli
     keys = table["date"].unique().sort().cast(pl.String).to_list()
     train = len(keys) - validation - holdout
     return split_by_time(keys, train=train, validation=validation, holdout=holdout)
-
-
-ROW_SPEC = RowSpec(
-    partition="date",
-    label="label",
-    label_known_at="label_known_at",
-    cutoff=datetime(2024, 12, 31, tzinfo=UTC),
-)
 
 
 SHARD_BYTES = 9_000
