@@ -17,8 +17,8 @@ from ml_assets.sections import Section, refuse_unknown_keys
 from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
-from resources.launcher.job import TrainingSettings
 from resources.launcher.profile import ResourceProfile
+from resources.launcher.training_settings import TrainingSettings
 
 
 class PartitionsSection(Section):

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_assets_tests.cluster.environment import PYTHON, REPOSITORY, ClusterEnvironment
-from resources.launcher.job import TrainingJob, TrainingResult, TrainingSettings
+from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile
 from resources.launcher.protocol import TrainingEvent, training_folder_name
+from resources.launcher.training_settings import TrainingSettings
 from resources.platform import Platform
 from resources.settings import Settings
 

@@ -15,7 +15,8 @@ from ml_assets.snapshots.reader import Snapshot, SourceFile
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import Split, split_by_time
 from ml_assets.training.rowlog import read_rows
-from resources.launcher.job import TrainingJob, TrainingSettings
+from resources.launcher.job import TrainingJob
+from resources.launcher.training_settings import TrainingSettings
 
 MODELS = "ml_assets_tests.training.models"
 

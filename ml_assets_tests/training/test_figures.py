@@ -15,7 +15,8 @@ from ml_assets.training.events import emit
 from ml_assets.training.gpu import gpu_figures
 from ml_assets.training.meter import Meter
 from ml_assets.training.prometheus import serve_figures
-from resources.launcher.job import TrainingJob, TrainingSettings
+from resources.launcher.job import TrainingJob
+from resources.launcher.training_settings import TrainingSettings
 
 
 def test_figures_name_speed_waiting_and_the_slowest_rank() -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resources.launcher.errors import BadConfiguration, Diverged, InputChanged, Preempted
-from resources.launcher.job import ExitCode, TrainingJob, TrainingResult, TrainingSettings
+from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent
+from resources.launcher.training_settings import TrainingSettings
 
 JOB = TrainingJob(
     model="small",

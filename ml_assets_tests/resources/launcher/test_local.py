@@ -18,9 +18,10 @@ from resources.launcher.errors import (
     InputChanged,
     TrainingFailed,
 )
-from resources.launcher.job import TrainingJob, TrainingResult, TrainingSettings
+from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
 from resources.launcher.protocol import TrainingEvent
+from resources.launcher.training_settings import TrainingSettings
 
 COMMAND = (sys.executable, "-m", "ml_assets_tests.resources.launcher.worker")
 

@@ -1,0 +1,111 @@
+"""How to train: the `training` section of a pipeline, and part of a training job. Standard library only.
+
+Here: the settings, their defaults, what contradicts itself. Not here: what is trained on (job), where (profile).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+_DEFAULT_LANES = 8
+"""Enough for a machine's devices; each lane is a pass of its own where bits are to be the same."""
+
+_CHANGES_NO_WEIGHTS = (
+    "checkpoint_steps",
+    "checkpoint_minutes",
+    "keep_checkpoints",
+    "metric_steps",
+    "max_attempts",
+    "hang_seconds",
+    "metrics_port",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How to train. A change is another job, besides what changes no weights."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic when YAML is validated
+
+    epochs: int = 5
+    """Upper limit; `patience` may stop earlier."""
+    patience: int = 2
+    """Epochs without a better validation loss before training stops."""
+    global_batch: int = 1024
+    """Rows per optimizer step over all workers; the same for any number of workers."""
+    learning_rate: float = 1e-3
+    """Peak of the one-cycle schedule (linear warm-up, cosine decay)."""
+    weight_decay: float = 1e-2
+    """AdamW."""
+    warmup_fraction: float = 0.1
+    """Share of all steps spent warming up, 0 to 1."""
+    clip_norm: float = 1.0
+    """Global gradient norm is clipped to this."""
+    workers: int = 2
+    """Processes, one per device."""
+    lanes: int | None = None
+    """Virtual workers, fixed for the job: each step takes its rows lane by lane, and a worker has some of the lanes. By
+    default the largest divisor of `global_batch` up to 8."""
+    determinism: Literal["bitwise", "tolerance"] = "tolerance"
+    """`bitwise`: the same weights to the bit for any number of workers, also when that changes on the way. `tolerance`:
+    faster, the same bits for the same number of workers only."""
+    checkpoint_steps: int = 1000
+    """A checkpoint at least every so many steps…"""
+    checkpoint_minutes: float = 10.0
+    """…and at most so many minutes apart."""
+    keep_checkpoints: int = 3
+    """The newest so many are kept, and the best one."""
+    metric_steps: int = 20
+    """Metrics are emitted every so many steps."""
+    max_attempts: int = 3
+    """Attempts of the launcher before it gives up; preemptions do not count."""
+    hang_seconds: float = 15.0
+    """A worker that gives no sign of life for so long is ended, and the job goes on from its checkpoint."""
+    metrics_port: int | None = None
+    """Where rank 0 serves its newest figures to Prometheus (`/metrics`); 0: any free port, told in the log."""
+
+    def __post_init__(self) -> None:
+        counts = (
+            "epochs",
+            "patience",
+            "global_batch",
+            "workers",
+            "lanes",
+            "checkpoint_steps",
+            "metric_steps",
+        )
+        for name in counts:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.global_batch % self.lane_count:
+            raise ValueError(
+                f"global_batch {self.global_batch} is not divisible by lanes {self.lanes}: "
+                f"{self.global_batch} / {self.lanes} = {self.global_batch / self.lane_count:g}; "
+                f"use {self.global_batch // self.lane_count * self.lane_count or self.lane_count}"
+            )
+        if self.workers > self.lane_count:
+            raise ValueError(
+                f"workers {self.workers} are more than lanes {self.lane_count}, and a worker needs one: lower workers, "
+                f"or set lanes to a divisor of global_batch {self.global_batch} from {self.workers} on"
+            )
+        if self.determinism not in ("bitwise", "tolerance"):
+            raise ValueError(f"determinism is bitwise or tolerance, not {self.determinism!r}")
+        if self.keep_checkpoints < 2:
+            raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
+
+    @property
+    def lane_count(self) -> int:
+        """`lanes`, or what stands for it: a matter of the batch alone, so that workers may come and go."""
+        small = range(min(_DEFAULT_LANES, self.global_batch), 0, -1)
+        return self.lanes or next(lanes for lanes in small if self.global_batch % lanes == 0)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of this can change the weights: a training with other values is another one."""
+        facts = dataclasses.asdict(self)
+        facts["lanes"] = self.lane_count
+        if self.determinism == "bitwise":
+            del facts["workers"]
+        for name in _CHANGES_NO_WEIGHTS:
+            del facts[name]
+        return facts
