@@ -16,11 +16,14 @@ from ml_assets.evaluation.metrics import Metric, metrics_of
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
 from ml_assets.evaluation.result import Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.spec import Reference
+from resources.launcher.recoveries import Recovery
 
 MOST_SLICES = 12
 """Slices of one cut that the report shows, the largest; the JSON has all."""
 MOST_CASES = 3
 """Slices of one rule that the report shows one by one, the worst."""
+MOST_RECOVERIES = 8
+"""Interruptions of the training that the report shows, the longest; the JSON has all."""
 
 _WORST_FIRST = ("failed", "undecided", "passed", "not_applicable")
 
@@ -103,6 +106,8 @@ def render(report: Report) -> str:
         binary=evaluation.objective == "binary",
         plain=plain_findings(evaluation),
         reasons=evaluation.verdict.reasons,
+        recoveries=_longest(report.recoveries),
+        survived=survived(report),
         rules=[_rule_row(alike) for alike in _by_rule(evaluation.verdict.rules)],
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
@@ -146,12 +151,31 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
     return found
 
 
+def survived(report: Report) -> str:
+    """What interruptions of the training cost in all, in one sentence; empty where there was none."""
+    told = report.recoveries
+    if not told:
+        return ""
+    counts = [one.rows_repeated for one in told if one.rows_repeated is not None]
+    twice = (
+        f"{words.count(sum(counts))} rows learned twice" if len(counts) == len(told) else "rows not counted"
+    )
+    left_out = "" if report.rows_lost is None else f", {words.count(report.rows_lost)} left out"
+    return (
+        f"interrupted {'once' if len(told) == 1 else f'{len(told)} times'}, "
+        f"{sum(one.seconds for one in told):,.1f} s until it trained again, "
+        f"{words.count(sum(one.steps_lost for one in told))} steps done again, {twice}{left_out}"
+    )
+
+
 def summary_markdown(report: Report, images: dict[str, str] | None = None) -> str:
     """Verdict, metrics and pictures (base64 PNGs by name, drawn unless given) for an asset page."""
     evaluation = report.evaluation
     roles = list(evaluation.overall.metrics)
     lines = [f"**{evaluation.verdict.summary}** {' '.join(plain_findings(evaluation))}", ""]
     lines += [f"* {reason}" for reason in evaluation.verdict.reasons]
+    if report.recoveries:
+        lines.append(f"* The training was {survived(report)}.")
     lines += ["", f"| metric | {' | '.join(roles)} |", f"|---|{'---|' * len(roles)}"]
     for metric in metrics_of(evaluation.objective):
         cells = [words.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
@@ -159,6 +183,12 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     drawn = pictures(evaluation, report.loss) if images is None else images
     lines += ["", *(f"![{name}](data:image/png;base64,{data})" for name, data in drawn.items())]
     return "\n".join(lines)
+
+
+def _longest(recoveries: Sequence[Recovery]) -> list[Recovery]:
+    """Those the report shows: what cost rows before all, in the order they happened."""
+    worst = sorted(recoveries, key=lambda one: (one.rows_repeated or 0, one.seconds), reverse=True)
+    return [one for one in recoveries if one in worst[:MOST_RECOVERIES]]
 
 
 def _list(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.metrics import Objective
 from ml_assets.evaluation.spec import Reference
+from resources.launcher.recoveries import Recovery
 
 Role = Literal["challenger", "champion", "baseline"]
 RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]
@@ -157,4 +158,8 @@ class Report(Document):
     lineage: dict[str, str]
     """Such as lake commit, snapshot digest, MLflow run, Dagster run; a value may be an http(s) address."""
     loss: LossCurve | None = None
+    recoveries: tuple[Recovery, ...] = ()
+    """What interrupted the training, and what it cost to go on, by attempt."""
+    rows_lost: int | None = None
+    """Rows that an epoch of an interrupted training left out, summed over epochs: 0, or there is a bug."""
     evaluation: Evaluation

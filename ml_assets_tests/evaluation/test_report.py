@@ -4,6 +4,7 @@ import base64
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ml_assets.evaluation.report import plain_findings, render, summary_markdown
 from ml_assets.evaluation.result import LossCurve, Report
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.cases import Case
+from resources.launcher.recoveries import Recovery
 
 SPEC = EvaluationSpec.model_validate(
     {
@@ -34,7 +36,20 @@ LOSS = LossCurve(
 )
 
 
-def make_report(case: Case, champion: Champion | None) -> Report:
+RECOVERIES = (
+    Recovery(
+        attempt=2,
+        cause="rank 1 was ended by SIGKILL <b>at night</b>",
+        seconds=4.44,
+        from_step=1200,
+        steps_lost=7,
+        rows_repeated=0,
+    ),
+    Recovery(attempt=3, cause="it saved", seconds=6.0, from_step=1300, steps_lost=0, rows_repeated=0),
+)
+
+
+def make_report(case: Case, champion: Champion | None, recoveries: tuple[Recovery, ...] = ()) -> Report:
     predictions = case.predictions(champion=champion is not None)
     return Report(
         title="flight_delay & <i>friends</i>",
@@ -45,13 +60,15 @@ def make_report(case: Case, champion: Champion | None) -> Report:
             "odd": "javascript:x",
         },
         loss=LOSS,
+        recoveries=recoveries,
+        rows_lost=0 if recoveries else None,
         evaluation=evaluate(case.holdout, predictions, SPEC, champion=champion),
     )
 
 
 @pytest.fixture(scope="module")
 def report(case: Case) -> Report:
-    return make_report(case, Champion("version 7"))
+    return make_report(case, Champion("version 7"), RECOVERIES)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +97,42 @@ def test_verdict_rules_slices_and_lineage_are_on_it(html: str, report: Report) -
         assert said in html
     assert "Fewer than 100 rows, not measured: HA" in html
     assert html.count("data:image/svg+xml;base64,") == 4
+
+
+def test_what_interrupted_the_training_and_its_cost_are_on_it(html: str, report: Report) -> None:
+    cost = "interrupted 2 times, 10.4 s until it trained again, 7 steps done again, 0 rows learned twice, 0 left out"
+    assert cost in html
+    assert f"* The training was {cost}." in summary_markdown(report, {})
+    (row,) = re.findall(r"<tr>\s*<td class=\"n\">2</td>(.*?)</tr>", html, re.DOTALL)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert cells == [
+        "rank 1 was ended by SIGKILL &lt;b&gt;at night&lt;/b&gt;",
+        "4.4 s",
+        "1,200",
+        "7",
+        "0",
+    ]
+
+
+def test_rows_that_resuming_repeated_or_lost_stand_out(report: Report) -> None:
+    wrong = report.model_copy(
+        update={"recoveries": (replace(RECOVERIES[0], rows_repeated=26),), "rows_lost": 3}
+    )
+    html = render(wrong)
+    assert '<span class="pill failed">26</span>' in html
+    assert '<span class="pill failed">3</span> rows were left out' in html
+
+
+def test_of_many_interruptions_the_longest_are_shown_in_their_order(report: Report) -> None:
+    many = [replace(RECOVERIES[1], attempt=n, seconds=float(n % 10)) for n in range(2, 32)]
+    html = render(report.model_copy(update={"recoveries": tuple(many)}))
+    shown = [int(n) for n in re.findall(r"<td class=\"n\">(\d+)</td>\s*<td>it saved", html)]
+    assert shown == [7, 8, 9, 17, 18, 19, 28, 29]
+    assert "and 22 shorter, in evaluation.json" in html
+
+
+def test_a_training_that_ran_through_has_no_such_table(case: Case) -> None:
+    assert "Interruptions" not in render(make_report(case, champion=None))
 
 
 def test_written_and_read_back_it_is_the_same_to_the_byte(html: str, report: Report, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ml_assets.training.events import emit, keep_events
 from ml_assets.training.recovery import recovery_of
 from ml_assets.training.rowlog import RowLog, count_rows
 from resources.launcher.protocol import read_events
-from resources.launcher.recoveries import UNKNOWN_CAUSE, recoveries_of
+from resources.launcher.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
 
 
 def _attempt(number: int, from_step: int) -> Attempt:
@@ -38,6 +38,7 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     tell = recovery_of(tmp_path, _attempt(2, from_step=10))
     tell(11)
     emit("finished", 20, rows_repeated={1: 0, 2: 0}, rows_lost=0)
+    assert rows_lost(read_events(tmp_path)) == 0
     (record,) = recoveries_of(read_events(tmp_path))
     assert (record.attempt, record.cause, record.from_step, record.steps_lost) == (2, cause, 10, 8)
     assert 0 <= record.seconds < 5  # since the newest sign of life, the event

@@ -64,3 +64,9 @@ def recoveries_of(events: Iterable[TrainingEvent]) -> list[Recovery]:
             found: dict[str, int] = event.values.get("rows_repeated", {})
             repeated = {int(attempt): int(rows) for attempt, rows in found.items()}
     return [Recovery.of(told[attempt], repeated.get(attempt)) for attempt in sorted(told)]
+
+
+def rows_lost(events: Iterable[TrainingEvent]) -> int | None:
+    """Rows that an epoch left out, summed over epochs; None where the job was not interrupted or is not finished."""
+    found = [event.values["rows_lost"] for event in events if "rows_lost" in event.values]
+    return int(found[-1]) if found else None

@@ -17,6 +17,7 @@ from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent, read_events
+from resources.launcher.recoveries import recoveries_of, rows_lost
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def evaluate_job(
     job = TrainingJob.from_json(snapshot_facts["job"])
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
     result = TrainingResult.read(Path(checkpoint["folder"]) / "result.json")
+    events = read_events(Path(checkpoint["folder"]))
     reader = TableReader(platform.lake, snapshot_facts["source_commit"])
     keys = snapshot_facts["keys"]
     chosen = choose_rows(reader.scan(spec.features.table, keys), *row_choice(spec, partition, keys))
@@ -126,7 +128,9 @@ def evaluate_job(
             "bundle": bundle.digest,
             "weights": result.weights_sha256,
         },
-        loss=_loss_curve(Path(checkpoint["folder"]), result),
+        loss=_loss_curve(events, result),
+        recoveries=tuple(recoveries_of(events)),
+        rows_lost=rows_lost(events),
         evaluation=measured,
     )
 
@@ -179,15 +183,15 @@ def _lineage(
     )
 
 
-def _loss_curve(folder: Path, result: TrainingResult) -> "LossCurve":
+def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "LossCurve":
     """From the events the job left in its folder, so that a finished job that was found again has one too."""
     from ml_assets.evaluation.result import LossCurve
 
     # By step: after a restart a step may have been told twice.
-    events = {(event.kind, event.step): event for event in read_events(folder)}
+    last = {(event.kind, event.step): event for event in events}
     return LossCurve(
-        training=_points(events.values(), "metrics", "loss"),
-        validation=_points(events.values(), "epoch", "validation_loss"),
+        training=_points(last.values(), "metrics", "loss"),
+        validation=_points(last.values(), "epoch", "validation_loss"),
         best_step=result.best_step,
     )
 
