@@ -25,6 +25,8 @@ class Platform:
     """All parts behind their protocols. Cheap to make: each opens when first used."""
 
     settings: Settings
+    patience_seconds: float | None = None
+    """How long a server that does not answer is asked again; None: as long as each part thinks right for a run."""
 
     @cached_property
     def lake(self) -> "VersionedStore":
@@ -88,6 +90,7 @@ class Platform:
             of.lake_access_key_id.get_secret_value(),
             of.lake_secret_access_key.get_secret_value(),
             library=of.lake_library,
+            **self._patience("patience"),
         )
 
     @cached_property
@@ -95,8 +98,9 @@ class Platform:
         """Folders of files that outlive a process."""
         from resources.artifacts import artifacts_of
 
+        of = self.settings
         return artifacts_of(
-            self.settings.artifacts_url, self.settings.artifacts_folder, self.settings.s3_endpoint_url
+            of.artifacts_url, of.artifacts_folder, of.s3_endpoint_url, **self._patience("patience_seconds")
         )
 
     @cached_property
@@ -105,7 +109,7 @@ class Platform:
         from resources.ledger import Ledger
 
         self.settings.home.mkdir(parents=True, exist_ok=True)
-        return Ledger(self.settings.resolved_ledger_url)
+        return Ledger(self.settings.resolved_ledger_url, **self._patience("patience_seconds"))
 
     @cached_property
     def tracker(self) -> "Tracker":
@@ -138,3 +142,7 @@ class Platform:
         from resources.launcher.local import LocalLauncher
 
         return LocalLauncher()
+
+    def _patience(self, argument: str) -> dict[str, float]:
+        """The keyword argument of a part that says how patient it is, where this platform says it."""
+        return {} if self.patience_seconds is None else {argument: self.patience_seconds}

@@ -1,5 +1,6 @@
 """`ml-assets doctor`: is everything in place, and if not, what helps?"""
 
+import logging
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,13 +13,16 @@ from ml_assets.cli.doctor_storage import NotWell
 from ml_assets.cli.project import Project, say
 
 ENOUGH_DISK_GB = 2
+PATIENCE_SECONDS = 3.0
+"""A run waits longer for a server that restarts; who asks a doctor wants an answer."""
 PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
 
 
 @click.command("doctor", short_help="Check settings, storage and versions; say the remedy.")
 def command() -> None:
     """Check each part and say what helps where one is not well. Exit status 1 if any is not."""
-    project = Project.here()
+    logging.getLogger().setLevel(logging.ERROR)  # libraries tell each try; below a line tells what came of them
+    project = Project.here(PATIENCE_SECONDS)
     checks: list[tuple[str, Callable[[Project], str]]] = [
         ("python", _python),
         ("packages", _packages),

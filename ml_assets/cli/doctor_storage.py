@@ -9,13 +9,8 @@ import uuid
 
 from ml_assets.cli.project import Project
 from resources.addresses import without_password
-from resources.artifacts import artifacts_of
 from resources.lake import LakeUnavailable
-from resources.ledger import Ledger
 from resources.ledger.migrations import NEWEST
-
-PATIENCE_SECONDS = 3.0
-"""A run waits longer for a server that restarts; who asks a doctor wants an answer."""
 
 
 class NotWell(Exception):
@@ -42,8 +37,7 @@ def lake(project: Project) -> str:
 
 def artifacts(project: Project) -> str:
     """A small file can be written, read and removed."""
-    of = project.settings
-    home = artifacts_of(of.artifacts_url, of.artifacts_folder, of.s3_endpoint_url, PATIENCE_SECONDS)
+    home = project.platform.artifacts
     name = f"doctor/{uuid.uuid4().hex[:12]}"
     began = time.monotonic()
     (home.folder(name) / "probe").write_text("well")
@@ -57,7 +51,7 @@ def artifacts(project: Project) -> str:
 
 def ledger(project: Project) -> str:
     """Verdicts can be looked up, and the tables stand at this version's step."""
-    asked = Ledger(project.settings.resolved_ledger_url, PATIENCE_SECONDS)
+    asked = project.platform.ledger
     asked.newest_verdicts("datasets/none", [])
     step = asked.step()
     if step != NEWEST:

@@ -34,18 +34,20 @@ class Project:
     """One command's view of the project."""
 
     settings: Settings
+    patience_seconds: float | None = None
+    """See `Platform`."""
 
     @classmethod
-    def here(cls) -> "Project":
+    def here(cls, patience_seconds: float | None = None) -> "Project":
         """From the environment; makes the home ready and tells Dagster where it is."""
         settings = Settings()
         prepare_home(settings)
-        return cls(settings)
+        return cls(settings, patience_seconds)
 
     @cached_property
     def platform(self) -> Platform:
         """The outside parts."""
-        return Platform(self.settings)
+        return Platform(self.settings, self.patience_seconds)
 
     @cached_property
     def defs(self) -> "dg.Definitions":
