@@ -1,8 +1,8 @@
 """From the click to the first training step on a cluster, and which part takes how long.
 
 Two pods on two nodes, image present, servers and cluster running: those of `SERVERS_STATE` and `CLUSTER_STATE`, or of
-`make servers-up cluster-up`. The click is the request that the page sends. Best of three weeks (one with --quick),
-each a training of its own; before them one that warms the platform's processes, as after its first use.
+`make servers-up cluster-up`. The click is the request that the page sends. The median of five weeks (one with --quick),
+each a training of its own, and its parts; before them one that warms the platform's processes, as after its first use.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from resources.launcher.protocol import read_events
 BAR_SECONDS = 15.0
 MODEL = "store_demand"
 STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
-WEEKS = ("2024-01-01", "2024-01-08", "2024-01-15", "2024-01-22")
+WEEKS = ("2024-01-01", "2024-01-08", "2024-01-15", "2024-01-22", "2024-01-29", "2024-02-05")
 
 _LAUNCH = """mutation($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
@@ -57,17 +57,20 @@ def main() -> int:
         os.environ.update(installation.variables)
         with running_ui(installation.home) as dagster:
             rounds = [_start(dagster, installation, cluster, week) for week in weeks][1:]
-    best = min(rounds, key=lambda parts: sum(parts.values()))
+    rounds.sort(key=lambda parts: sum(parts.values()))
+    middle = rounds[len(rounds) // 2]
+    seconds = sum(middle.values())
     total = Result(
         name="click to the first training steps in two pods on two nodes",
-        value=sum(best.values()),
+        value=seconds,
         unit="s",
+        peers={"fastest": sum(rounds[0].values()), "slowest": sum(rounds[-1].values())},
         bar=f"≤ {BAR_SECONDS:g} s",
-        ok=sum(best.values()) <= BAR_SECONDS,
+        ok=seconds <= BAR_SECONDS,
     )
     parts = [
         Result(name=f"of which {name}", value=value, unit="s", bar="a part", ok=True)
-        for name, value in best.items()
+        for name, value in middle.items()
     ]
     return emit([total, *parts], json=asked.json)
 
