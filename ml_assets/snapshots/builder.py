@@ -20,6 +20,7 @@ from ml_assets.snapshots.reader import (
     FITTED,
     MANIFEST,
     SPLITS,
+    Archive,
     InputSpec,
     Shard,
     ShardChanged,
@@ -32,6 +33,7 @@ from ml_assets.snapshots.reader import (
     verify,
 )
 from ml_assets.snapshots.rows import ROW, ChosenRows
+from ml_assets.snapshots.samples import MEMBER_BYTES, ArchiveWriter, Samples
 from ml_assets.snapshots.shards import Rows, write_rows
 
 SHARD_BYTES = 128 * 2**20
@@ -54,18 +56,19 @@ def build_snapshot(
 
     `source_commit` and `files` say what the rows were read from. The same rows, files and state give the
     same folder; one that is there already stays, with the commit it was first read at. Shards of a split
-    differ by one row at most. Raises `EncodingError` where a column is missing or of the wrong kind.
+    differ by one row at most; where rows have samples, an archive lies beside each. Raises `EncodingError`
+    where a column is missing or of the wrong kind.
     """
-    inputs = input_spec(fitted)
+    inputs = input_spec(fitted, chosen.spec.sample)
     schema = schema_hash(inputs, chosen.spec.label)
     building = into / f"{_BUILDING}{uuid4().hex}"
     building.mkdir(parents=True)
     _sweep(into)
     try:
+        samples = _write_archives(building, chosen, fitted, shard_bytes)
         shards = tuple(
-            _write_shard(building, name, i, rows, schema)
-            for name in SPLITS
-            for i, rows in enumerate(_deal(chosen, name, fitted, shard_bytes))
+            _write_shard(building, split, name, _rows(chosen, part, fitted, samples.get(name)), schema)
+            for split, name, part in _deal(chosen, fitted, shard_bytes)
         )
         snapshot = Snapshot(
             folder=building,
@@ -87,8 +90,8 @@ def build_snapshot(
         shutil.rmtree(building, ignore_errors=True)  # gone already where it was published
 
 
-def input_spec(fitted: FittedState) -> InputSpec:
-    """What a model and its preprocessing need to know of the fitted state."""
+def input_spec(fitted: FittedState, sample: str = "") -> InputSpec:
+    """What a model and its preprocessing need to know of the fitted state, and of the column with samples."""
     return InputSpec(
         numeric=tuple(column.name for column in fitted.numeric),
         fill=tuple(column.fill for column in fitted.numeric),
@@ -96,32 +99,63 @@ def input_spec(fitted: FittedState) -> InputSpec:
         scale=tuple(column.scale for column in fitted.numeric),
         categorical=tuple(column.name for column in fitted.categorical),
         cardinalities=tuple(column.cardinality for column in fitted.categorical),
+        sample=sample,
     )
 
 
-def _deal(chosen: ChosenRows, split: SplitName, fitted: FittedState, shard_bytes: int) -> Iterator[Rows]:
-    frame = chosen.of(split)
-    row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
-    shards = max(1, round(frame.height * row_bytes / shard_bytes))
-    for i in range(shards):
-        if split == "train":
-            # Every n-th row: each shard is a fair sample of the whole window, so that shuffling the shards
-            # and the rows inside one is a good shuffle although a batch hardly ever mixes shards.
-            part = frame.gather_every(shards, offset=i)
-        else:
-            start = frame.height * i // shards
-            part = frame.slice(start, frame.height * (i + 1) // shards - start)
-        numeric, category = fitted.encode(part)
-        yield Rows(
-            numeric=numeric,
-            category=category,
-            label=part[chosen.spec.label].cast(pl.Float32).to_numpy(),
-            row=part[ROW].to_numpy().astype(np.int64),
-        )
+def _deal(
+    chosen: ChosenRows, fitted: FittedState, shard_bytes: int
+) -> Iterator[tuple[SplitName, str, pl.DataFrame]]:
+    """Split, name and rows of each shard."""
+    for split in SPLITS:
+        frame, sample_bytes = chosen.of(split), chosen.sample_bytes(split)
+        row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
+        row_bytes += sample_bytes and sample_bytes + MEMBER_BYTES
+        shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), frame.height)
+        for i in range(shards):
+            if split == "train":
+                # Every n-th row: each shard is a fair sample of the whole window, so that shuffling the shards
+                # and the rows inside one is a good shuffle although a batch hardly ever mixes shards.
+                part = frame.gather_every(shards, offset=i)
+            else:
+                start = frame.height * i // shards
+                part = frame.slice(start, frame.height * (i + 1) // shards - start)
+            yield split, f"{split}-{i:05d}", part
 
 
-def _write_shard(folder: Path, split: SplitName, number: int, rows: Rows, schema: str) -> Shard:
-    path = folder / f"{split}-{number:05d}.arrow"
+def _write_archives(
+    folder: Path, chosen: ChosenRows, fitted: FittedState, shard_bytes: int
+) -> dict[str, Samples]:
+    """The samples of each shard by its name, in one pass over the table; none where rows have none."""
+    if chosen.sample is None:
+        return {}
+    writers: list[tuple[str, ArchiveWriter]] = []
+    writer_of = np.full(int(chosen.frame[ROW].to_numpy()[-1]) + 1, -1)  # of each row of the table
+    for _, name, part in _deal(chosen, fitted, shard_bytes):
+        writer_of[part[ROW].to_numpy()] = len(writers)
+        writers.append((name, ArchiveWriter(folder / f"{name}.tar")))
+    for first, samples in chosen.samples():
+        numbers = writer_of[first : first + len(samples)]
+        for number, (_, writer) in enumerate(writers):
+            mine = np.flatnonzero(numbers == number)
+            if mine.size:
+                writer.add((first + mine).tolist(), samples.gather(mine).to_list())
+    return {name: writer.finish() for name, writer in writers}
+
+
+def _rows(chosen: ChosenRows, part: pl.DataFrame, fitted: FittedState, samples: Samples | None) -> Rows:
+    numeric, category = fitted.encode(part)
+    return Rows(
+        numeric=numeric,
+        category=category,
+        label=part[chosen.spec.label].cast(pl.Float32).to_numpy(),
+        row=part[ROW].to_numpy().astype(np.int64),
+        samples=samples,
+    )
+
+
+def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: str) -> Shard:
+    path, archive = folder / f"{name}.arrow", folder / f"{name}.tar"
     write_rows(path, rows, schema)
     return Shard(
         split=split,
@@ -129,6 +163,9 @@ def _write_shard(folder: Path, split: SplitName, number: int, rows: Rows, schema
         sha256=file_sha256(path),
         rows=len(rows),
         bytes=path.stat().st_size,
+        samples=None
+        if rows.samples is None
+        else Archive(path=archive.name, sha256=file_sha256(archive), bytes=archive.stat().st_size),
     )
 
 

@@ -47,6 +47,8 @@ class InputSpec:
     """C names: the columns of `category`."""
     cardinalities: tuple[int, ...]
     """C sizes of an embedding: ids run from 0 (unknown or missing) to the size less one."""
+    sample: str = ""
+    """Name of the column whose stored bytes the model decodes itself; empty where rows have none."""
 
     def __post_init__(self) -> None:
         if not len(self.numeric) == len(self.fill) == len(self.mean) == len(self.scale):
@@ -76,6 +78,16 @@ class PartitionIndex:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Archive:
+    """One tar file with the samples of a shard's rows."""
+
+    path: str
+    """Relative to the snapshot's folder."""
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shard:
     """One Arrow file (IPC, one record batch, not compressed, so that it can be memory-mapped)."""
 
@@ -85,6 +97,13 @@ class Shard:
     sha256: str
     rows: int
     bytes: int
+    samples: Archive | None = None
+    """What lies beside it, where rows have samples."""
+
+    @property
+    def files(self) -> "tuple[Shard | Archive, ...]":
+        """All that has to be there to use it."""
+        return (self,) if self.samples is None else (self, self.samples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +158,10 @@ class Snapshot:
     def map(self, shard: Shard) -> Rows:
         """Memory-map one shard; nothing is read until it is used. `ShardChanged` where its shape differs."""
         path = self.folder / shard.path
+        archive = None if shard.samples is None else self.folder / shard.samples.path
+        columns = len(self.inputs.numeric), len(self.inputs.categorical)
         try:
-            rows = map_rows(path, len(self.inputs.numeric), len(self.inputs.categorical), self.schema_hash)
+            rows = map_rows(path, *columns, self.schema_hash, archive)
         except (OSError, ValueError) as error:
             raise ShardChanged(f"shard {path} cannot be used: {error}. {_REBUILD}") from error
         if len(rows) != shard.rows:
@@ -170,8 +191,8 @@ class Snapshot:
                 **facts,
                 "files": tuple(SourceFile(**file) for file in facts["files"]),
                 "index": tuple(PartitionIndex(**partition) for partition in facts["index"]),
-                "shards": tuple(Shard(**shard) for shard in facts["shards"]),
-                "inputs": InputSpec(**{name: tuple(v) for name, v in facts["inputs"].items()}),
+                "shards": tuple(_shard(**shard) for shard in facts["shards"]),
+                "inputs": _inputs(**facts["inputs"]),
             }
             snapshot = cls(folder=folder, **values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -186,7 +207,19 @@ class Snapshot:
     def _facts(self) -> dict[str, Any]:
         facts = dataclasses.asdict(self)
         del facts["folder"]
+        if not self.inputs.sample:  # the digests of snapshots without samples are older than samples
+            del facts["inputs"]["sample"]
+            for shard in facts["shards"]:
+                del shard["samples"]
         return facts
+
+
+def _shard(samples: dict[str, Any] | None = None, **facts: Any) -> Shard:
+    return Shard(samples=None if samples is None else Archive(**samples), **facts)
+
+
+def _inputs(sample: str = "", **columns: list[Any]) -> InputSpec:
+    return InputSpec(sample=sample, **{name: tuple(values) for name, values in columns.items()})
 
 
 def open_snapshot(folder: Path, digest: str | None = None) -> Snapshot:
@@ -207,18 +240,23 @@ def open_snapshot(folder: Path, digest: str | None = None) -> Snapshot:
 
 
 def verify(snapshot: Snapshot, shards: Sequence[Shard]) -> None:
-    """Read these shards and compare their SHA-256; `ShardChanged` names the first that differs."""
+    """Read the files of these shards and compare their SHA-256; `ShardChanged` names the first that differs."""
     for shard in shards:
-        path = snapshot.folder / shard.path
-        try:
-            found = file_sha256(path)
-        except OSError as error:
-            raise ShardChanged(f"shard {path} cannot be read: {error}. {_REBUILD}") from error
-        if found != shard.sha256:
-            raise ShardChanged(
-                f"shard {path} changed: SHA-256 {found[:12]}…, the manifest says {shard.sha256[:12]}…. "
-                f"{_REBUILD}"
-            )
+        for file in shard.files:
+            verify_file(snapshot.folder / file.path, file)
+
+
+def verify_file(path: Path, expected: Shard | Archive) -> None:
+    """Read the file at `path`; `ShardChanged` where it is not the `expected` one."""
+    try:
+        found = file_sha256(path)
+    except OSError as error:
+        raise ShardChanged(f"shard {path} cannot be read: {error}. {_REBUILD}") from error
+    if found != expected.sha256:
+        raise ShardChanged(
+            f"shard {path} changed: SHA-256 {found[:12]}…, the manifest says {expected.sha256[:12]}…. "
+            f"{_REBUILD}"
+        )
 
 
 def file_sha256(path: Path) -> str:
@@ -237,6 +275,7 @@ def schema_hash(inputs: InputSpec, label: str) -> str:
                 for name, size in zip(inputs.categorical, inputs.cardinalities, strict=True)
             ),
             [label, "float32"],
+            *([[inputs.sample, "sample"]] if inputs.sample else []),
         ]
     )
 

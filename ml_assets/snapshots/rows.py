@@ -1,9 +1,11 @@
 """Which rows of a feature table a snapshot takes, and why it leaves others out.
 
-A row is taken when its partition is in a split and its label was known by the cutoff. Not here: which
-partitions those are (spec), writing the rows (builder).
+A row is taken when its partition is in a split, its label was known by the cutoff, and it has a sample where rows
+have one. Samples are never in memory all at once. Not here: which partitions those are (spec), writing the rows
+(builder).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -13,9 +15,12 @@ from ml_assets.snapshots.spec import RowSpec, Split
 
 NO_LABEL = "label unknown"
 LABEL_TOO_LATE = "label known after the cutoff"
+NO_SAMPLE = "sample missing"
 ROW = "_row"
 """Column of `ChosenRows.of`: which row of the table it is, 0-based."""
-_KEY, _SPLIT, _REASON = "_key", "_split", "_reason"
+_KEY, _SPLIT, _REASON, _SAMPLE_BYTES = "_key", "_split", "_reason", "_sample_bytes"
+_SAMPLES_AT_ONCE = 64 * 2**20
+"""Bytes of samples, about, that are read from the table in one go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +30,9 @@ class ChosenRows:
     split: Split
     spec: RowSpec
     frame: pl.DataFrame
-    """All rows of the splits' partitions: the table's columns and four of this module's."""
+    """All rows of the splits' partitions: the table's columns, but for the sample's, and some of this module's."""
+    sample: pl.LazyFrame | None = None
+    """That column, for each row of the table; None where rows have no samples."""
 
     def of(self, split: SplitName) -> pl.DataFrame:
         """Rows taken into `split`, in the order of the table, with the columns of the table and `ROW`.
@@ -33,7 +40,24 @@ class ChosenRows:
         `Snapshot.read` gives validation and holdout in this very order; training rows are dealt into shards.
         """
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
-        return taken.drop(_KEY, _SPLIT, _REASON)
+        return taken.drop(_KEY, _SPLIT, _REASON, _SAMPLE_BYTES, strict=False)
+
+    def sample_bytes(self, split: SplitName) -> float:
+        """Bytes of a sample, on average over the rows taken into `split`; 0 where rows have none."""
+        if self.sample is None:
+            return 0.0
+        taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
+        return float(taken[_SAMPLE_BYTES].to_numpy().mean())
+
+    def samples(self) -> Iterator[tuple[int, pl.Series]]:
+        """The samples of all rows of the table, in order, a few at a time, each time with the number of the first."""
+        if self.sample is None:
+            return
+        mean = self.frame[_SAMPLE_BYTES].fill_null(0).to_numpy().mean()
+        rows, first = max(1, int(_SAMPLES_AT_ONCE / max(mean, 1.0))), 0
+        while len(part := self.sample.slice(first, rows).collect().to_series()):
+            yield first, part
+            first += rows
 
     def index(self) -> tuple[PartitionIndex, ...]:
         """What became of every partition, in the order of the splits."""
@@ -47,7 +71,7 @@ class ChosenRows:
                 rows=found.get((key, None), 0),
                 excluded={
                     reason: found[key, reason]
-                    for reason in (NO_LABEL, LABEL_TOO_LATE)
+                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_SAMPLE)
                     if (key, reason) in found
                 },
             )
@@ -58,13 +82,27 @@ class ChosenRows:
 def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSpec) -> ChosenRows:
     """Judge every row of `features`, sorted as its table is.
 
-    Raises `SnapshotError` where a column is missing, a label is not a finite number, a time is not in UTC, or
-    a split is left without rows; the message names partitions and reasons.
+    Raises `SnapshotError` where a column is missing, a label is not a finite number, a time is not in UTC, samples are
+    not bytes, or a split is left without rows; the message names partitions and reasons.
     """
-    frame = features.lazy().with_row_index(ROW).collect()
-    _check(frame, spec)
+    table = features.lazy()
+    _check_columns(table.collect_schema(), spec)
+    sized = table.with_row_index(ROW)
+    if spec.sample:
+        sized = sized.with_columns(pl.col(spec.sample).bin.size().alias(_SAMPLE_BYTES)).drop(spec.sample)
+    frame = sized.collect(engine="streaming" if spec.sample else "auto")
+    _check_labels(frame[spec.label])
     unknown = pl.col(spec.label).is_null() | pl.col(spec.label_known_at).is_null()
     late = pl.col(spec.label_known_at) > spec.cutoff
+    lacks_sample = pl.col(_SAMPLE_BYTES).is_null() if spec.sample else pl.lit(False)
+    reason = (
+        pl.when(unknown)
+        .then(pl.lit(NO_LABEL))
+        .when(late)
+        .then(pl.lit(LABEL_TOO_LATE))
+        .when(lacks_sample)
+        .then(pl.lit(NO_SAMPLE))
+    )
     key = pl.col(spec.partition).cast(pl.String)
     chosen = ChosenRows(
         split=split,
@@ -73,8 +111,9 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
             pl.col(ROW).cast(pl.Int64),
             key.alias(_KEY),
             key.replace_strict(split.split_of, default=None, return_dtype=pl.String).alias(_SPLIT),
-            pl.when(unknown).then(pl.lit(NO_LABEL)).when(late).then(pl.lit(LABEL_TOO_LATE)).alias(_REASON),
+            reason.alias(_REASON),
         ).filter(pl.col(_SPLIT).is_not_null()),
+        sample=table.select(spec.sample) if spec.sample else None,
     )
     index = chosen.index()
     for name in SPLITS:
@@ -83,24 +122,33 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
             excluded = sum(sum(partition.excluded.values()) for partition in partitions)
             raise SnapshotError(
                 f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row: {excluded} were "
-                f"left out because their label was not known by {spec.cutoff.isoformat()}. "
-                "Move the window or the cutoff"
+                f"left out because their label was not known by {spec.cutoff.isoformat()}"
+                + f" or {spec.sample!r} is null" * bool(spec.sample)
+                + ". Move the window or the cutoff"
             )
     return chosen
 
 
-def _check(frame: pl.DataFrame, spec: RowSpec) -> None:
-    missing = [c for c in (spec.partition, spec.label, spec.label_known_at) if c not in frame.columns]
+def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
+    needed = [spec.partition, spec.label, spec.label_known_at, *([spec.sample] if spec.sample else [])]
+    missing = [c for c in needed if c not in schema]
     if missing:
-        raise SnapshotError(f"the feature table has no column {missing}; it has {frame.columns}")
-    known_at = frame.schema[spec.label_known_at]
+        raise SnapshotError(f"the feature table has no column {missing}; it has {schema.names()}")
+    known_at = schema[spec.label_known_at]
     if not (isinstance(known_at, pl.Datetime) and known_at.time_zone == "UTC"):
         raise SnapshotError(f"{spec.label_known_at!r} is {known_at}: it must be a datetime in UTC")
-    label = frame[spec.label]
-    if not (label.dtype.is_numeric() or label.dtype == pl.Boolean):
-        raise SnapshotError(f"label {spec.label!r} is {label.dtype}: it must be a number or a boolean")
-    broken = frame.height - int(label.drop_nulls().cast(pl.Float64).is_finite().sum()) - label.null_count()
+    label = schema[spec.label]
+    if not (label.is_numeric() or label == pl.Boolean):
+        raise SnapshotError(f"label {spec.label!r} is {label}: it must be a number or a boolean")
+    if spec.sample and schema[spec.sample] != pl.Binary:
+        raise SnapshotError(
+            f"samples {spec.sample!r} are {schema[spec.sample]}: they must be Binary, the bytes the model decodes"
+        )
+
+
+def _check_labels(label: pl.Series) -> None:
+    broken = len(label) - int(label.drop_nulls().cast(pl.Float64).is_finite().sum()) - label.null_count()
     if broken:
         raise SnapshotError(
-            f"label {spec.label!r} is NaN or infinite in {broken} rows: make it null where it is unknown"
+            f"label {label.name!r} is NaN or infinite in {broken} rows: make it null where it is unknown"
         )

@@ -1,8 +1,9 @@
 """The format of a shard: one Arrow IPC file, one record batch, not compressed, so that a batch is a view.
 
 Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row`
-int64. A matrix is one column because reading F columns would cost a stack per batch. Not here: which rows, in
-which split (builder), or whether the file is the right one (reader).
+int64. A matrix is one column because reading F columns would cost a stack per batch. Rows with samples have `sample`
+FixedSizeList<int64>[2] too: where in the archive beside the file theirs begins, and its bytes. Not here: that archive
+(samples), which rows are in which split (builder), or whether the file is the right one (reader).
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ml_assets.snapshots.samples import Samples
 
 _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
 
@@ -29,6 +32,8 @@ class Rows:
     """`[rows]`."""
     row: NDArray[np.int64]
     """`[rows]`: which row of the table the builder was given (0-based), unique over all splits."""
+    samples: Samples | None = None
+    """`[rows]`, where rows have one."""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -41,6 +46,7 @@ def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
         "category": _lists(rows.category, _pa.int32()),
         "label": _pa.array(rows.label, _pa.float32()),
         "row": _pa.array(rows.row, _pa.int64()),
+        "sample": None if rows.samples is None else _lists(rows.samples.places[:, 1:], _pa.int64()),
     }
     batch = _pa.record_batch({name: column for name, column in columns.items() if column is not None})
     batch = batch.replace_schema_metadata({"schema_hash": schema_hash})
@@ -48,8 +54,11 @@ def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
         writer.write_batch(batch)
 
 
-def map_rows(path: Path, numeric: int, categorical: int, schema_hash: str) -> Rows:
-    """Memory-map one shard of `numeric` and `categorical` columns; nothing is read until it is used.
+def map_rows(
+    path: Path, numeric: int, categorical: int, schema_hash: str, archive: Path | None = None
+) -> Rows:
+    """Memory-map one shard of `numeric` and `categorical` columns, and the `archive` with its samples where it has one;
+    nothing is read until it is used.
 
     Raises `OSError` for a file that cannot be opened, `ValueError` for one of another schema or format.
     """
@@ -66,16 +75,19 @@ def map_rows(path: Path, numeric: int, categorical: int, schema_hash: str) -> Ro
         category=_matrix(batch, "category", categorical, np.int32),
         label=_values(batch.column("label"), np.float32),
         row=_values(batch.column("row"), np.int64),
+        samples=None if archive is None else Samples.map(archive, _matrix(batch, "sample", 2, np.int64)),
     )
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
-    """The rows of all `parts`, in order, in memory."""
+    """The rows of all `parts`, in order, in memory; samples stay where they are."""
+    samples = [part.samples for part in parts if part.samples is not None]
     return Rows(
         numeric=np.concatenate([part.numeric for part in parts]),
         category=np.concatenate([part.category for part in parts]),
         label=np.concatenate([part.label for part in parts]),
         row=np.concatenate([part.row for part in parts]),
+        samples=Samples.concatenate(samples) if samples else None,
     )
 
 

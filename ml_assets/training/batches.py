@@ -1,23 +1,27 @@
 """Rows as tensors: gathered from memory-mapped shards, without a loader in the way.
 
 Here: one gather per shard, batch and column group. Not here: which rows (order), gathering ahead of the step that
-needs them (feed), the files (snapshots.reader).
+needs them (feed), decoding samples (decoding), the files (snapshots.reader).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch and safetensors are partial)
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ml_assets.snapshots.reader import Rows, Snapshot, SplitName
+from ml_assets.training.decoding import Decode, decoded
 from ml_assets.training.order import Piece
+
+_Run: TypeAlias = tuple[Rows, NDArray[np.int64]]
+"""A shard, and which of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,14 @@ class Batch:
     """`[B]` float32."""
     row: NDArray[np.int64]
     """`[B]`: which rows of the feature table these are; always in host memory."""
+    sample: torch.Tensor | None = None
+    """`[B, ...]`, of the shape and type the model decodes samples to; None where rows have none."""
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """What a model is called with: the numbers, the categories, and the samples where there are any."""
+        both = (self.numeric, self.category)
+        return both if self.sample is None else (*both, self.sample)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -43,6 +55,7 @@ class Batch:
             category=self.category.to(device, non_blocking=True),
             label=self.label.to(device, non_blocking=True),
             row=self.row,
+            sample=None if self.sample is None else self.sample.to(device, non_blocking=True),
         )
 
     def split(self, sizes: Sequence[int]) -> list[Self]:
@@ -57,24 +70,36 @@ class Batch:
                     category=self.category[part],
                     label=self.label[part],
                     row=self.row[part],
+                    sample=None if self.sample is None else self.sample[part],
                 )
             )
         return parts
 
 
 class SplitReader:
-    """Gathers batches from the shards of one split, for `device`."""
+    """Gathers batches from the shards of one split, for `device`; `decode` is how the model reads samples."""
 
-    def __init__(self, snapshot: Snapshot, split: SplitName, device: torch.device) -> None:
-        self._shards: list[Rows] = [snapshot.map(shard) for shard in snapshot.shards_of(split)]
+    def __init__(
+        self, snapshot: Snapshot, split: SplitName, device: torch.device, decode: Decode | None = None
+    ) -> None:
+        shards = snapshot.shards_of(split)
+        self._shards: list[Rows] = [snapshot.map(shard) for shard in shards]
+        self._columns = len(snapshot.inputs.numeric), len(snapshot.inputs.categorical)
+        self._decode = decode
         self.device = device
-        self.shard_rows: tuple[int, ...] = tuple(len(rows) for rows in self._shards)
+        self.shard_rows: tuple[int, ...] = tuple(shard.rows for shard in shards)
+        self._sample_bytes = sum(shard.samples.bytes for shard in shards if shard.samples is not None)
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether batches have `sample`."""
+        return self._decode is not None
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of a batch."""
-        first = self._shards[0]
-        return 4 * first.numeric.shape[1] + 8 * first.category.shape[1] + 12
+        """Bytes of one row of a batch; of its sample as it is stored."""
+        numeric, categorical = self._columns
+        return 4 * numeric + 8 * categorical + 12 + self._sample_bytes // max(sum(self.shard_rows), 1)
 
     def take(self, pieces: Sequence[Piece]) -> Batch:
         """The rows of `pieces`, in order, on the device."""
@@ -86,19 +111,39 @@ class SplitReader:
             (self._shards[shard], np.concatenate([piece.rows for piece in run]))
             for shard, run in groupby(pieces, key=lambda piece: piece.shard)
         ]
-        first = self._shards[0]  # says how wide a row is, also where there is none to take
+        numeric_columns, categorical_columns = self._columns
         row = np.empty(sum(len(rows) for _, rows in runs), dtype=np.int64)
-        numeric = self._room(len(row), first.numeric, torch.float32)
-        category = self._room(len(row), first.category, torch.int64)
-        label = self._room(len(row), first.label, torch.float32)
+        numeric = self._room((len(row), numeric_columns), torch.float32)
+        category = self._room((len(row), categorical_columns), torch.int64)
+        label = self._room((len(row),), torch.float32)
         _fill(numeric.numpy(), [(shard.numeric, rows) for shard, rows in runs])
         _fill(category.numpy(), [(shard.category, rows) for shard, rows in runs])
         _fill(label.numpy(), [(shard.label, rows) for shard, rows in runs])
         _fill(row, [(shard.row, rows) for shard, rows in runs])
-        return Batch(numeric=numeric, category=category, label=label, row=row)
+        sample = None if self._decode is None else self._decoded(self._decode, runs)
+        return Batch(numeric=numeric, category=category, label=label, row=row, sample=sample)
 
-    def _room(self, rows: int, like: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty((rows, *like.shape[1:]), dtype=dtype, pin_memory=self.device.type == "cuda")
+    def _decoded(self, decode: Decode, runs: Sequence[_Run]) -> torch.Tensor:
+        count = sum(len(rows) for _, rows in runs)
+        # A batch without rows has samples of the same shape: what it is, any of them says.
+        some = runs if count else [(self._shards[0], np.zeros(1, dtype=np.int64))]
+        return decoded(decode, _stored(some), max(count, 1), self._pins)[:count]
+
+    @property
+    def _pins(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=self._pins)
+
+
+def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:
+    """Row of the table and stored sample, of every row of `runs`."""
+    for shard, rows in runs:
+        if shard.samples is None:
+            raise ValueError("these rows have no samples")
+        for row in rows.tolist():
+            yield int(shard.row[row]), shard.samples[row]
 
 
 def _fill(room: NDArray[Any], runs: Sequence[tuple[NDArray[Any], NDArray[np.int64]]]) -> None:

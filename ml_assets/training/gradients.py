@@ -63,8 +63,8 @@ class AveragedGradients:
         group.seed(run.job.seed, step, group.rank)
         [batch] = batches
         started = time.monotonic()
-        output = self._replica(run.model.preprocess(batch.numeric), batch.category)
-        loss_sum = run.objective.loss_sum(output, batch.label)
+        numeric, *others = batch.inputs
+        loss_sum = run.objective.loss(self._replica(run.model.preprocess(numeric), *others), batch)
         self.alone_seconds = time.monotonic() - started
         run.optimizer.zero_grad()
         # The average over ranks times their number: shares may differ by a row.
@@ -108,7 +108,7 @@ class ExactGradients:
             group.seed(run.job.seed, step, lane)
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient  # backward adds to it in place
-            loss = run.objective.loss_sum(run.model(batch.numeric, batch.category), batch.label)
+            loss = run.objective.loss(run.model(*batch.inputs), batch)
             (loss / run.order.batch_rows(step)).backward()
             loss_sum += loss.item()
         self.alone_seconds = time.monotonic() - started

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ml_assets.snapshots.reader import InputSpec, Rows
+from ml_assets.training.batches import Batch
 from ml_assets.training.objectives import objective_of
 from ml_assets.training.preprocess import FullModel
 from resources.launcher.errors import BadConfiguration
@@ -27,7 +28,8 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     """The untrained model; its first weights depend on the job's seed alone.
 
     Raises `BadConfiguration` where the model function cannot be imported, refuses its hyperparameters, or
-    returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`.
+    returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`. Where rows have samples that last
+    one is left to `check_output`, which needs one.
     """
     module_name, _, function_name = job.model_function.rpartition(".")
     try:
@@ -49,7 +51,13 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     if not any(parameter.requires_grad for parameter in core.parameters()):
         raise BadConfiguration(f"the model of {job.model_function} has nothing to train")
     model = FullModel(inputs, core)
-    _check_output(job, model, inputs)
+    if not inputs.sample:
+        rows = 2  # not 1, which a batch norm refuses and a squeeze hides
+        numeric, category = torch.zeros(rows, len(inputs.numeric)), torch.zeros(rows, len(inputs.categorical))
+        nothing = Batch(
+            numeric=numeric, category=category.long(), label=torch.zeros(rows), row=np.arange(rows)
+        )
+        check_output(job, model, nothing)
     return model
 
 
@@ -63,7 +71,7 @@ def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
 
 
 def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) -> NDArray[np.float64]:
-    """Probability (`binary`) or value (`regression`) of each row, `[rows]` float64, on the CPU."""
+    """Probability (`binary`) or value (`regression`) of each row without a sample, `[rows]` float64, on the CPU."""
     prediction = objective_of(objective).prediction
     out = np.empty(len(rows), dtype=np.float64)
     with torch.inference_mode():
@@ -75,23 +83,20 @@ def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) ->
     return out
 
 
-def _check_output(job: TrainingJob, model: FullModel, inputs: InputSpec) -> None:
-    rows = 2  # not 1, which a batch norm refuses and a squeeze hides
+def check_output(job: TrainingJob, model: FullModel, batch: Batch) -> None:
+    """Raise `BadConfiguration` where `model` cannot be called with `batch`, two rows or more on its device, or gives
+    something the objective does not read."""
     model.eval()
     try:
         with torch.no_grad():
-            output = model(
-                torch.zeros(rows, len(inputs.numeric)),
-                torch.zeros(rows, len(inputs.categorical), dtype=torch.int64),
-            )
+            output = model(*batch.inputs)
     except (RuntimeError, IndexError, TypeError) as error:
         raise BadConfiguration(
             f"{job.model_function} does not take the columns of the snapshot: {error}"
         ) from error
     finally:
         model.train()
-    if output.shape != (rows,):
-        raise BadConfiguration(
-            f"{job.model_function} gave an output of shape {tuple(output.shape)} for {rows} rows: it must be "
-            f"({rows},), one number a row; squeeze the last dimension"
-        )
+    try:
+        objective_of(job.objective).check(output, batch)
+    except ValueError as error:
+        raise BadConfiguration(f"{job.model_function} {error}") from error

@@ -31,7 +31,7 @@ from ml_assets.training.stop import StopRequest
 from resources.launcher.errors import Diverged, Preempted, StorageFailed
 
 _VALIDATION_ROWS = 8192
-"""Most rows of a validation batch."""
+"""Of a batch of rows without samples; with them a batch is a lane's part of a training batch, which has room."""
 
 
 def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
@@ -111,12 +111,12 @@ def _validate(run: Run, pulse: Pulse) -> bool:
     # By lane, like the training rows: each sum is one rank's alone, and adding zeros to it rounds nothing, so that the
     # loss, and what is called best, do not depend on the number of ranks.
     sums = [0.0] * run.order.lanes
+    batch_rows = run.order.global_batch // run.order.lanes if reader.has_samples else _VALIDATION_ROWS
     with torch.inference_mode():
         for lane in run.order.lanes_of(group.rank, group.world_size):
-            for pieces in contiguous(reader.shard_rows, lane, run.order.lanes, _VALIDATION_ROWS):
+            for pieces in contiguous(reader.shard_rows, lane, run.order.lanes, batch_rows):
                 batch = reader.take(pieces)
-                output = run.model(batch.numeric, batch.category)
-                sums[lane] += run.objective.loss_sum(output, batch.label).item()
+                sums[lane] += run.objective.loss(run.model(*batch.inputs), batch).item()
                 pulse.moved()
     run.model.train()
     loss = sum(group.sum(sums)) / sum(reader.shard_rows)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from ml_assets.training.batches import Batch
 from resources.launcher.errors import BadConfiguration
 
 
@@ -17,9 +18,45 @@ class Objective:
     """A loss, and the meaning of the model's output."""
 
     loss_sum: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """(output `[B]`, label `[B]`) → scalar, summed over rows: the loop divides by the rows of all ranks."""
+    """(output, target) → scalar, summed over rows: the loop divides by the rows of all ranks."""
     prediction: Callable[[torch.Tensor], torch.Tensor]
-    """Output `[B]` → what people read `[B]`: a probability or a value."""
+    """Output → what people read, as long as the output: a probability or a value."""
+    reads_sample: bool = False
+    """The target is the sample, `[B, T]` whole numbers, instead of the label `[B]`; the output has a score of each
+    class, `[B, T, V]`, instead of one number a row."""
+
+    def target(self, batch: Batch) -> torch.Tensor:
+        """What the output is compared with. Raises `BadConfiguration` where the rows have none."""
+        if not self.reads_sample:
+            return batch.label
+        if batch.sample is None or batch.sample.dtype != torch.int64 or batch.sample.ndim != 2:
+            found = (
+                "there are none"
+                if batch.sample is None
+                else f"{batch.sample.dtype}{list(batch.sample.shape)}"
+            )
+            raise BadConfiguration(
+                f"this objective reads samples of shape [rows, tokens] and type int64, {found}: let the model's "
+                "`decode` return one, and name the samples' column when the snapshot is made"
+            )
+        return batch.sample
+
+    def loss(self, output: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Scalar, summed over the rows of `batch`."""
+        return self.loss_sum(output, self.target(batch))
+
+    def check(self, output: torch.Tensor, batch: Batch) -> None:
+        """Raise `ValueError` where `output` has another shape than this objective reads."""
+        target = tuple(self.target(batch).shape)
+        expected = f"({', '.join(map(str, target))}, classes)" if self.reads_sample else f"{target}"
+        if tuple(output.shape[: len(target)]) != target or output.ndim != len(target) + self.reads_sample:
+            raise ValueError(
+                f"gave an output of shape {tuple(output.shape)} for {len(batch)} rows: it must be {expected}, "
+                + ("a score of each class for every token" if self.reads_sample else _ONE_NUMBER)
+            )
+
+
+_ONE_NUMBER = "one number a row; squeeze the last dimension"
 
 
 def _cross_entropy(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -30,13 +67,24 @@ def _squared_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return functional.mse_loss(output, label, reduction="sum")
 
 
+def _next_token(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Nats a predicted token: of a row of T tokens T - 1 are predicted, each from those before it."""
+    scores = output[:, :-1].flatten(0, 1)
+    return functional.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="sum") / (tokens.shape[1] - 1)
+
+
 def _unchanged(output: torch.Tensor) -> torch.Tensor:
     return output
+
+
+def _most_likely(output: torch.Tensor) -> torch.Tensor:
+    return output.argmax(dim=-1)
 
 
 OBJECTIVES: dict[str, Objective] = {
     "binary": Objective(loss_sum=_cross_entropy, prediction=torch.sigmoid),
     "regression": Objective(loss_sum=_squared_error, prediction=_unchanged),
+    "next_token": Objective(loss_sum=_next_token, prediction=_most_likely, reads_sample=True),
 }
 
 

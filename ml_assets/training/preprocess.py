@@ -29,14 +29,18 @@ class Preprocess(nn.Module):
 
 
 class FullModel(nn.Module):
-    """Preprocessing and the pipeline's model: raw numbers and category ids in, one number a row out."""
+    """Preprocessing and the pipeline's model: raw numbers, ids and samples in, what the objective reads out."""
 
     def __init__(self, inputs: InputSpec, core: nn.Module) -> None:
         super().__init__()
         self.preprocess = Preprocess(inputs)
         self.core = core
 
-    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        """`[B, F]` float32, `[B, C]` int64 → `[B]` float32: logits for `binary`, values for `regression`."""
-        output: torch.Tensor = self.core(self.preprocess(numeric), category)
+    def forward(
+        self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`[B, F]` float32, `[B, C]` int64, and `[B, ...]` where rows have samples → `[B]` float32: logits for
+        `binary`, values for `regression`; `[B, T, V]` scores for `next_token`."""
+        others = (category,) if sample is None else (category, sample)
+        output: torch.Tensor = self.core(self.preprocess(numeric), *others)
         return output

@@ -9,17 +9,19 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ml_assets.snapshots.reader import ShardChanged, open_snapshot, verify
 from ml_assets.training.batches import SplitReader
 from ml_assets.training.checkpoints import Checkpoints
+from ml_assets.training.decoding import decode_of
 from ml_assets.training.events import emit
 from ml_assets.training.group import Group
-from ml_assets.training.load import build_model
+from ml_assets.training.load import build_model, check_output
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
-from ml_assets.training.order import Order
+from ml_assets.training.order import Order, Piece
 from ml_assets.training.parts import State
 from ml_assets.training.preprocess import FullModel
 from ml_assets.training.rowlog import RowLog
@@ -138,8 +140,10 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         used = snapshot.shards_of("train") + snapshot.shards_of("validation")
         # Each rank of this machine its part: reading is what takes time.
         verify(snapshot, used[group.local_rank :: group.local_ranks])
-        train = SplitReader(snapshot, "train", group.device)
-        validation = SplitReader(snapshot, "validation", group.device)
+        model = build_model(job, snapshot.inputs)
+        decode = decode_of(model.core, snapshot.inputs)
+        train = SplitReader(snapshot, "train", group.device, decode)
+        validation = SplitReader(snapshot, "validation", group.device, decode)
     except ShardChanged as error:
         raise InputChanged(str(error)) from error
     order = Order(
@@ -152,8 +156,9 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         raise BadConfiguration(
             f"{order.rows} training rows are fewer than the {group.world_size} workers: lower `workers`"
         )
-    objective = objective_of(job.objective)
-    model = build_model(job, snapshot.inputs).to(group.device)
+    model.to(group.device)
+    if decode is not None:
+        check_output(job, model, validation.take([Piece(0, np.zeros(2, dtype=np.int64))]))
     return Run(
         job=job,
         folder=folder,
@@ -162,7 +167,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         train=train,
         validation=validation,
         model=model,
-        objective=objective,
+        objective=objective_of(job.objective),
         optimizer=torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         ),

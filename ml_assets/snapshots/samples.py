@@ -1,0 +1,89 @@
+"""The second kind of shard, for samples of 10 KB and more: a tar archive beside the Arrow file of the same rows.
+
+An archive holds one member a row, named by the row's number in the table, in the order of the Arrow file, and not
+compressed: any tool that reads tar reads it. Where a row's sample begins and how long it is, says the Arrow file, so
+that the place of a row is still one number and no archive is searched. Not here: which rows (rows), what a sample
+means (the model's `decode`).
+"""
+
+import mmap
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+MEMBER_BYTES = 2 * tarfile.BLOCKSIZE
+"""About what tar itself takes for a member: a header, and zeros up to the next block."""
+_END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+class Samples:
+    """The stored samples of some rows; nothing is read until one is asked for."""
+
+    def __init__(self, archives: Sequence[mmap.mmap], places: NDArray[np.int64]) -> None:
+        """`places` `[rows, 3]`: which of `archives`, at which byte the sample begins, its bytes.
+
+        Raises `ValueError` where an archive ends before a sample does.
+        """
+        self.archives, self.places = tuple(archives), places
+        sizes = np.array([len(archive) for archive in archives], dtype=np.int64)
+        if len(places) and (places[:, 1] + places[:, 2] > sizes[places[:, 0]]).any():
+            raise ValueError("its archive ends before the last sample does")
+
+    @classmethod
+    def map(cls, path: Path, places: NDArray[np.int64]) -> Self:
+        """Of one archive; `places` `[rows, 2]`: first byte and number of bytes. Raises `OSError`, `ValueError`."""
+        with path.open("rb") as file:
+            archive = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return cls([archive], np.insert(places, 0, 0, axis=1))
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Self]) -> Self:
+        """The samples of all `parts`, in order."""
+        archives: list[mmap.mmap] = []
+        places: list[NDArray[np.int64]] = []
+        for part in parts:
+            places.append(part.places + np.array([len(archives), 0, 0]))
+            archives += part.archives
+        return cls(archives, np.concatenate(places))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, row: int) -> bytes:
+        """The sample of a row, 0-based."""
+        archive, first, size = (int(number) for number in self.places[row])
+        return self.archives[archive][first : first + size]
+
+
+class ArchiveWriter:
+    """Writes one archive; the same samples give the same bytes. The file is open only while something is added."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places: list[tuple[int, int]] = []
+        self._end = 0
+        path.touch()
+
+    def add(self, rows: Iterable[int], contents: Iterable[bytes]) -> None:
+        """Append the samples of these rows of the table."""
+        with self._path.open("ab") as file:
+            for row, content in zip(rows, contents, strict=True):
+                member = tarfile.TarInfo(f"{row:012d}.bin")  # of no time and no owner
+                member.size = len(content)
+                header = member.tobuf(tarfile.USTAR_FORMAT)
+                padding = -len(content) % tarfile.BLOCKSIZE
+                file.write(header)
+                file.write(content)
+                file.write(bytes(padding))
+                self._places.append((self._end + len(header), len(content)))
+                self._end += len(header) + len(content) + padding
+
+    def finish(self) -> Samples:
+        """End the archive; what it holds."""
+        with self._path.open("ab") as file:
+            file.write(_END)
+        return Samples.map(self._path, np.array(self._places, dtype=np.int64).reshape(-1, 2))

@@ -1,0 +1,75 @@
+"""Samples, from stored bytes to a tensor: decoded by the model's own function, in the order of the rows.
+
+Here: one tensor of many samples, and what is said where that cannot be. Not here: where samples lie
+(snapshots.samples), when they are decoded (feed: ahead of the step that needs them).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch are partial)
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ml_assets.snapshots.reader import InputSpec
+from resources.launcher.errors import BadConfiguration
+
+Decode = Callable[[bytes], Any]
+"""The stored bytes → an array, of one shape and type for all rows. It must depend on the bytes alone: what is to be
+random (crops, noise) belongs in the model's forward, whose randomness is repeatable. Other threads call it."""
+
+
+def decode_of(core: nn.Module, inputs: InputSpec) -> Decode | None:
+    """How the model reads samples; None where rows have none. `BadConfiguration` where it does not say."""
+    if not inputs.sample:
+        return None
+    decode = getattr(core, "decode", None)
+    if not callable(decode):
+        raise BadConfiguration(
+            f"rows have samples ({inputs.sample}), and {type(core).__name__} does not say how to read one: give it a "
+            "method `decode(content: bytes)` that returns an array, or leave the column out"
+        )
+    return decode
+
+
+def decoded(decode: Decode, contents: Iterable[tuple[int, bytes]], count: int, pin: bool) -> torch.Tensor:
+    """`[count, ...]`: the samples of `contents` (row of the table, stored bytes), in order; at least one.
+
+    Raises `BadConfiguration` where one cannot be decoded, or comes out in another shape or type than the first.
+    """
+    room, filled = torch.empty(0), np.empty(0)
+    for i, (row, content) in enumerate(contents):
+        array = _array(decode, row, content)
+        if not i:
+            room = torch.empty((count, *array.shape), dtype=_type(array, row), pin_memory=pin)
+            filled: NDArray[Any] = room.numpy()
+        elif array.shape != filled.shape[1:] or array.dtype != filled.dtype:
+            raise BadConfiguration(
+                f"the sample of row {row} was decoded to {array.dtype}{list(array.shape)}, one before it to "
+                f"{filled.dtype}{list(filled.shape[1:])}: let `decode` crop or pad them to one shape"
+            )
+        filled[i] = array
+    return room
+
+
+def _array(decode: Decode, row: int, content: bytes) -> NDArray[Any]:
+    try:
+        return np.asarray(decode(content))
+    except Exception as error:  # the user's function may raise anything
+        raise BadConfiguration(
+            f"the model's `decode` failed on the sample of row {row} ({len(content)} bytes) with "
+            f"{type(error).__name__}: {error}. Mend it, or make such samples null in the feature table"
+        ) from error
+
+
+def _type(array: NDArray[Any], row: int) -> torch.dtype:
+    try:
+        return torch.from_numpy(np.empty(0, array.dtype)).dtype
+    except TypeError as error:
+        raise BadConfiguration(
+            f"the sample of row {row} was decoded to {array.dtype}, which no tensor holds: let `decode` return numbers"
+        ) from error

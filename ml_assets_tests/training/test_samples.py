@@ -1,0 +1,169 @@
+"""Samples reach the model as the tensor its own function makes of the stored bytes; a text model learns from them."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.batches import Batch, SplitReader
+from ml_assets.training.decoding import Decode, decode_of
+from ml_assets.training.feed import Feed
+from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.loop import fit
+from ml_assets.training.objectives import objective_of
+from ml_assets.training.order import Order, Piece
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.run import prepare
+from ml_assets.training.stop import StopRequest
+from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
+from ml_assets_tests.training.models import TokenPairs
+from ml_assets_tests.training.ranks import one_rank
+from ml_assets_tests.training.texts import TOKENS, text_of, text_snapshot
+from resources.launcher.errors import BadConfiguration
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return text_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+def tokens_of(rows: Sequence[int]) -> list[list[int]]:
+    return [list(text_of(row)) for row in rows]
+
+
+def test_a_batch_holds_the_decoded_sample_of_each_row(snapshot: Snapshot) -> None:
+    reader = SplitReader(snapshot, "train", CPU, TokenPairs.decode)
+    batch = reader.take([Piece(1, np.array([7, 0])), Piece(0, np.array([5])), Piece(2, np.array([3, 3]))])
+    assert batch.sample is not None
+    assert batch.sample.dtype == torch.int64
+    assert batch.sample.tolist() == tokens_of(batch.row.tolist())
+    assert [tensor.shape for tensor in batch.inputs] == [(5, 1), (5, 0), (5, TOKENS)]
+    parts = batch.split([2, 0, 3])
+    assert [part.sample.tolist() for part in parts if part.sample is not None] == [
+        tokens_of(part.row.tolist()) for part in parts
+    ]
+    empty = reader.take([])
+    assert empty.sample is not None
+    assert empty.sample.shape == (0, TOKENS)
+
+
+def test_lanes_hand_out_samples_with_their_rows_from_any_step(snapshot: Snapshot) -> None:
+    reader = SplitReader(snapshot, "train", CPU, TokenPairs.decode)
+    order = Order(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
+    for first, world_size in ((0, 2), (3, 3)):
+        for rank in range(world_size):
+            with Feed(order, reader, rank, world_size, first) as feed:
+                for step in range(first, first + 3):
+                    for lane, batch in zip(order.lanes_of(rank, world_size), feed.by_lane(step), strict=True):
+                        assert batch.sample is not None
+                        assert batch.sample.tolist() == tokens_of(batch.row.tolist())
+                        assert batch.row.tolist() == reader.take(order.lane(step, lane)).row.tolist()
+
+
+def ragged(content: bytes) -> np.ndarray:
+    return TokenPairs.decode(content)[: 10 + len(content) % 3]
+
+
+def broken(content: bytes) -> np.ndarray:
+    raise OSError("image file is truncated")
+
+
+def words(content: bytes) -> np.ndarray:
+    return np.array(["a word"])
+
+
+@pytest.mark.parametrize(
+    ("decode", "complaint"),
+    [
+        (
+            ragged,
+            r"was decoded to int64\[1[0-2]\], one before it to int64\[1[0-2]\]: let `decode` crop or pad",
+        ),
+        (broken, r"failed on the sample of row \d+ \(\d+ bytes\) with OSError: image file is truncated"),
+        (words, r"which no tensor holds: let `decode` return numbers"),
+    ],
+)
+def test_samples_that_cannot_be_one_tensor_are_refused_by_row(
+    snapshot: Snapshot, decode: Decode, complaint: str
+) -> None:
+    with pytest.raises(BadConfiguration, match=complaint):
+        SplitReader(snapshot, "train", CPU, decode).take([Piece(0, np.arange(20))])
+
+
+def test_a_model_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
+    with pytest.raises(BadConfiguration, match=r"rows have samples \(text\), and Linear does not say"):
+        decode_of(nn.Linear(1, 1), snapshot.inputs)
+    assert decode_of(TokenPairs(), small_snapshot(tmp_path).inputs) is None
+
+
+def test_the_loss_of_a_row_is_the_mean_over_the_tokens_it_predicts(snapshot: Snapshot) -> None:
+    batch = SplitReader(snapshot, "train", CPU, TokenPairs.decode).take([Piece(0, np.arange(3))])
+    objective = objective_of("next_token")
+    output = torch.randn(3, TOKENS, 256, generator=torch.Generator().manual_seed(1))
+    chances = output.softmax(dim=-1)
+    by_hand = [
+        np.mean([-np.log(chances[i, t, token].item()) for t, token in enumerate(tokens[1:])])
+        for i, tokens in enumerate(tokens_of(batch.row.tolist()))
+    ]
+    assert objective.loss(output, batch).item() == pytest.approx(sum(by_hand), rel=1e-5)
+    changed = output.clone()
+    changed[:, -1] = 9  # predicts what comes after the last token: nobody knows
+    assert objective.loss(changed, batch) == objective.loss(output, batch)
+    objective.check(output, batch)
+    with pytest.raises(ValueError, match=r"shape \(3, 20\) for 3 rows: it must be \(3, 20, classes\)"):
+        objective.check(output[:, :, 0], batch)
+
+
+@pytest.mark.parametrize(
+    "sample", [None, torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)], ids=["none", "float", "flat"]
+)
+def test_a_text_objective_needs_whole_numbers_in_rows(sample: torch.Tensor | None) -> None:
+    batch = Batch(
+        numeric=torch.zeros(2, 0), category=torch.zeros(2, 0), label=torch.zeros(2), row=np.arange(2),
+        sample=sample,
+    )  # fmt: skip
+    with pytest.raises(BadConfiguration, match=r"reads samples of shape \[rows, tokens\] and type int64"):
+        objective_of("next_token").loss(torch.zeros(2, 5, 3), batch)
+
+
+@pytest.mark.parametrize("determinism", ["tolerance", "bitwise"])
+def test_a_text_model_learns_to_continue(snapshot: Snapshot, tmp_path: Path, determinism: str) -> None:
+    job = small_job(
+        snapshot,
+        "token_pairs",
+        "next_token",
+        workers=1,
+        lanes=2,
+        determinism=determinism,
+        learning_rate=0.5,
+        checkpoint_steps=1000,
+    )
+    with one_rank() as group, Pulse(0) as pulse:
+        run = prepare(job, tmp_path, group)
+        run.resume()
+        fit(run, RowLog(tmp_path, 1, 0), StopRequest(), pulse)
+    assert run.progress.best_loss < 1.5  # 4.2 is a guess among the 64 tokens there are
+    assert_each_row_once_per_epoch(tmp_path, snapshot, job)
+
+
+def test_a_model_with_another_output_than_its_objective_reads_is_refused(
+    snapshot: Snapshot, tmp_path: Path
+) -> None:
+    job = small_job(snapshot, "token_pairs", "binary", workers=1)
+    with (
+        one_rank() as group,
+        pytest.raises(
+            BadConfiguration, match=r"token_pairs gave an output of shape \(2, 20, 256\) for 2 rows"
+        ),
+    ):
+        prepare(job, tmp_path, group)
+    other = dataclasses.replace(job, model_function=job.model_function.replace("token_pairs", "two_columns"))
+    with one_rank() as group, pytest.raises(BadConfiguration, match="does not say how to read one"):
+        prepare(other, tmp_path, group)
