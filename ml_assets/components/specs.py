@@ -166,6 +166,9 @@ class ModelSection(Section):
     function: FunctionPath
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`."""
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
+    """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
+    does. Which one an alias means is decided when the training is launched, and part of its fingerprint."""
 
 
 class ResourcesSection(ResourceProfile):

@@ -35,6 +35,7 @@ from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
 from ml_assets.training.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.attempts import ATTEMPTS
 from ml_assets.training.events import keep_events, report_failure
+from ml_assets.training.initial import INITIAL
 from ml_assets.training.mirror import Mirror, open_artifacts
 from ml_assets.training.storage import is_disk_full, storage_failed
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
@@ -167,8 +168,11 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
             f"{job.settings.workers} workers cannot be shared out evenly to {settings.node.count} nodes: set "
             f"`workers` to a multiple of {settings.node.count}, or change the number of nodes"
         )
-    if settings.node.rank == 0 and (past := {ATTEMPTS, EVENTS} & set(artifacts.files(name))):
-        artifacts.pull(name, sorted(past))  # rank 0 goes on writing them
+    wanted = {ATTEMPTS, EVENTS} if settings.node.rank == 0 else set[str]()  # rank 0 goes on writing them
+    if job.initial_weights:
+        wanted.add(INITIAL)
+    if wanted and (there := wanted & set(artifacts.files(name))):
+        artifacts.pull(name, sorted(there))
     return job
 
 

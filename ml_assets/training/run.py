@@ -18,6 +18,7 @@ from ml_assets.training.checkpoints import Checkpoints
 from ml_assets.training.decoding import decode_of
 from ml_assets.training.events import emit
 from ml_assets.training.group import Group
+from ml_assets.training.initial import begin_with
 from ml_assets.training.load import build_model, check_output
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
@@ -156,6 +157,8 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         raise BadConfiguration(
             f"{order.rows} training rows are fewer than the {group.world_size} workers: lower `workers`"
         )
+    if job.initial_weights:
+        begin_with(model, job, folder)
     model.to(group.device)
     if decode is not None:
         check_output(job, model, validation.take([Piece(0, np.zeros(2, dtype=np.int64))]))

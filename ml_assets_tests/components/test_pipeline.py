@@ -4,6 +4,7 @@ One installation; each fixture is a chapter and rests on the one before. Tests r
 """
 
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import polars as pl
 import pytest
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
+from ml_assets.components.steps.snapshot import take_snapshot
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.promotion import NotPromotable
-from ml_assets.release.store import Bundle
+from ml_assets.release.store import WEIGHTS, Bundle
 from ml_assets.snapshots.keep import keep_branch, version_branch
-from ml_assets.snapshots.reader import FITTED, open_snapshot
+from ml_assets.snapshots.reader import FITTED, file_sha256, open_snapshot
 from ml_assets.training.load import load_model
 from ml_assets_tests.components import plant
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
@@ -237,6 +239,42 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     kept = version_branch(MODEL, 1)
     assert again.branches[kept] == first.branches[kept]
     assert keep_branch(again.facts[TRAINING_SET]["fingerprint"]) not in again.branches
+
+
+# Fine-tuning
+
+
+def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is_another_training(
+    world: World, first: Chapter
+) -> None:
+    last = days(1, start=WINDOW + 1)[0]
+    plain, tuned = (_frozen(world, last, init_from) for init_from in (None, f"{MODEL}/1"))
+    bundle = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"])
+    assert tuned["initial"] == {"version": f"{MODEL}/1", "bundle": bundle.digest}
+    job, other = (TrainingJob.from_json(facts["job"]) for facts in (tuned, plain))
+    assert job.initial_weights == file_sha256(bundle.folder / WEIGHTS)
+    assert (plain["initial"], other.initial_weights) == (None, "")
+    assert job.fingerprint != other.fingerprint
+    fitted = [FittedState.from_json((Path(one.snapshot) / FITTED).read_text()) for one in (job, other)]
+    assert fitted[0] == bundle.facts.fitted != fitted[1]
+
+
+def _frozen(world: World, day: str, init_from: str | None) -> dict[str, Any]:
+    """What the second step hands on."""
+    *_, pipeline = plant_components(pipeline={"model": plant.PIPELINE["model"] | {"init_from": init_from}})
+    keys = days(WINDOW, start=(date.fromisoformat(day) - plant.FIRST).days - WINDOW + 1)
+    judged = {"commit": world.main.commit_id, "keys": keys, "stale": {}}
+    facts, _ = take_snapshot(pipeline.spec, world.platform, day, judged, "a-run")
+    return facts
+
+
+def test_a_version_that_is_not_there_is_refused_before_anything_is_launched(
+    world: World, first: Chapter
+) -> None:
+    model = plant.PIPELINE["model"] | {"init_from": f"{MODEL}/99"}
+    result = world.declared_as(plant_components(pipeline={"model": model})).train(DAY)
+    assert f"VersionMissing: {MODEL} has no version 99; it has 1 (1.0.0)" in failure_of(result)
+    assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.snapshot"]
 
 
 # Champion

@@ -54,6 +54,8 @@ class TrainingJob:
     code_version: str
     """Digest of the model function and the project modules it imports."""
     seed: int
+    initial_weights: str = ""
+    """SHA-256 of the file of weights that training begins with; none: random ones, by the seed."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     nonce: str = ""
     """Set by `force` to train again what has been trained."""
@@ -64,6 +66,8 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot"):
             del facts[place]
+        if not self.initial_weights:  # as it was before there were any
+            del facts["initial_weights"]
         facts["settings"] = self.settings.identity
         canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

@@ -179,6 +179,7 @@ def _lineage(
             "hyperparameters": job.hyperparameters,
             "training": asdict(job.settings),
             "seed": job.seed,
+            **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
         },
     )
 

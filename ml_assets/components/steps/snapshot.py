@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -16,6 +16,9 @@ from ml_assets.tables.code_version import code_version
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob
 from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.release.initial import InitialModel
 
 
 def snapshot_op(spec: TrainingPipelineSpec, current_check: str, training_set: dg.AssetKey) -> dg.OpDefinition:
@@ -58,7 +61,11 @@ def take_snapshot(
     chosen = choose_rows(
         reader.scan(columns.table, judged["keys"]), *row_choice(spec, partition, judged["keys"])
     )
-    fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
+    initial = _initial_model(spec, platform)
+    if initial is None:
+        fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
+    else:
+        fitted = initial.fitted_for(columns.numeric, columns.categorical, chosen.split.holdout)
     snapshot = build_snapshot(
         chosen,
         fitted,
@@ -66,7 +73,8 @@ def take_snapshot(
         files=[SourceFile(path=f.path, sha256=f.sha256) for f in reader.files(columns.table, judged["keys"])],
         into=platform.settings.cache_folder / "snapshots",
     )
-    job = training_job(spec, partition, snapshot.folder, snapshot.digest)
+    weights = "" if initial is None else initial.weights_sha256
+    job = training_job(spec, partition, snapshot.folder, snapshot.digest, weights)
     branch = keep_branch(job.fingerprint)
     page = run_url(platform.settings.ui_url, run_id)
     link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
@@ -80,6 +88,7 @@ def take_snapshot(
         "branch": branch,
         "keys": judged["keys"],
         "run_id": run_id,
+        "initial": None if initial is None else {"version": initial.version, "bundle": initial.bundle.digest},
     }
     rows = [
         {"split": name, "partitions": len(snapshot.keys(name)), "first": snapshot.keys(name)[0],
@@ -98,8 +107,19 @@ def take_snapshot(
         "fitted_digest": snapshot.fitted_digest,
         "schema_hash": snapshot.schema_hash,
         "shards": len(snapshot.shards),
+        **({} if initial is None else {"begins with": initial.version}),
     }
     return facts, metadata
+
+
+def _initial_model(spec: TrainingPipelineSpec, platform: Platform) -> "InitialModel | None":
+    from ml_assets.release.initial import initial_model
+    from ml_assets.release.parts import bundles_of, registry_of, releases_of
+
+    reference = spec.model.init_from
+    if reference is None:
+        return None
+    return initial_model(reference, releases_of(platform), registry_of(platform), bundles_of(platform))
 
 
 def row_choice(spec: TrainingPipelineSpec, partition: str, keys: list[str]) -> tuple[Any, Any]:
@@ -125,7 +145,7 @@ def end_of(spec: TrainingPipelineSpec, partition: str) -> datetime:
 
 
 def training_job(
-    spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str
+    spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str, initial_weights: str = ""
 ) -> TrainingJob:
     """The whole of what the workers get."""
     return TrainingJob(
@@ -138,6 +158,7 @@ def training_job(
         snapshot_digest=snapshot_digest,
         code_version=code_version(resolve_function(spec.model.function)),
         seed=spec.seed,
+        initial_weights=initial_weights,
         settings=spec.training,
     )
 

@@ -51,6 +51,8 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
             folder = platform.artifacts.folder(name)
             if platform.artifacts.exists(name, EVENTS):  # told to a run on another machine
                 platform.artifacts.pull(name, [EVENTS])
+            if (initial := snapshot.get("initial")) is not None:
+                _hand_over(initial["bundle"], platform, name)
             profile = spec.resources.of(job.partition, changes_of(context.get_tag(RESOURCES) or ""))
             with platform.tracker.start(tracking_facts(spec, platform, job, snapshot, profile)) as tracked:
                 report = LiveReport(context, checkpoint, tracked)
@@ -73,6 +75,15 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
             )
 
     return train
+
+
+def _hand_over(bundle: str, platform: Platform, name: str) -> None:
+    """Put the weights of `bundle` where the workers of the training in folder `name` begin with them."""
+    from ml_assets.release.parts import bundles_of
+    from ml_assets.release.store import WEIGHTS
+    from ml_assets.training.initial import hand_over
+
+    hand_over(bundles_of(platform).open(bundle).folder / WEIGHTS, platform.artifacts, name)
 
 
 class LiveReport:
@@ -183,6 +194,7 @@ def tracking_facts(
             "schema_hash": snapshot["schema_hash"],
             "world_size": str(settings.workers),
             "artifacts": platform.artifacts.address(training_folder_name(job)),
+            **({"init_from": initial["version"]} if (initial := snapshot.get("initial")) else {}),
             **platform.launcher.facts(profile),
             **environment_facts(ROOT),
         },

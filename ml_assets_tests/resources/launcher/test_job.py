@@ -39,6 +39,7 @@ def test_a_job_reads_back() -> None:
         {"code_version": "2"},
         {"seed": 1},
         {"nonce": "again"},
+        {"initial_weights": "2" * 64},
         {"settings": TrainingSettings(epochs=6)},
         {"settings": TrainingSettings(workers=1)},
         {"settings": TrainingSettings(lanes=4)},
@@ -47,6 +48,10 @@ def test_a_job_reads_back() -> None:
 )
 def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]) -> None:
     assert dataclasses.replace(JOB, **change).fingerprint != JOB.fingerprint
+
+
+def test_a_job_that_says_nothing_of_what_is_new_keeps_its_fingerprint() -> None:
+    assert JOB.fingerprint == "2afd64a3bafe5eae6d96bee379fc6574eed08608cac4ef8486798ecb55c55ed3"
 
 
 @pytest.mark.parametrize(

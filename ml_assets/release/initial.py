@@ -1,0 +1,85 @@
+"""The registered version whose weights a training begins with: `init_from: model@alias` or `model/number`.
+
+Here: which version that is when a training is launched, and whether it may be. Not here: loading its weights
+(training.initial).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ml_assets.features.encoding import FittedState
+from ml_assets.release.promotion import PRODUCTION, Releases
+from ml_assets.release.registry import Registry
+from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
+from ml_assets.snapshots.reader import file_sha256
+
+
+class InitialModelRefused(Exception):
+    """`init_from` names no version, or one that this training may not begin with; the message says what helps."""
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """A version of a model, as the beginning of another training."""
+
+    version: str
+    """`model/number`, also where an alias was asked for."""
+    bundle: Bundle
+
+    @property
+    def weights(self) -> Path:
+        """Its `model.safetensors`."""
+        return self.bundle.folder / WEIGHTS
+
+    @cached_property
+    def weights_sha256(self) -> str:
+        """Of that file: what the fingerprint of the training holds."""
+        return file_sha256(self.weights)
+
+    def fitted_for(
+        self, numeric: Sequence[str], categorical: Sequence[str], holdout: Sequence[str]
+    ) -> FittedState:
+        """How these columns were encoded for it, which the new training keeps: its weights know a category by its
+        number alone, and a value by its scale.
+
+        `holdout` are the partitions that the new training is judged on. Raises `InitialModelRefused` where the model
+        reads other columns, or has learned from the holdout or from what came later.
+        """
+        facts = self.bundle.facts
+        theirs = [[column.name for column in of] for of in (facts.fitted.numeric, facts.fitted.categorical)]
+        ours = [list(numeric), list(categorical)]
+        if theirs != ours:
+            raise InitialModelRefused(
+                f"{self.version} reads numeric {theirs[0]} and categorical {theirs[1]}, this pipeline {ours[0]} and "
+                f"{ours[1]}: its weights mean nothing for other columns or another order. Use the same, or leave "
+                "init_from out"
+            )
+        newest = max(last for split, (_, last) in facts.lineage.windows.items() if split != "holdout")
+        if newest >= min(holdout):
+            raise InitialModelRefused(
+                f"{self.version} has learned from partitions up to {newest}, this training is judged on {min(holdout)} "
+                "and later: its score would be of rows it has seen. Name an older version, or train a later partition"
+            )
+        return facts.fitted
+
+
+def initial_model(reference: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
+    """The version that `reference` names now. Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`,
+    `BundleDamaged`."""
+    model, at, alias = reference.partition("@")
+    if not at:
+        model, _, number = reference.partition("/")
+    elif alias == PRODUCTION:
+        promotion = releases.in_production(model)
+        number = None if promotion is None else promotion.version
+    else:
+        number = registry.aliased(model, alias)
+    if number is None:
+        raise InitialModelRefused(
+            f"no version of {model} is {alias}: promote one (ml-assets promote {model} NUMBER --reason '…'), name a "
+            f"version ({model}/1), or leave init_from out"
+        )
+    version = registry.version(model, int(number))
+    return InitialModel(f"{model}/{version.number}", store.open(version.bundle_digest))

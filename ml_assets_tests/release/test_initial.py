@@ -1,0 +1,80 @@
+"""Which version a training begins with, and which it may not begin with."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ml_assets.release.initial import InitialModel, InitialModelRefused, initial_model
+from ml_assets.release.promotion import Releases
+from ml_assets.release.registry import Registry, VersionMissing
+from ml_assets.release.store import Bundle, BundleStore
+from ml_assets.snapshots.reader import file_sha256
+from ml_assets_tests.release.conftest import CATEGORY, NUMERIC
+from resources.ledger import Ledger
+from resources.mlflow_client import open_client
+
+Resolve = Callable[[str], InitialModel]
+
+
+@pytest.fixture
+def releases(tmp_path: Path, tracking_uri: str, store: BundleStore) -> Releases:
+    return Releases(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"), Registry(tracking_uri), store)
+
+
+@pytest.fixture
+def resolve(
+    tracking_uri: str,
+    releases: Releases,
+    store: BundleStore,
+    bundle: Bundle,
+    variant: Callable[..., Bundle],
+) -> Resolve:
+    """Of two registered versions of `small`."""
+    registry = Registry(tracking_uri)
+    client = open_client(tracking_uri)
+    run_id = client.create_run(client.create_experiment("small")).info.run_id
+    for one in (bundle, variant(fingerprint="2" * 64)):
+        registry.register(one, run_id=run_id, gate_status="blessed", links={})
+    return lambda reference: initial_model(reference, releases, registry, store)
+
+
+def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
+    resolve: Resolve, releases: Releases, tracking_uri: str, bundle: Bundle
+) -> None:
+    assert resolve("small/1").bundle.digest == bundle.digest
+    assert resolve("small/1").weights_sha256 == file_sha256(bundle.folder / "model.safetensors")
+    for number in (2, 1):
+        releases.promote("small", number, author="ada", reason="a test")
+        assert resolve("small@production").version == f"small/{number}"
+    Registry(tracking_uri).set_alias("small", "candidate", 2)
+    assert resolve("small@candidate").version == "small/2"
+
+
+@pytest.mark.parametrize("reference", ["small@production", "small@candidate", "other@production"])
+def test_an_alias_that_nobody_has_is_refused_with_what_helps(resolve: Resolve, reference: str) -> None:
+    model, _, alias = reference.partition("@")
+    with pytest.raises(InitialModelRefused, match=f"no version of {model} is {alias}: promote one"):
+        resolve(reference)
+
+
+def test_a_version_that_is_not_there_is_named_with_those_that_are(resolve: Resolve) -> None:
+    with pytest.raises(VersionMissing, match=r"small has no version 3; it has 1 \(1.0.0\), 2"):
+        resolve("small/3")
+
+
+def test_the_training_keeps_how_columns_were_encoded(resolve: Resolve, bundle: Bundle) -> None:
+    kept = resolve("small/1").fitted_for(NUMERIC, CATEGORY, ["2013-10-01"])
+    assert kept == bundle.facts.fitted
+
+
+def test_other_columns_or_another_order_are_refused(resolve: Resolve) -> None:
+    with pytest.raises(
+        InitialModelRefused, match="its weights mean nothing for other columns or another order"
+    ):
+        resolve("small/1").fitted_for(NUMERIC[::-1], CATEGORY, ["2013-10-01"])
+
+
+def test_a_version_that_has_learned_from_the_holdout_or_later_is_refused(resolve: Resolve) -> None:
+    with pytest.raises(InitialModelRefused, match="has learned from partitions up to 2013-09-30"):
+        resolve("small/1").fitted_for(NUMERIC, CATEGORY, ["2013-09-30", "2013-10-01"])

@@ -1,0 +1,87 @@
+"""A training that begins with the weights of another one: with all of them, or not at all."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ml_assets.snapshots.reader import Snapshot, file_sha256
+from ml_assets.training.initial import INITIAL, hand_over
+from ml_assets.training.load import build_model
+from ml_assets.training.run import Run, prepare
+from ml_assets_tests.training.jobs import MODELS, small_job, small_snapshot
+from ml_assets_tests.training.ranks import one_rank
+from resources.artifacts import FolderArtifacts
+from resources.launcher.errors import BadConfiguration, InputChanged
+from resources.launcher.job import TrainingJob
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+@pytest.fixture
+def weights(snapshot: Snapshot, tmp_path: Path) -> dict[str, torch.Tensor]:
+    """Those of another training of the same model function, which saw values of another scale."""
+    other = build_model(dataclasses.replace(small_job(snapshot), seed=99), snapshot.inputs).state_dict()
+    return {name: value.clone() for name, value in other.items()} | {"preprocess.mean": torch.full((3,), 7.0)}
+
+
+def prepared(job: TrainingJob, weights: dict[str, torch.Tensor], folder: Path) -> Run:
+    """What a rank has before its first step, handed `weights` as a launch does."""
+    given = folder / "somewhere.safetensors"
+    save_file(weights, given)
+    job = dataclasses.replace(job, initial_weights=file_sha256(given))
+    for _ in range(2):  # a launch that was cut off is repeated
+        hand_over(given, FolderArtifacts(folder), "job")
+    with one_rank() as group:
+        return prepare(job, folder / "job", group)
+
+
+def test_a_training_begins_with_the_weights_it_is_given_and_the_scales_of_its_own_snapshot(
+    snapshot: Snapshot, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    begun = prepared(small_job(snapshot), weights, tmp_path).model.state_dict()
+    assert begun.keys() == weights.keys()
+    for name in weights:
+        assert torch.equal(begun[name], weights[name]) == (name != "preprocess.mean"), name
+    assert begun["preprocess.mean"].tolist() == pytest.approx(snapshot.inputs.mean)
+
+
+def test_weights_of_another_model_are_refused_with_each_value_that_is_not_alike(
+    snapshot: Snapshot, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    weights["core.head.0.weight"] = torch.zeros(9, 5)
+    weights["core.extra"] = weights.pop("core.head.3.bias")
+    with pytest.raises(BadConfiguration) as refused:
+        prepared(small_job(snapshot), weights, tmp_path)
+    assert str(refused.value).startswith(
+        f"{MODELS}.tiny cannot begin with these weights, 3 values are not alike: "
+        "extra: only in init_from; head.0.weight: (9, 5) in init_from, (8, 5) here; head.3.bias: not in init_from. "
+    )
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_other_weights_than_the_job_names_end_it(
+    snapshot: Snapshot, weights: dict[str, torch.Tensor], tmp_path: Path, damage: str
+) -> None:
+    job = dataclasses.replace(small_job(snapshot), initial_weights="5" * 64)
+    if damage == "changed":
+        save_file(weights, tmp_path / INITIAL)
+    with (
+        one_rank() as group,
+        pytest.raises(InputChanged, match="the job begins with 555555555555: launch it again"),
+    ):
+        prepare(job, tmp_path, group)
+
+
+def test_a_job_reads_back_with_its_initial_weights(snapshot: Snapshot) -> None:
+    job = dataclasses.replace(small_job(snapshot), initial_weights="5" * 64)
+    assert TrainingJob.from_json(job.to_json()) == job
+    older = json.loads(job.to_json())
+    del older["initial_weights"]
+    assert TrainingJob.from_json(json.dumps(older)).initial_weights == ""
