@@ -16,6 +16,7 @@ from ml_assets.training.events import emit, keep_events, report_failure
 from ml_assets.training.group import Group, PeerFailed, is_lost_peer, join_group
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.loop import fit
+from ml_assets.training.machine import watching_machine
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.prometheus import serve_figures
 from ml_assets.training.recovery import recovery_of
@@ -97,7 +98,8 @@ def _train(
         if first_step:
             emit("resumed", first_step, attempt=attempt)
     rows = RowLog(folder, attempt, group.rank)
-    fit(run, rows, stop, pulse)
+    with watching_machine(folder, lambda: run.progress.step):
+        fit(run, rows, stop, pulse)
     run.store_rows(rows)  # since the last checkpoint
     group.all_succeed(lambda: _finish(run))
 

@@ -23,6 +23,7 @@ from ml_assets.training.gradients import Gradients, gradients_of
 from ml_assets.training.group import PeerFailed
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.meter import Meter
+from ml_assets.training.mfu import mfu_of_a_row
 from ml_assets.training.order import contiguous
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run
@@ -58,7 +59,8 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
     parameters = list(run.model.parameters())
     started = time.monotonic() - progress.seconds
     last_save = time.monotonic()
-    meter, agreement = Meter(), Agreement(group, progress.step)
+    meter = Meter(mfu_of_a_row(run.model.core, settings, group))
+    agreement = Agreement(group, progress.step)
 
     while not run.is_finished:
         step = progress.step

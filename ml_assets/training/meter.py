@@ -1,6 +1,6 @@
 """What the loop measures between two metric events: loss, speed, waiting for data, and which rank is slow.
 
-Not here: sending it (events), the GPU's own figures (gpu).
+Not here: sending it (events), the GPU's own figures (gpu), those of the machine (machine).
 """
 
 import statistics
@@ -16,9 +16,13 @@ _STEPS = 1000
 
 
 class Meter:
-    """Sums over the steps since the last `read`, and the newest step times."""
+    """Sums over the steps since the last `read`, and the newest step times.
 
-    def __init__(self) -> None:
+    `mfu_of_a_row` is the share of the devices' peak that one row a second takes (see mfu), None where unknown.
+    """
+
+    def __init__(self, mfu_of_a_row: float | None = None) -> None:
+        self._mfu_of_a_row = mfu_of_a_row
         self._step_seconds: deque[float] = deque(maxlen=_STEPS)
         self._stepped = time.monotonic()
         self._reset()
@@ -50,13 +54,16 @@ class Meter:
 
         Mean loss, newest gradient norm, rows per second of all ranks, mean wait for data a step, its share of the time
         (0–1), percentiles of the newest times from step to step (with the validation or save between them), and the
-        rank that works slowest, with how many times as long as the typical one it takes (1: as fast). On a GPU
-        work is what the host does: kernels it started run on.
+        rank that works slowest: how many times as long as the typical other one it takes (1: as fast), and how much
+        longer a step. On a GPU work is what the host does: kernels it started run on. `mfu` (0–1) where the
+        operations of the model and the peak of the devices are known.
         """
         seconds = time.monotonic() - self._started
         p50, p95, p99 = np.percentile(self._step_seconds, (50, 95, 99)) * 1000
         alone = gather(round((self._data_seconds + self._alone_seconds) * 1e6))
         slowest = max(range(len(alone)), key=alone.__getitem__)
+        others = alone[:slowest] + alone[slowest + 1 :]
+        typical = statistics.median(others or alone)
         values = {
             "loss": add([self._loss_sum])[0] / self._rows,
             "gradient_norm": self._norm,
@@ -67,8 +74,11 @@ class Meter:
             "step_ms_p95": float(p95),
             "step_ms_p99": float(p99),
             "slowest_rank": float(slowest),
-            "slowest_rank_factor": alone[slowest] / max(1.0, statistics.median(alone)),
+            "slowest_rank_factor": alone[slowest] / max(1.0, typical),
+            "slowest_rank_lag_ms": (alone[slowest] - typical) / self._steps / 1000,
         }
+        if self._mfu_of_a_row is not None:
+            values["mfu"] = self._mfu_of_a_row * self._rows / seconds
         self._reset()
         return values
 

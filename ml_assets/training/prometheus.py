@@ -7,6 +7,7 @@ here: what is measured (meter).
 """
 
 import logging
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -17,7 +18,8 @@ from resources.launcher.protocol import TrainingEvent
 log = logging.getLogger(__name__)
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_MEASURING = ("metrics", "epoch", "checkpoint")
+_STEPPING = ("metrics", "epoch", "checkpoint")
+"""Kinds of events that tell that the loop goes on; `system` comes from a thread beside it."""
 _OWN_NAMES = frozenset({"gpu_utilization_pct", "checkpoint_duration_ms", "data_loading_latency_ms"})
 """Figures with a name of their own; the others begin with `training_`."""
 
@@ -34,9 +36,10 @@ class Page:
     def note(self, event: TrainingEvent) -> None:
         """Take over the numbers of one event."""
         with self._lock:
-            if event.kind in _MEASURING:
+            if event.kind in _STEPPING:
                 self._values["training_step"] = event.step
                 self._values["training_last_step_timestamp_seconds"] = event.time
+            if event.kind in (*_STEPPING, "system"):
                 for name, value in event.values.items():
                     if isinstance(value, int | float):
                         self._values[_name(name)] = value
@@ -97,7 +100,8 @@ def _handler_of(page: Page) -> type[BaseHTTPRequestHandler]:
 
 
 def _name(figure: str) -> str:
-    return figure if figure in _OWN_NAMES or figure.startswith("training_") else f"training_{figure}"
+    name = re.sub(r"\W", "_", figure, flags=re.ASCII)
+    return name if name in _OWN_NAMES or name.startswith("training_") else f"training_{name}"
 
 
 def _escaped(label: str) -> str:

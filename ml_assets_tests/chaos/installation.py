@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.training_pipeline import STAGES
+from ml_assets.evaluation.result import Report
 from ml_assets.release.parts import bundles_of, registry_of
 from ml_assets.release.runtime import ServingModel
 from ml_assets.snapshots.reader import open_snapshot
@@ -24,6 +25,7 @@ from ml_assets_tests.chaos.shop import MODEL, WEEK, WEEKS, Shop, key_of
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import EVENTS, read_events
+from resources.launcher.recoveries import recoveries_of
 from resources.mlflow_client import open_client
 
 SERVERS_OWN = "_lakefs_actions/"
@@ -97,7 +99,7 @@ def facts_of(shop: Shop) -> Facts:
         steps={
             name: Counter(step for step, _ in points)
             for name, points in run.items()
-            if not name.startswith(("checkpoint_", "recovery_"))
+            if not name.startswith(("checkpoint_", "recovery_", "system/"))
         },
         values={name: points for name, points in run.items() if _follows_from_data(name)},
     )
@@ -116,6 +118,9 @@ def assert_sound(shop: Shop) -> None:
     folder = _job_folder(home)
     job = TrainingJob.from_json((folder / "job.json").read_text())
     assert_each_row_once_per_epoch(folder, open_snapshot(Path(job.snapshot), job.snapshot_digest), job)
+    (written,) = home.glob(f"artifacts/reports/{MODEL}/{WEEK}/*/evaluation.json")
+    report = Report.model_validate_json(written.read_text())
+    assert list(report.recoveries) == recoveries_of(read_events(folder))
     (version,) = registry_of(platform).versions(MODEL)
     ServingModel.load(bundles_of(platform).open(version.bundle_digest).folder)  # replays its golden rows
     kept = platform.lake.branches(f"keep-{MODEL}-v{version.number}")

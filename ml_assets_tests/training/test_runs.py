@@ -90,6 +90,7 @@ def test_events_tell_the_story_of_a_run(unbroken: Unbroken) -> None:
     assert kinds[-1] == "finished"
     assert kinds.count("epoch") == 3
     assert kinds.count("metrics") == result.steps
+    assert kinds[-2] == "system"  # of the one machine, once: it took less than 30 s
     losses = [event.values["loss"] for event in watcher.events if event.kind == "metrics"]
     assert np.mean(losses[-39:]) < np.mean(losses[:39])
     assert {event.values["best_step"] for event in watcher.events if event.kind == "finished"} == {

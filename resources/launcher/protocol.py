@@ -20,13 +20,13 @@ class TrainingEvent:
     """One JSON line of a worker, nearly always of rank 0."""
 
     kind: str
-    """`started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`, `finished`; `failed` from any rank, `ended`
-    from the agent of a machine."""
+    """`started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`, `finished`; `system` from a rank of each
+    machine, `failed` from any rank, `ended` from the agent of a machine."""
     step: int
     time: float
     """Seconds since the epoch, UTC."""
     values: dict[str, Any]
-    """For `metrics` and `epoch`: metric name → number. For `started`: `world_size`, `pids`, `steps`. For
+    """For `metrics`, `epoch` and `system`: metric name → number. For `started`: `world_size`, `pids`, `steps`. For
     `failed`: `error` and `message`. For `ended` (the ranks are gone, another attempt may follow): `code` and
     `cause`. For `recovered`: see `resources.launcher.recoveries`."""
 

@@ -18,6 +18,7 @@ _CHANGES_NO_WEIGHTS = (
     "max_attempts",
     "hang_seconds",
     "metrics_port",
+    "peak_tflops",
 )
 
 
@@ -63,6 +64,9 @@ class TrainingSettings:
     """A worker that gives no sign of life for so long is ended, and the job goes on from its checkpoint."""
     metrics_port: int | None = None
     """Where rank 0 serves its newest figures to Prometheus (`/metrics`); 0: any free port, told in the log."""
+    peak_tflops: float | None = None
+    """10¹² operations a second a worker's device can do at most, in the precision of the training: for the figure `mfu`
+    where the card is not among those known."""
 
     def __post_init__(self) -> None:
         counts = (
@@ -90,6 +94,8 @@ class TrainingSettings:
             )
         if self.determinism not in ("bitwise", "tolerance"):
             raise ValueError(f"determinism is bitwise or tolerance, not {self.determinism!r}")
+        if self.peak_tflops is not None and not self.peak_tflops > 0:
+            raise ValueError(f"peak_tflops must be above 0, not {self.peak_tflops:g}")
         if self.keep_checkpoints < 2:
             raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
 

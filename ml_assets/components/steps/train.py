@@ -10,6 +10,7 @@ from ml_assets.checkout import ROOT
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile, changes_of
@@ -27,6 +28,7 @@ _MEASURING = {
     "epoch": None,
     "checkpoint": {"checkpoint_duration_ms": "checkpoint_duration_ms", "blocked_ms": "checkpoint_blocked_ms"},
     "recovered": {"seconds": "recovery_seconds", "steps_lost": "recovery_steps_lost"},
+    "system": None,
 }
 """Kinds of events whose numbers are metrics: which of them, under which name; None for all."""
 _DEVICES = ("device", "gpu", "gpus", "gpu_driver")
@@ -94,6 +96,7 @@ class LiveReport:
         self._checkpoint = checkpoint
         self._tracked = tracked
         self._observed_at = 0.0
+        self._stragglers = Stragglers()
         self.events = 0
         """How many there were; none where the job was found finished."""
         self.devices: dict[str, str] = {}
@@ -120,6 +123,8 @@ class LiveReport:
             self._context.log.info(f"{event.kind} at step {event.step}")
         if event.kind == "recovered":
             self._context.log.warning(Recovery.of(event).in_words())
+        if (straggler := self._stragglers.hear(event)) is not None:
+            self._context.log.warning(straggler)
         is_due = event.kind == "metrics" and time.monotonic() - self._observed_at >= OBSERVE_EVERY_SECONDS
         if is_due or event.kind == "epoch":
             self._observed_at = time.monotonic()

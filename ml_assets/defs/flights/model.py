@@ -34,6 +34,8 @@ def build(inputs: Any, *, hidden: Sequence[int] = (128, 64), dropout: float = 0.
                 layers += [nn.Linear(width, outputs), nn.ReLU(), nn.Dropout(dropout)]
                 width = outputs
             self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
+            matrices = [layer.weight for layer in self.layers if isinstance(layer, nn.Linear)]
+            self.flops_per_row = 6 * sum(matrix.numel() for matrix in matrices)  # for the figure mfu
 
         def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
             looked_up = [table(category[:, i]) for i, table in enumerate(self.embeddings)]

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from ml_assets.defs.flights import model
 
@@ -49,3 +50,10 @@ def test_the_same_seed_builds_the_same_weights() -> None:
         torch.manual_seed(5)
         states.append(model.build(INPUTS).state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_it_declares_the_operations_that_torch_counts() -> None:
+    built = model.build(INPUTS)
+    with FlopCounterMode(display=False) as counter:
+        built(*rows(10)).sum().backward()
+    assert built.flops_per_row * 10 == counter.get_total_flops()
