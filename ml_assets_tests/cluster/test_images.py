@@ -1,8 +1,8 @@
-"""The real trainer image: built from its recipe, imported by a node, and training what this machine trains."""
+"""The real images, built from their recipes: the platform's is well, a node imports the trainer's, and it trains what
+this machine trains."""
 
 import dataclasses
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +12,9 @@ import torch
 
 from deployment.local.servers import Servers
 from deployment.local.servers.record import storage_variables
-from ml_assets_tests.cluster import trainer_image
-from ml_assets_tests.cluster.environment import REPOSITORY, SECURITY, ClusterEnvironment
+from ml_assets_tests.cluster.environment import SECURITY, ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, settings_of
+from ml_assets_tests.cluster.workshop import Workshop, workshop
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
 from resources.launcher.profile import ResourceProfile
@@ -22,7 +22,6 @@ from resources.platform import Platform
 
 pytestmark = pytest.mark.timeout(900)
 
-IMAGE = "localhost/ml-assets/trainer:test"
 NODE = 1
 """One node is enough, and the image is large."""
 MODEL = "ml_assets.defs.flights.model.build"
@@ -30,19 +29,28 @@ MODEL = "ml_assets.defs.flights.model.build"
 
 
 @pytest.fixture(scope="module")
-def trainer(cluster: ClusterEnvironment) -> Iterator[str]:
-    """The image's name, known to one node."""
-    # Beside the environment, so that its packages can be linked instead of copied.
-    scratch = REPOSITORY / "build" / "trainer-image-of-tests"
-    shutil.rmtree(scratch, ignore_errors=True)
+def images(cluster: ClusterEnvironment) -> Iterator[Workshop]:
+    """Where images are built."""
     base = cluster.image
-    try:
-        archive = trainer_image.build(IMAGE, (base, cluster.cluster.archive(base)), scratch)
-        cluster.cluster.import_image(IMAGE, archive, [NODE])
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    yield IMAGE
-    cluster.cluster.remove_image(IMAGE)
+    with workshop(base, cluster.cluster.archive(base)) as images:
+        yield images
+
+
+@pytest.fixture(scope="module")
+def trainer(cluster: ClusterEnvironment, images: Workshop) -> Iterator[str]:
+    """The image's name, known to one node."""
+    image = images.build("trainer")
+    archive = images.archive(image)
+    cluster.cluster.import_image(image, archive, [NODE])
+    archive.unlink()
+    yield image
+    cluster.cluster.remove_image(image)
+
+
+def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images: Workshop) -> None:
+    said = images.run(images.build("platform"), "ml-assets", "doctor")
+    assert "All parts are well." in said
+    assert "/var/lib/ml-assets" in said
 
 
 def test_the_image_is_for_nobody_in_particular(trainer: str, tidy: ClusterEnvironment) -> None:
