@@ -240,7 +240,7 @@ class TrainingPipelineSpec(Section):
     @model_validator(mode="after")
     def _workers_fill_the_nodes(self) -> Self:
         for key in ("", *self.resources.partitions):
-            nodes = self.resources.of(key).nodes
+            nodes = self.resources.of(key).most_nodes
             if self.training.workers % nodes:
                 raise ValueError(
                     f"training.workers {self.training.workers} cannot be shared equally by resources.nodes {nodes}"

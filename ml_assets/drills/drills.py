@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ml_assets.drills.machines import COMMAND, RANKS, kill_machine, set_up
+from ml_assets.drills.machines import COMMAND, RANKS, bring_machine, kill_machine, set_up
 from ml_assets.drills.report import Check, Report, at_most, equal
 from ml_assets.drills.scene import CHECKPOINT_STEPS, Scene
 from ml_assets.drills.witness import Witness
@@ -22,10 +22,14 @@ from resources.launcher.local import LocalLauncher
 
 _AT_STEP = 57
 """In the middle of the second epoch, and between two checkpoints."""
+_BACK_AT_STEP = 85
+"""In the third epoch: a machine that was lost is there again."""
 _HANG_SECONDS = 3.0
 _LIMITS = {"rank": 8.0, "machine": 12.0, "hang": _HANG_SECONDS + 8.0}
 """Seconds to the next trained step."""
 _SAVE_SECONDS = 30.0
+_GROW_SECONDS = 30.0
+"""To save, to leave, and to start more processes than before."""
 
 Tell = Callable[[str], None]
 
@@ -69,16 +73,28 @@ def _kill_rank(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Wit
 def lose_machine(
     scene: Scene, folder: Path, tell: Tell, machines: int, seconds: float
 ) -> tuple[list[Check], Witness]:
-    """The first of several machines is lost; the others are to train again within `seconds`."""
+    """The first of several machines is lost, and the others are to train again within `seconds`; later it is there
+    again, and all of them are to train."""
     set_up(folder, machines)
-    before, after = machines * RANKS, (machines - 1) * RANKS
-    witness = Witness(_AT_STEP, lambda _: kill_machine(folder, "machine-0"), tell)
-    checks = _survived(scene, folder, scene.job_with(workers=before), witness, LocalLauncher(command=COMMAND))
+    lost = "machine-0"
+    witness = Witness(
+        _AT_STEP,
+        lambda _: kill_machine(folder, lost),
+        tell,
+        mend_at_step=_BACK_AT_STEP,
+        mend=lambda: bring_machine(folder, lost),
+    )
+    most, fewer = machines * RANKS, (machines - 1) * RANKS
+    job, launcher = scene.job_with(workers=most, max_attempts=2), LocalLauncher(command=COMMAND)
+    checks = _survived(scene, folder, job, witness, launcher, attempts=3)
     sizes = [event.values["world_size"] for event in witness.events if event.kind == "started"]
+    grown = witness.recoveries[1].steps_lost if len(witness.recoveries) > 1 else -1
     return [
         *checks,
-        equal("workers before, after", ", ".join(map(str, sizes)), f"{before}, {after}"),
+        equal("workers, by attempt", ", ".join(map(str, sizes)), f"{most}, {fewer}, {most}"),
         *_resumed(witness, seconds, CHECKPOINT_STEPS, "a rank of another node was lost"),
+        at_most("back to next trained step", witness.seconds_to_step_after_mending(), _GROW_SECONDS, "s"),
+        equal("steps done again to grow", grown, 0),
     ], witness
 
 
@@ -148,14 +164,19 @@ def _nan(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
 
 
 def _survived(
-    scene: Scene, folder: Path, job: TrainingJob, witness: Witness, launcher: LocalLauncher
+    scene: Scene,
+    folder: Path,
+    job: TrainingJob,
+    witness: Witness,
+    launcher: LocalLauncher,
+    attempts: int = 2,
 ) -> list[Check]:
     """Train to the end through the damage; nothing of it may be seen in rows and weights."""
     expected = scene.unbroken
     result = witness.run(job, folder, launcher)
     count = count_rows(folder, scene.rows, scene.steps_per_epoch)
     return [
-        equal("attempts", result.attempts, 2),
+        equal("attempts", result.attempts, attempts),
         equal("steps trained", result.steps, expected.steps),
         equal("rows learned twice in an epoch", sum(count.repeated.values()), 0),
         equal("rows left out", count.lost, 0),
@@ -208,7 +229,7 @@ def _trained(witness: Witness) -> list[int]:
 
 DRILLS = {
     "kill-rank": Drill("one of 2 ranks is killed (SIGKILL)", _kill_rank),
-    "kill-node": Drill("one of 2 machines is lost, with rank 0 and the rendezvous; the other goes on", _kill_node),
+    "kill-node": Drill("one of 2 machines is lost, with rank 0; the other goes on until it comes back", _kill_node),
     "hang": Drill("a rank stops and says nothing (SIGSTOP); collectives would wait 120 s", _hang),
     "sigterm": Drill("all ranks are asked to leave (SIGTERM), as before a spot machine goes", _sigterm),
     "corrupt-checkpoint": Drill("the newest checkpoint is damaged, then a rank is killed", _corrupt_checkpoint),

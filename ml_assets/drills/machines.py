@@ -2,18 +2,18 @@
 
     python -m ml_assets.drills.machines <job.json> <folder>
 
-A launcher's command. Machines that were lost stay lost: the next attempt uses those that are left, with fewer ranks.
-Not here: attempts (the launcher), the agent (ml_assets.training.agent).
+A launcher's command. An attempt uses the machines that are there, with fewer ranks where one is lost; when one comes
+back, the others are asked to save and to leave, and the next attempt uses all of them. Not here: attempts (the
+launcher), the agent (ml_assets.training.agent).
 """
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -25,41 +25,56 @@ from resources.launcher.job import TrainingJob
 COMMAND = (sys.executable, "-m", "ml_assets.drills.machines")
 RANKS = 2
 """Of each machine."""
-_LEFT = "machines.json"
+_LOOK_SECONDS = 0.1
 
 
 def set_up(folder: Path, machines: int) -> None:
     """Before a job is launched in `folder`: it has machine-0, machine-1, …"""
-    _write(folder, {f"machine-{number}": 0 for number in range(machines)})
+    for number in range(machines):
+        bring_machine(folder, f"machine-{number}")
+
+
+def bring_machine(folder: Path, name: str) -> None:
+    """Have a machine there, from the start or again."""
+    _file(folder, name).parent.mkdir(exist_ok=True)
+    _file(folder, name).touch()
+
+
+def kill_machine(folder: Path, name: str) -> None:
+    """End all processes of a machine at once, as a loss of power does."""
+    pid = int(_file(folder, name).read_text())
+    _file(folder, name).unlink()
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def main(job_file: str, folder: str) -> int:
-    """Run an attempt on the machines that are left; its exit code."""
+    """Run an attempt on the machines that are there; its exit code."""
     place = Path(folder)
-    names = list(_read(place))
-    job = TrainingJob.from_json(Path(job_file).read_text())
-    job = replace(job, settings=replace(job.settings, workers=RANKS * len(names)))
-    attempt_file = place / "attempt.json"
-    attempt_file.write_text(job.to_json())
+    names = _machines(place)
     port = _free_port()
     running = {
         name: subprocess.Popen(
-            [*COMMAND, str(attempt_file), folder, name, str(rank), str(len(names)), str(port)],
-            process_group=0,
+            [*COMMAND, job_file, folder, name, str(rank), str(len(names)), str(port)], process_group=0
         )
         for rank, name in enumerate(names)
     }
 
-    def stop_all(_signal: int, _frame: FrameType | None) -> None:
+    def stop_all(_signal: int = 0, _frame: FrameType | None = None) -> None:
         for process in running.values():
             process.terminate()
 
     signal.signal(signal.SIGTERM, stop_all)
-    _write(place, {name: process.pid for name, process in running.items()})
-    codes = {name: process.wait() for name, process in running.items()}
-    left = {name: 0 for name, code in codes.items() if code != -signal.SIGKILL}
-    _write(place, left)
-    return max((codes[name] for name in left), default=1)
+    for name, process in running.items():
+        _file(place, name).write_text(str(process.pid))
+    is_stopped = False
+    while any(process.poll() is None for process in running.values()):
+        time.sleep(_LOOK_SECONDS)
+        if not is_stopped and set(_machines(place)) - set(names):
+            stop_all()
+            is_stopped = True
+    left = [process.returncode for process in running.values() if process.returncode != -signal.SIGKILL]
+    return max(left, default=1)
 
 
 def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: str) -> int:
@@ -75,19 +90,14 @@ def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: 
     return run_ranks(f"drill-{port}", RANKS, (job_file, folder), settings.hang_seconds, node)
 
 
-def kill_machine(folder: Path, name: str) -> None:
-    """End all processes of a machine at once, as a loss of power does."""
-    with suppress(ProcessLookupError):
-        os.killpg(_read(folder)[name], signal.SIGKILL)
+def _machines(folder: Path) -> list[str]:
+    """Names of those that are there."""
+    return sorted(path.name for path in _file(folder, "any").parent.iterdir())
 
 
-def _read(folder: Path) -> dict[str, int]:
-    """Name → process of each machine that is left; the process leads a group with all that runs there."""
-    return json.loads((folder / _LEFT).read_text())
-
-
-def _write(folder: Path, machines: dict[str, int]) -> None:
-    (folder / _LEFT).write_text(json.dumps(machines))
+def _file(folder: Path, name: str) -> Path:
+    """Says that a machine is there, and which process leads the group of all that runs on it."""
+    return folder / "machines" / name
 
 
 def _free_port() -> int:

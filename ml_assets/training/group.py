@@ -133,9 +133,9 @@ def join_group(workers: int, *, folder_each_node: bool = False) -> Generator[Gro
     """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
 
     All ranks work in one folder, or those of each node in one of its own (`folder_each_node`). A rank uses its own
-    GPU where each rank of this machine has one, else one CPU thread. Raises `BadConfiguration` where torchrun
-    started another number of ranks than `workers`. After an error the group is left as it is: the process has to
-    end.
+    GPU where each rank of this machine has one, else one CPU thread. They may be fewer than the job's `workers`, where
+    a node is missing; `BadConfiguration` where they are more. After an error the group is left as it is: the process
+    has to end.
     """
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks
@@ -153,7 +153,7 @@ def join_group(workers: int, *, folder_each_node: bool = False) -> Generator[Gro
         local_ranks=local_ranks if folder_each_node else world_size,
         device=device,
     )
-    if group.world_size != workers:
+    if group.world_size > workers:
         raise BadConfiguration(
             f"{group.world_size} ranks were started for {workers} workers: start a job by its launcher"
         )

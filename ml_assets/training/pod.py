@@ -11,7 +11,9 @@ Settings come from the environment:
     TRAINING_FOLDER        s3://…: the job's folder, with its job.json
     TRAINING_SNAPSHOT      s3://…: the snapshot the job names
     TRAINING_SCRATCH       a local folder, for nobody else
-    TRAINING_NODES         how many nodes; `workers` of the job are shared out evenly
+    TRAINING_NODES         how many nodes this attempt has
+    TRAINING_RANKS         ranks of each of them
+    TRAINING_CAUSE         what interrupted the attempt before, as the launcher saw it; may be missing or empty
     JOB_COMPLETION_INDEX   which of them this is, from 0
     MASTER_ADDR            name or address of node 0
     MASTER_PORT            where node 0 listens
@@ -34,7 +36,7 @@ from typing import Self
 from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
 from ml_assets.training.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.attempts import ATTEMPTS
-from ml_assets.training.events import keep_events, report_failure
+from ml_assets.training.events import emit, keep_events, report_failure
 from ml_assets.training.initial import INITIAL
 from ml_assets.training.mirror import Mirror, open_artifacts
 from ml_assets.training.storage import is_disk_full, storage_failed
@@ -60,6 +62,10 @@ class PodSettings:
     """Address of the snapshot."""
     scratch: Path
     node: Node
+    ranks: int
+    """On each node."""
+    cause: str
+    """What interrupted the attempt before, where only the launcher knows: else empty."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self:
@@ -83,6 +89,8 @@ class PodSettings:
                 snapshot=environment["TRAINING_SNAPSHOT"].rstrip("/"),
                 scratch=Path(environment["TRAINING_SCRATCH"]),
                 node=node,
+                ranks=number("TRAINING_RANKS"),
+                cause=environment.get("TRAINING_CAUSE", ""),
             )
         except KeyError as error:
             raise BadConfiguration(
@@ -126,9 +134,11 @@ def _run(settings: PodSettings) -> int:
     if job is None or code:
         return code
     keep_events(folder)
+    if settings.cause and settings.node.rank == 0:
+        emit("ended", 0, code=int(ExitCode.PREEMPTED), cause=settings.cause)
     code = run_ranks(
         job.fingerprint[:12],
-        job.settings.workers // settings.node.count,
+        settings.ranks,
         (str(folder / _JOB), str(folder), settings.folder),
         job.settings.hang_seconds,
         settings.node,
@@ -163,11 +173,6 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
         raise BadConfiguration(f"there is no {_JOB} in {settings.folder}: launch the job again") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BadConfiguration(f"{settings.folder}/{_JOB} is no job: {error}. Launch it again") from error
-    if job.settings.workers % settings.node.count:
-        raise BadConfiguration(
-            f"{job.settings.workers} workers cannot be shared out evenly to {settings.node.count} nodes: set "
-            f"`workers` to a multiple of {settings.node.count}, or change the number of nodes"
-        )
     wanted = {ATTEMPTS, EVENTS} if settings.node.rank == 0 else set[str]()  # rank 0 goes on writing them
     if job.initial_weights:
         wanted.add(INITIAL)

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -81,6 +82,11 @@ class Launching:
     def starts(self) -> int:
         """Attempts that were started."""
         return sum(line.startswith("started train-") for line in self.log)
+
+    def sizes(self) -> list[int]:
+        """Pods of each attempt that was started."""
+        found = (re.match(r"started train-\S+: (\d+) pods", line) for line in self.log)
+        return [int(match[1]) for match in found if match]
 
     def objects(self, kinds: str) -> list[dict[str, Any]]:
         """What the cluster holds of this training."""

@@ -3,8 +3,11 @@ each row once an epoch.
 """
 
 import dataclasses
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,21 +17,24 @@ from ml_assets.snapshots.reader import open_snapshot
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, settings_of
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
+from resources.launcher.job import TrainingResult
 from resources.launcher.local import LocalLauncher
 from resources.launcher.profile import ResourceProfile
 from resources.launcher.protocol import TrainingEvent
+from resources.launcher.recoveries import recoveries_of
 from resources.platform import Platform
 
 pytestmark = pytest.mark.timeout(400)
 
-RESUMED_SECONDS = 30.0
+POD_SECONDS, NODE_SECONDS = 30.0, 90.0
+"""From the loss to the next trained step."""
 PROFILE = ResourceProfile(nodes=2, cpu="500m", memory="3Gi", spread="required")
 
 
 @pytest.fixture
 def launching(
     tidy: ClusterEnvironment, running_servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Launching:
+) -> Callable[..., Launching]:
     """A small job with a home and a prefix among the artifacts of its own, trained by the real workers."""
     record = running_servers.record
     variables = {
@@ -40,34 +46,95 @@ def launching(
     }
     for name in ("KUBECONFIG", *storage_variables(record)):
         monkeypatch.setenv(name, variables[name])
-    # A pace that leaves time to take a pod away. It is a hyperparameter with no part in the arithmetic.
-    job = small_job(small_snapshot(tmp_path / "snapshots"), pace=0.1)
-    return Launching(tidy, settings_of(variables), variables, job)
+    snapshot = small_snapshot(tmp_path / "snapshots")
+
+    def make(pace: float, **changes: Any) -> Launching:
+        """`pace` leaves time to do damage. It is a hyperparameter with no part in the arithmetic."""
+        return Launching(tidy, settings_of(variables), variables, small_job(snapshot, pace=pace, **changes))
+
+    return make
+
+
+def assert_as_if_left_alone(launching: Launching, result: TrainingResult, folder: Path) -> None:
+    """The bits of processes of this machine, each row once an epoch, and nothing left."""
+    assert launching.left() == []
+    job = dataclasses.replace(launching.job, hyperparameters={})
+    here = LocalLauncher().run(job, folder, lambda _: None, lambda _: None)
+    assert result.weights_sha256 == here.weights_sha256
+    assert_each_row_once_per_epoch(launching.folder, open_snapshot(Path(job.snapshot)), launching.job)
 
 
 @pytest.mark.alone  # what it measures is not what other tests leave of the machine
 def test_a_pod_deleted_in_the_middle_is_resumed_within_thirty_seconds_and_no_row_is_lost_or_repeated(
-    launching: Launching, tmp_path: Path
+    launching: Callable[..., Launching], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    launch = launching(pace=0.1)
     at: dict[str, float] = {}
 
     def take_one(event: TrainingEvent) -> None:
-        launching.events.append(event)
+        launch.events.append(event)
         if event.kind == "metrics" and event.step >= 45 and "deleted" not in at:
-            pod = launching.objects("pods")[1]["metadata"]["name"]
-            launching.cluster.kubectl("delete", "pod", pod, "--wait=false")
+            pod = launch.objects("pods")[1]["metadata"]["name"]
+            launch.cluster.kubectl("delete", "pod", pod, "--wait=false")
             at["deleted"], at["step"] = time.time(), event.step
         if event.kind == "resumed":
-            at["resumed"], at["from"] = event.time, event.step
+            at["from"] = event.step
+        if event.kind == "metrics" and "from" in at:
+            at.setdefault("trained", event.time)
 
-    launcher = Platform(launching.settings).launcher
-    result = launcher.run(launching.job, launching.folder, take_one, launching.log.append, PROFILE)
+    launcher = Platform(launch.settings).launcher
+    result = launcher.run(launch.job, launch.folder, take_one, launch.log.append, PROFILE)
 
     assert result.attempts == 2
     assert at["from"] >= at["step"]  # it saved when it was told to go: nothing was done twice
-    assert at["resumed"] - at["deleted"] < RESUMED_SECONDS
-    assert launching.left() == []
-    job = dataclasses.replace(launching.job, hyperparameters={})
-    here = LocalLauncher().run(job, tmp_path / "here", lambda _: None, lambda _: None)
-    assert result.weights_sha256 == here.weights_sha256
-    assert_each_row_once_per_epoch(launching.folder, open_snapshot(Path(job.snapshot)), launching.job)
+    seconds = at["trained"] - at["deleted"]
+    with capsys.disabled():
+        print(f"\npod deleted, next trained step after {seconds:.1f} s")
+    assert seconds < POD_SECONDS
+    assert_as_if_left_alone(launch, result, tmp_path / "here")
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+def test_a_lost_node_is_done_without_within_ninety_seconds_and_used_again_when_it_is_back(
+    launching: Callable[..., Launching], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = launching(
+        pace=0.15, determinism="bitwise", global_batch=24, lanes=4, epochs=5, patience=5, max_attempts=1
+    )
+    profile = PROFILE.changed({"nodes": {"min": 1, "max": 2}})
+    at: dict[str, float] = {}
+    workers: list[int] = []
+
+    def turn_off_and_on(event: TrainingEvent) -> None:
+        launch.events.append(event)
+        if event.kind == "started":
+            workers.append(event.values["world_size"])
+        if event.kind != "metrics":
+            return
+        if event.step >= 15 and "killed" not in at:
+            launch.cluster.cluster.kill_node(2)
+            at["killed"] = time.time()
+        elif len(workers) == 2 and "fewer" not in at:
+            at["fewer"] = event.time
+            launch.cluster.cluster.start_node(2)
+            at["started"] = time.time()
+        elif len(workers) == 3:
+            at.setdefault("grown", event.time)
+
+    launcher = Platform(launch.settings).launcher
+    result = launcher.run(launch.job, launch.folder, turn_off_and_on, launch.log.append, profile)
+
+    assert workers == [2, 1, 2], launch.log
+    fewer, grown = at["fewer"] - at["killed"], at["grown"] - at["started"]
+    recoveries = recoveries_of(launch.events)
+    with capsys.disabled():
+        print(f"\nnode killed, next step of those left after {fewer:.1f} s; node back, next step of all after "
+              f"{grown:.1f} s", *(recovery.in_words() for recovery in recoveries), sep="\n  ")  # fmt: skip
+    assert fewer < NODE_SECONDS
+    lost, back = recoveries
+    assert re.match(r"pod \d on node2 was taken away", lost.cause)
+    assert back.cause == "there is room for 2 pods instead of 1"
+    assert back.steps_lost == 0  # it was asked to go, and saved
+    assert [lost.rows_repeated, back.rows_repeated] == [0, 0]
+    assert_as_if_left_alone(launch, result, tmp_path / "here")

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30,
@@ -67,11 +67,38 @@ class Volume(_Part):
         return self
 
 
+class NodeRange(_Part):
+    """An elastic training: it goes on with the pods there is room for."""
+
+    min: int = Field(ge=1)
+    """With fewer it waits."""
+    max: int
+    """With so many it begins where it can, and to so many it grows back."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.max < self.min:
+            raise ValueError(f"nodes.max {self.max} is less than nodes.min {self.min}: swap them")
+        return self
+
+
+def _kind_of_nodes(value: Any) -> str:
+    """So that an error is about what was meant, not about what else it could have been."""
+    return "range" if isinstance(value, Mapping | NodeRange) else "number"
+
+
+Nodes = Annotated[
+    Annotated[int, Field(ge=1), Tag("number")] | Annotated[NodeRange, Tag("range")],
+    Discriminator(_kind_of_nodes),
+]
+
+
 class ResourceProfile(_Part):
     """What each pod of a training gets. Quantities are Kubernetes' own."""
 
-    nodes: int = Field(default=1, ge=1)
-    """Pods; the workers are shared equally among them."""
+    nodes: Nodes = 1
+    """Pods, or `{min, max}` of them. The workers are shared equally among the most; with fewer pods there are fewer
+    workers, as many in each pod."""
     cpu: Cores = "1"
     """Cores reserved for each pod; it may use more where a node is idle."""
     memory: Bytes = "4Gi"
@@ -104,6 +131,16 @@ class ResourceProfile(_Part):
     """Numeric user and group of the workers; never root."""
     labels: dict[str, str] = Field(default_factory=dict)
     """More labels on the pods and the Job, such as a queue's name."""
+
+    @property
+    def least_nodes(self) -> int:
+        """Fewer pods it does not train with."""
+        return self.nodes if isinstance(self.nodes, int) else self.nodes.min
+
+    @property
+    def most_nodes(self) -> int:
+        """As many pods it has where there is room."""
+        return self.nodes if isinstance(self.nodes, int) else self.nodes.max
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """This profile with some fields replaced as wholes. Raises `ProfileRefused`."""

@@ -24,7 +24,7 @@ from resources.launcher.errors import (
     TrainingFailed,
     Unschedulable,
 )
-from resources.launcher.kubernetes.judge import End, Pod, end_of, why_no_pods, why_not_started
+from resources.launcher.kubernetes.judge import End, Pod, end_of, fitting, why_no_pods, why_not_started
 from resources.launcher.profile import ResourceProfile
 
 PROFILE = ResourceProfile(nodes=2, cpu="4", memory="64Gi", gpus=1, deadline_minutes=5)
@@ -112,6 +112,21 @@ def test_a_pod_without_a_node_gets_its_time_and_then_the_schedulers_words() -> N
     assert isinstance(error, Unschedulable)
     assert "found no node for 121 s. It asks for 4 CPU, 64Gi memory, 1 GPUs" in str(error)
     assert "0/2 nodes are available: 2 Insufficient memory." in str(error)
+
+
+def test_an_elastic_training_fits_where_at_least_so_many_pods_as_it_needs_have_a_node() -> None:
+    elastic = PROFILE.changed({"nodes": {"min": 2, "max": 4}})
+    placed, waits = Pod.of(pod()), Pod.of(unscheduled("0/2 nodes are available"))
+    gate = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    held = Pod.of(pod(phase="Pending", node="", conditions=(gate,)))
+    assert fitting([placed, placed, placed, waits], 4, elastic) == 3
+    assert fitting([placed, placed], 4, elastic) == 2  # a quota may not let the others be made
+    assert fitting([placed, waits, waits, waits], 4, elastic) is None
+    assert fitting([placed] * 4, 4, elastic) is None
+    assert fitting([placed, placed, placed, held], 4, elastic) is None
+    assert fitting([placed, waits], 2, PROFILE) is None
+    error = why_not_started([waits], elastic, "trainer:1", waits.created + timedelta(seconds=121), 120)
+    assert "pod 0 of at least 2 found no node" in str(error)
 
 
 def test_a_pod_that_a_queue_holds_back_may_wait_for_ever() -> None:

@@ -13,12 +13,14 @@ JOB = job_of("done")
 NAME = f"train-{JOB.fingerprint[:12]}-3"
 
 
-def manifest_of(profile: ResourceProfile, **settings: Any) -> dict[str, Any]:
+def manifest_of(profile: ResourceProfile, nodes: int = 1, **settings: Any) -> dict[str, Any]:
     return job_manifest(
         JOB,
         3,
         profile,
         KubernetesSettings(image="trainer:1", **settings),
+        nodes=nodes,
+        cause="a node was lost",
         folder="s3://b/p/training/small/x",
         snapshot="s3://b/p/snapshots/y",
         s3_endpoint_url="http://s3:9000",
@@ -35,7 +37,7 @@ def environment(profile: ResourceProfile, **settings: Any) -> dict[str, Any]:
 
 
 def test_a_job_is_one_attempt_of_fixed_size_named_by_the_fingerprint() -> None:
-    job = manifest_of(ResourceProfile(nodes=2, deadline_minutes=1.5))
+    job = manifest_of(ResourceProfile(nodes=2, deadline_minutes=1.5), nodes=2)
     assert job["metadata"]["name"] == NAME
     assert job["metadata"]["labels"]["ml-assets/training"] == JOB.fingerprint[:12]
     spec = job["spec"]
@@ -45,10 +47,11 @@ def test_a_job_is_one_attempt_of_fixed_size_named_by_the_fingerprint() -> None:
 
 
 def test_pods_are_told_where_everything_lies_and_get_keys_by_reference_only() -> None:
-    told = environment(ResourceProfile(nodes=2), env={"PYTHONPATH": "/opt"})
+    told = environment(ResourceProfile(nodes=2), nodes=2, env={"PYTHONPATH": "/opt"})
     assert told["TRAINING_FOLDER"] == "s3://b/p/training/small/x"
     assert told["TRAINING_SNAPSHOT"] == "s3://b/p/snapshots/y"
-    assert (told["TRAINING_NODES"], told["TRAINING_ATTEMPT"]) == ("2", "3")
+    assert (told["TRAINING_NODES"], told["TRAINING_RANKS"], told["TRAINING_ATTEMPT"]) == ("2", "1", "3")
+    assert told["TRAINING_CAUSE"] == "a node was lost"
     assert told["MASTER_ADDR"] == f"{NAME}-0.{NAME}"
     assert told["PYTHONPATH"] == "/opt"
     assert told["AWS_ENDPOINT_URL"] == "http://s3:9000"
@@ -135,6 +138,28 @@ def test_changes_replace_fields_and_are_refused_by_name() -> None:
         changes_of("memory")
     with pytest.raises(ProfileRefused, match="no JSON object"):
         changes_of("{nodes: 2")
+
+
+def test_nodes_are_a_number_or_a_range() -> None:
+    fixed, elastic = (
+        ResourceProfile().changed({"nodes": "2"}),
+        ResourceProfile().changed(changes_of('{"nodes": {"min": 2, "max": 4}}')),
+    )
+    assert (fixed.least_nodes, fixed.most_nodes) == (2, 2)
+    assert (elastic.least_nodes, elastic.most_nodes) == (2, 4)
+    for nodes, said in (
+        (0, "greater than or equal to 1, not 0"),
+        ({"min": 3, "max": 2}, "nodes.max 2 is less than nodes.min 3: swap them"),
+        ({"min": 3}, "max: Field required"),
+    ):
+        with pytest.raises(ProfileRefused, match=said):
+            fixed.changed({"nodes": nodes})
+
+
+def test_a_pod_has_as_many_workers_whether_others_are_missing_or_not() -> None:
+    elastic = ResourceProfile.model_validate({"nodes": {"min": 1, "max": 2}})
+    assert {environment(elastic, nodes=nodes)["TRAINING_RANKS"] for nodes in (1, 2)} == {"1"}
+    assert manifest_of(elastic, nodes=1)["spec"]["completions"] == 1
 
 
 def test_a_volume_has_one_source() -> None:

@@ -39,13 +39,13 @@ class Pods:
         (folder / "job.json").write_text(self.job.to_json())
         open_artifacts(self.url, folder.parent).push("job", ["job.json"])
 
-    def start(self) -> None:
+    def start(self, nodes: int = NODES, cause: str = "") -> None:
         """Another attempt, on nodes with empty disks."""
         self.attempt += 1
         port = free_port("127.0.0.1")
-        self.processes = [self._start(node, port) for node in range(NODES)]
+        self.processes = [self._start(node, nodes, port, cause) for node in range(nodes)]
 
-    def _start(self, node: int, port: int) -> subprocess.Popen[bytes]:
+    def _start(self, node: int, nodes: int, port: int, cause: str) -> subprocess.Popen[bytes]:
         scratch = self.place / f"attempt-{self.attempt}-node-{node}"
         scratch.mkdir()
         environment = os.environ | self.storage.environment
@@ -54,7 +54,9 @@ class Pods:
             "TRAINING_FOLDER": f"{self.url}/job",
             "TRAINING_SNAPSHOT": f"{self.url}/{Path(self.job.snapshot).name}",
             "TRAINING_SCRATCH": str(scratch),
-            "TRAINING_NODES": str(NODES),
+            "TRAINING_NODES": str(nodes),
+            "TRAINING_RANKS": str(self.job.settings.workers // NODES),
+            "TRAINING_CAUSE": cause,
             "JOB_COMPLETION_INDEX": str(node),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
@@ -99,7 +101,9 @@ class Pods:
 
     def said(self) -> str:
         """The end of what each node said."""
-        return "\n".join(self.log(node).read_text(errors="replace")[-3000:] for node in range(NODES))
+        return "\n".join(
+            self.log(node).read_text(errors="replace")[-3000:] for node in range(len(self.processes))
+        )
 
     def rank_pids(self) -> list[int]:
         """Of this attempt, by rank."""

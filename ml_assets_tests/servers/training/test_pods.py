@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.attempts import read_attempts
 from ml_assets_tests.servers.training.pods import Pods
 from ml_assets_tests.servers.training.storage import Storage
 from ml_assets_tests.training.jobs import alive, assert_each_row_once_per_epoch, small_job, small_snapshot
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import read_events
+from resources.launcher.recoveries import recoveries_of
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -30,9 +33,14 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 @pytest.fixture(scope="module")
 def on_one_machine(tmp_path_factory: pytest.TempPathFactory, snapshot: Snapshot) -> TrainingResult:
     """The job of these tests, trained by processes of this machine and without any trouble."""
+    return left_alone(small_job(snapshot), tmp_path_factory.mktemp("job"))
+
+
+def left_alone(job: TrainingJob, folder: Path) -> TrainingResult:
+    """What processes of this machine make of it, without any trouble."""
     # The pace is a hyperparameter, so the job without it is another one, with the same arithmetic.
-    swift = dataclasses.replace(small_job(snapshot), hyperparameters={})
-    return LocalLauncher().run(swift, tmp_path_factory.mktemp("job"), lambda _: None, lambda _: None)
+    swift = dataclasses.replace(job, hyperparameters={})
+    return LocalLauncher().run(swift, folder, lambda _: None, lambda _: None)
 
 
 @pytest.fixture
@@ -51,10 +59,10 @@ def launch(storage: Storage, remote: str, tmp_path: Path) -> Iterator[Start]:
         pods.end()
 
 
-def test_a_node_lost_a_checkpoint_cut_off_and_a_preemption_change_no_bit(
-    launch: Start, storage: Storage, snapshot: Snapshot, on_one_machine: TrainingResult
+def test_a_node_lost_and_found_a_checkpoint_cut_off_and_a_preemption_change_no_bit(
+    launch: Start, storage: Storage, snapshot: Snapshot, tmp_path: Path
 ) -> None:
-    job = small_job(snapshot, pace=0.02)
+    job = small_job(snapshot, pace=0.02, determinism="bitwise")
     pods = launch(job)
     pods.wait_for("checkpoint", step=39)  # the first of those that validation asks for: there is a best one
     pods.wait_for("checkpoint", step=50)
@@ -65,24 +73,38 @@ def test_a_node_lost_a_checkpoint_cut_off_and_a_preemption_change_no_bit(
     newest = max(storage.path(pods.url).glob("job/checkpoints/step-*"))
     (newest / "commit.json").unlink()  # as if the push had been cut off
 
-    pods.start()
+    pods.start(nodes=1, cause="node 1 was lost")  # the other goes on alone
     resumed = pods.wait_for("resumed")
     assert 0 < resumed.step < int(newest.name.removeprefix("step-"))
     asked_at = pods.wait_for("metrics", step=resumed.step + 15).step
-    pods.processes[1].terminate()  # one node is asked, all save and end
-    assert pods.wait() == [ExitCode.PREEMPTED, ExitCode.PREEMPTED], pods.said()
+    pods.processes[0].terminate()
+    assert pods.wait() == [ExitCode.PREEMPTED], pods.said()
     saved = [event.step for event in pods.events() if event.kind == "checkpoint"][-1]
     assert saved >= asked_at
+
+    pods.start(cause="there is room for 2 pods instead of 1")
+    pods.wait_for("metrics", step=saved + 10)
+    pods.processes[1].terminate()  # one node is asked, all save and end
+    assert pods.wait() == [ExitCode.PREEMPTED, ExitCode.PREEMPTED], pods.said()
+    last = [event.step for event in pods.events() if event.kind == "checkpoint"][-1]
 
     pods.start()
     assert pods.wait() == [ExitCode.DONE, ExitCode.DONE], pods.said()
     result = pods.result()
-    assert result.resumed_from_steps == (resumed.step, saved)
-    assert result.attempts == 3
-    assert result.world_size == 2
-    assert result.weights_sha256 == on_one_machine.weights_sha256
-    assert result.best_validation_loss == on_one_machine.best_validation_loss
+    assert result.resumed_from_steps == (resumed.step, saved, last)
+    assert result.attempts == 4
     folder = pods.pull()
+    assert [attempt.world_size for attempt in read_attempts(folder)] == [2, 1, 2, 2]
+    unbroken = left_alone(job, tmp_path / "unbroken")
+    assert result.weights_sha256 == unbroken.weights_sha256
+    assert result.best_validation_loss == unbroken.best_validation_loss
+    recoveries = recoveries_of(read_events(folder))
+    assert [recovery.cause for recovery in recoveries] == [
+        "node 1 was lost",
+        "there is room for 2 pods instead of 1",
+        "it was asked to stop (SIGTERM), and saved",
+    ]
+    assert [recovery.rows_repeated for recovery in recoveries] == [0, 0, 0]
     assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == result.weights_sha256
     assert_each_row_once_per_epoch(folder, snapshot, job)
     assert len(list((folder / "checkpoints").iterdir())) <= job.settings.keep_checkpoints + 1

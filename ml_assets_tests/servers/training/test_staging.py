@@ -32,6 +32,7 @@ def settings(remote: str, snapshot: Snapshot, tmp_path: Path) -> PodSettings:
             "TRAINING_SNAPSHOT": f"{remote}/{snapshot.folder.name}",
             "TRAINING_SCRATCH": str(tmp_path / "scratch"),
             "TRAINING_NODES": "2",
+            "TRAINING_RANKS": "1",
             "JOB_COMPLETION_INDEX": "0",
             "MASTER_ADDR": "train-0.train",
             "MASTER_PORT": "29500",
@@ -64,14 +65,6 @@ def test_without_its_settings_a_pod_says_which_one_is_missing() -> None:
         PodSettings.read({})
     with pytest.raises(BadConfiguration, match="TRAINING_NODES must be a whole number, not 'two'"):
         PodSettings.read({"JOB_COMPLETION_INDEX": "0", "TRAINING_NODES": "two"})
-
-
-def test_workers_that_cannot_be_shared_out_are_a_bad_configuration(settings: PodSettings) -> None:
-    odd = dataclasses.replace(settings, node=dataclasses.replace(settings.node, count=3))
-    with pytest.raises(
-        BadConfiguration, match=r"2 workers cannot .* to 3 nodes: set `workers` to a multiple of 3"
-    ):
-        staged(odd)
 
 
 def test_without_a_job_a_pod_says_where_it_looked(settings: PodSettings) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 
 from resources.launcher.errors import ClusterUnavailable, TrainingFailed
@@ -17,18 +18,24 @@ from resources.launcher.kubernetes.judge import (
     Pod,
     condition,
     end_of,
+    fitting,
     why_no_pods,
     why_not_started,
 )
 from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import Output
+from resources.launcher.kubernetes.room import Room
 from resources.launcher.profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
 POLL_SECONDS = 0.5
 SETTLE_SECONDS = 12.0
 """Once a pod has ended badly the others get so long to notice and to end."""
+LOST_SECONDS = 3.0
+"""So long where a node is lost: its peers wait for it in a collective, and have nothing to tell."""
+ROOM_SECONDS = 5.0
+"""An elastic training waits so long for a node for each of its pods, before it begins with those that have one."""
 _OVERDUE_SECONDS = 3.0
 _LOG_SECONDS = 5.0
 _FORCED_AFTER_SECONDS = 2.0
@@ -59,56 +66,109 @@ def newest(cluster: Cluster, selector: str) -> Document | None:
     return max(found, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
 
 
+def size_of(job: Document) -> int:
+    """How many pods it has."""
+    return int(job["spec"]["completions"])
+
+
 def pods_of(cluster: Cluster, selector: str) -> list[Pod]:
     """The pods there are."""
     return [Pod.of(document) for document in cluster.list("pod", selector)]
 
 
-def watch(
-    cluster: Cluster,
-    job: Document,
-    profile: ResourceProfile,
-    settings: KubernetesSettings,
-    trail: Trail,
-    output: Output,
-    lost: threading.Event,
-) -> End:
-    """Follow a Job to its end, telling its lines on the way. `LeaseLost` once `lost` is set."""
-    name, uid = str(job["metadata"]["name"]), str(job["metadata"]["uid"])
-    known: dict[str, Pod] = {}
-    trouble_since: float | None = None
-    are_running = False
-    while True:
-        trail.deliver(POLL_SECONDS)
-        if lost.is_set():
-            raise LeaseLost
-        document = cluster.get("job", name)
-        if document is None or document["metadata"]["uid"] != uid or document["metadata"].get(
-            "deletionTimestamp"
-        ):  # fmt: skip
-            return End(kind="preempted", said=f"the Job {name} was deleted")
-        pods = pods_of(cluster, f"batch.kubernetes.io/controller-uid={uid}")
-        known.update({pod.uid: pod for pod in pods})
-        trail.look(pods)
-        if not are_running and len(pods) == profile.nodes and all(pod.has_started for pod in pods):
-            are_running = True
-            nodes = ", ".join(sorted({pod.node for pod in pods}))
-            output.say(
-                f"{len(pods)} pods run on {nodes}, {_age(job, cluster.now()):.0f} s after the Job was made"
-            )
-        if (error := _why_not(cluster, document, pods, profile, settings)) is not None:
-            return End(kind="failed", said=str(error), error=error)
+@dataclass(kw_only=True)
+class Watch:
+    """Follows a Job to its end, telling its lines on the way."""
+
+    cluster: Cluster
+    job: Document
+    profile: ResourceProfile
+    settings: KubernetesSettings
+    trail: Trail
+    output: Output
+    lost: threading.Event
+    """Set when somebody else leads the training."""
+    grow_after: float
+    """Seconds of training with fewer pods than there may be, before room for more is looked for."""
+
+    def __post_init__(self) -> None:
+        self._nodes = size_of(self.job)
+        self._known: dict[str, Pod] = {}
+        self._is_placed = False
+        self._running_since: float | None = None
+        self._trouble_since: float | None = None
+        self._room = Room(self.cluster, self.job, self.profile.most_nodes - self._nodes)
+        self._grown: int | None = None
+
+    def end(self) -> End:
+        """How it ended. Raises `LeaseLost` once `lost` is set."""
+        name, uid = str(self.job["metadata"]["name"]), str(self.job["metadata"]["uid"])
+        while True:
+            self.trail.deliver(POLL_SECONDS)
+            if self.lost.is_set():
+                raise LeaseLost
+            document = self.cluster.get("job", name)
+            if document is None or document["metadata"]["uid"] != uid or document["metadata"].get(
+                "deletionTimestamp"
+            ):  # fmt: skip
+                return End(kind="preempted", said=f"the Job {name} was deleted")
+            pods = pods_of(self.cluster, f"batch.kubernetes.io/controller-uid={uid}")
+            self._known.update({pod.uid: pod for pod in pods})
+            self.trail.look(pods)
+            if (end := self._not_begun(document, pods)) is not None:
+                return end
+            self._grow(pods)
+            if (end := self._over(document, pods)) is not None:
+                return end
+
+    def _not_begun(self, document: Document, pods: list[Pod]) -> End | None:
+        """Why the attempt cannot begin as it is, if so."""
+        is_whole = len(pods) == self._nodes
+        self._is_placed |= is_whole and all(pod.is_scheduled for pod in pods)
+        age = _age(self.job, self.cluster.now())
+        nodes = None if self._is_placed else fitting(pods, self._nodes, self.profile)
+        if nodes is not None and age > ROOM_SECONDS:
+            return End(kind="resized", said=f"{nodes} of {self._nodes} pods have found a node", nodes=nodes)
+        if self._running_since is None and is_whole and all(pod.has_started for pod in pods):
+            self._running_since = time.monotonic()
+            where = ", ".join(sorted({pod.node for pod in pods}))
+            self.output.say(f"{len(pods)} pods run on {where}, {age:.0f} s after the Job was made")
+        error = _why_not(self.cluster, document, pods, self.profile, self.settings)
+        return error and End(kind="failed", said=str(error), error=error)
+
+    def _grow(self, pods: list[Pod]) -> None:
+        """Where there is room for more pods, ask those that run to save and to leave."""
+        if self._running_since is None or self._grown or self._nodes >= self.profile.most_nodes:
+            return
+        if time.monotonic() - self._running_since < self.grow_after or self._trouble_since is not None:
+            return
+        if more := self._room.found():
+            self._grown = self._nodes + more
+            self.output.say(f"there is room for {more} more pods: those that run are asked to save")
+            for pod in pods:
+                self.cluster.delete("pod", pod.name, grace_seconds=self.profile.grace_seconds)
+
+    def _over(self, document: Document, pods: list[Pod]) -> End | None:
+        """How the attempt ended, once its pods have, or had their time."""
         present = {pod.uid for pod in pods}
-        gone = [pod for pod in known.values() if pod.uid not in present and not pod.has_ended]
-        if trouble_since is None and _in_trouble(document, pods, gone, profile, cluster.now()):
-            trouble_since = time.monotonic()
-        is_over = trouble_since is not None and (
-            all(pod.has_ended for pod in pods) or time.monotonic() - trouble_since > SETTLE_SECONDS
+        gone = [pod for pod in self._known.values() if pod.uid not in present and not pod.has_ended]
+        if self._trouble_since is None and _in_trouble(
+            document, pods, gone, self.profile, self.cluster.now()
+        ):
+            self._trouble_since = time.monotonic()
+        settle = LOST_SECONDS if any(map(_is_lost, pods)) else SETTLE_SECONDS
+        is_over = self._trouble_since is not None and (
+            all(pod.has_ended for pod in pods) or time.monotonic() - self._trouble_since > settle
         )
-        if is_over or condition(document, "Complete"):
-            trail.finish(_LOG_SECONDS)
-            told = [pod for pod in known.values() if pod not in gone]
-            return end_of(document, told, gone, profile, output.reason)
+        if not is_over and condition(document, "Complete") is None:
+            return None
+        self.trail.finish(_LOG_SECONDS)
+        told = [pod for pod in self._known.values() if pod not in gone]
+        end = end_of(document, told, gone, self.profile, self.output.reason)
+        if end.kind == "preempted" and self._grown:
+            said = f"there is room for {self._grown} pods instead of {self._nodes}"
+            return End(kind="resized", said=said, nodes=self._grown)
+        return end
 
 
 def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
@@ -165,10 +225,14 @@ def _in_trouble(
         if pod.deleted is None:
             return False
         overdue = (now - pod.deleted).total_seconds() > profile.grace_seconds + _OVERDUE_SECONDS
-        # Its node does not answer: nobody there hears that it should end.
-        return overdue or pod.disrupted.startswith(_BY_TAINT)
+        return overdue or _is_lost(pod)
 
     return bool(gone) or condition(job, "Failed") is not None or any(map(is_bad, pods))
+
+
+def _is_lost(pod: Pod) -> bool:
+    """Its node does not answer: nobody there hears that it should end."""
+    return pod.deleted is not None and pod.disrupted.startswith(_BY_TAINT)
 
 
 def _age(document: Document, now: datetime) -> float:

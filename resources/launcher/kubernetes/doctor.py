@@ -67,8 +67,8 @@ def _trial(cluster: Cluster, settings: Settings) -> str:
     if of.image is None:
         raise BadConfiguration("set ML_ASSETS_KUBERNETES_IMAGE to the image of the workers")
     name = f"doctor-{uuid4().hex[:8]}"
-    spec = job_manifest(_JOB, 1, _TRIAL, of, folder="", snapshot="", s3_endpoint_url=None)["spec"]
-    pod_spec = spec["template"]["spec"]
+    job = job_manifest(_JOB, 1, _TRIAL, of, nodes=1, cause="", folder="", snapshot="", s3_endpoint_url=None)
+    pod_spec = job["spec"]["template"]["spec"]
     pod_spec["containers"][0]["command"] = [of.command[0], "--version"]
     began = time.monotonic()
     cluster.create("pod", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod_spec})

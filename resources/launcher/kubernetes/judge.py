@@ -115,9 +115,11 @@ class Pod:
 class End:
     """How an attempt ended."""
 
-    kind: Literal["done", "preempted", "failed"]
+    kind: Literal["done", "preempted", "failed", "resized"]
     said: str
     """What happened, for the log."""
+    nodes: int | None = None
+    """Of a resized one: how many pods the next attempt is to have."""
     error: TrainingFailed | None = None
     """A failure another attempt cannot mend."""
 
@@ -163,6 +165,15 @@ def why_not_started(
     return None
 
 
+def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | None:
+    """How many of the `nodes` pods of an elastic training have found a node; None where those are all, too few, or
+    still held back by a queue."""
+    pods = [pod for pod in pods if pod.deleted is None]
+    placed = sum(pod.is_scheduled for pod in pods)
+    is_held = any(pod.is_gated for pod in pods)
+    return placed if profile.least_nodes <= placed < nodes and not is_held else None
+
+
 def why_no_pods(
     events: Iterable[Document], waited: float, profile: ResourceProfile, patience_seconds: float
 ) -> TrainingFailed | None:
@@ -174,7 +185,7 @@ def why_no_pods(
         if waited <= patience_seconds:
             return None
         return Unschedulable(
-            f"the quota of the namespace has had no room for {profile.nodes} pods of {profile.cpu} CPU and "
+            f"the quota of the namespace has had no room for {profile.least_nodes} pods of {profile.cpu} CPU and "
             f"{profile.memory} for {waited:.0f} s: {said[-1]}. Lower resources, wait for other trainings, or "
             "raise the quota"
         )
@@ -197,7 +208,7 @@ def _unschedulable(pod: Pod, profile: ResourceProfile, waited: float) -> Unsched
         if value
     ]
     return Unschedulable(
-        f"{pod.named} of {profile.nodes} found no node for {waited:.0f} s. It asks for {', '.join([asked, *also])}; "
+        f"{pod.named} of {_count(profile)} found no node for {waited:.0f} s. It asks for {', '.join([asked, *also])}; "
         f"the scheduler says: {pod.unscheduled_why or 'nothing'} Lower resources.cpu, memory, gpus or nodes, "
         "correct node_selector or tolerations, or add a node"
     )
@@ -265,6 +276,11 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
     for pod in gone:
         return f"{pod.named} vanished"
     return None
+
+
+def _count(profile: ResourceProfile) -> str:
+    least, most = profile.least_nodes, profile.most_nodes
+    return str(most) if least == most else f"at least {least}"
 
 
 def _named(pod: Pod) -> str:

@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resources.artifacts import Artifacts
@@ -16,7 +16,8 @@ from resources.launcher.errors import AttemptsExhausted, BadConfiguration, Clust
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes import manifest
 from resources.launcher.kubernetes.api import Cluster, Document
-from resources.launcher.kubernetes.attempt import newest, pods_of, remove, start, watch
+from resources.launcher.kubernetes.attempt import Watch, newest, pods_of, remove, size_of, start
+from resources.launcher.kubernetes.course import Course
 from resources.launcher.kubernetes.judge import End
 from resources.launcher.kubernetes.lease import Lease, LeaseLost
 from resources.launcher.kubernetes.logs import Trail
@@ -97,7 +98,7 @@ class KubernetesLauncher:
     def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, trail: Trail) -> None:
         """Until the lease is ours."""
         while not lease.take():
-            trail.look(pods_of(cluster, manifest.training_selector(job)))
+            trail.look(pods_of(cluster, f"{manifest.training_selector(job)},{manifest.INDEX}"))
             trail.deliver(_FOLLOW_SECONDS)
 
     def _connect(self) -> Cluster:
@@ -119,9 +120,9 @@ class KubernetesLauncher:
             raise BadConfiguration(f"{folder} is not the place of {name} among the artifacts")
         if self.settings.image is None:
             raise BadConfiguration("set ML_ASSETS_KUBERNETES_IMAGE to the image of the workers")
-        if job.settings.workers % profile.nodes:
+        if job.settings.workers % profile.most_nodes:
             raise BadConfiguration(
-                f"{job.settings.workers} workers cannot be shared equally by {profile.nodes} pods: change "
+                f"{job.settings.workers} workers cannot be shared equally by {profile.most_nodes} pods: change "
                 "resources.nodes or training.workers"
             )
 
@@ -153,73 +154,79 @@ class _Lead:
         return result
 
     def _attempts(self) -> TrainingResult:
-        failures, number = self.lease.failures, self.lease.attempt
+        lease = self.lease
+        course = Course(number=lease.attempt, failures=lease.failures, nodes=self.profile.most_nodes)
         if (result := self._finished()) is not None:  # whoever led before may have come to the end
             return result
         document = newest(self.cluster, manifest.training_selector(self.job))
         if document is not None:
             number = int(document["metadata"]["labels"][manifest.ATTEMPT])
+            course = replace(course, number=number, nodes=size_of(document))
             self.output.say(f"attached to {document['metadata']['name']}, which was running already")
         while True:
             while document is None:
-                number += 1
-                self.lease.note(attempt=number, failures=failures)
-                document = self._start(number)
+                course = course.then()
+                lease.note(attempt=course.number, failures=course.failures)
+                document = self._start(course)
             self.output.reason = ""
-            end = self._watch(document)
+            end = self._watch(document, course)
             if (result := self._finished()) is not None:
                 return result
             if end.kind == "done":
                 end = End(kind="failed", said="all pods ended well but left no result")
             if end.error is not None:
                 raise end.error
-            failures += end.kind == "failed"
+            course = course.ended(end)
             most = self.job.settings.max_attempts
-            if failures >= most:
+            if course.failures >= most:
                 raise AttemptsExhausted(
-                    f"{failures} attempts failed, the last one because {end.said}. The last lines, of "
+                    f"{course.failures} attempts failed, the last one because {end.said}. The last lines, of "
                     f"{self.output.log_file}:\n{self.output.tail}"
                 )
-            self.lease.note(attempt=number, failures=failures)
+            lease.note(attempt=course.number, failures=course.failures)
             self.output.say(
-                f"attempt {number} ended: {end.said}; {failures} of {most} failures: going on from the last "
-                "checkpoint"
+                f"attempt {course.number} ended: {end.said}; {course.failures} of {most} failures: going on from the "
+                "last checkpoint"
             )
-            remove(self.cluster, f"{manifest.training_selector(self.job)},{manifest.ATTEMPT}={number}", 1)
+            selector = f"{manifest.training_selector(self.job)},{manifest.ATTEMPT}={course.number}"
+            remove(self.cluster, selector, 1)
             document = None
 
-    def _start(self, number: int) -> Document | None:
+    def _start(self, course: Course) -> Document | None:
         launcher, job = self.launcher, self.job
         document = start(
             self.cluster,
             manifest.job_manifest(
                 job,
-                number,
+                course.number,
                 self.profile,
                 launcher.settings,
+                nodes=course.nodes,
+                cause=course.cause,
                 folder=launcher.artifacts.address(training_folder_name(job)),
                 snapshot=launcher.artifacts.address(snapshot_name(job)),
                 s3_endpoint_url=launcher.settings.s3_endpoint_url or launcher.s3_endpoint_url,
             ),
-            lambda owner: manifest.service_manifest(job, number, owner),
+            lambda owner: manifest.service_manifest(job, course.number, owner),
         )
         if document is not None:
             self.output.say(
-                f"started {document['metadata']['name']}: {self.profile.nodes} pods of {self.profile.cpu} CPU, "
+                f"started {document['metadata']['name']}: {course.nodes} pods of {self.profile.cpu} CPU, "
                 f"{self.profile.memory}, {self.profile.gpus} GPUs"
             )
         return document
 
-    def _watch(self, document: Document) -> End:
-        return watch(
-            self.cluster,
-            document,
-            self.profile,
-            self.launcher.settings,
-            self.trail,
-            self.output,
-            self.lease.lost,
-        )
+    def _watch(self, document: Document, course: Course) -> End:
+        return Watch(
+            cluster=self.cluster,
+            job=document,
+            profile=self.profile,
+            settings=self.launcher.settings,
+            trail=self.trail,
+            output=self.output,
+            lost=self.lease.lost,
+            grow_after=course.grow_after,
+        ).end()
 
     def _finished(self) -> TrainingResult | None:
         """The result, if it is there; then no event of it is left untold, whatever the log lost."""

@@ -58,30 +58,44 @@ def job_manifest(
     profile: ResourceProfile,
     settings: KubernetesSettings,
     *,
+    nodes: int,
+    cause: str,
     folder: str,
     snapshot: str,
     s3_endpoint_url: str | None,
 ) -> Document:
-    """An Indexed Job of `profile.nodes` pods that all must end well; none is replaced: the launcher counts
-    attempts. `folder` and `snapshot` are addresses the pods can read.
+    """An Indexed Job of `nodes` pods that all must end well; none is replaced: the launcher counts attempts.
+
+    `cause` says what interrupted the attempt before, where the pods cannot know. `folder` and `snapshot` are
+    addresses the pods can read.
     """
     name = attempt_name(job, attempt)
     labels = {**profile.labels, **training_labels(job), ATTEMPT: str(attempt)}
+    values = {
+        "TRAINING_FOLDER": folder,
+        "TRAINING_SNAPSHOT": snapshot,
+        "TRAINING_SCRATCH": SCRATCH,
+        "TRAINING_NODES": str(nodes),
+        # Of each pod, also where there are fewer of them: a rank needs its own cores, memory and GPU.
+        "TRAINING_RANKS": str(job.settings.workers // profile.most_nodes),
+        "TRAINING_ATTEMPT": str(attempt),
+        "TRAINING_CAUSE": cause,
+        "MASTER_ADDR": f"{name}-0.{name}",
+        "MASTER_PORT": str(MASTER_PORT),
+    }
+    environment = _environment(values, profile, settings, s3_endpoint_url)
     spec: Document = {
         "completionMode": "Indexed",
-        "completions": profile.nodes,
-        "parallelism": profile.nodes,
+        "completions": nodes,
+        "parallelism": nodes,
         "backoffLimit": 0,
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": FORGOTTEN_SECONDS,
         "template": {
             "metadata": {"labels": labels},
-            "spec": _pod_spec(
-                job, attempt, profile, settings, _environment(job, attempt, profile, settings, folder,
-                                                              snapshot, s3_endpoint_url)
-            ),
+            "spec": _pod_spec(job, attempt, profile, settings, environment),
         },
-    }  # fmt: skip
+    }
     if profile.deadline_minutes is not None:
         spec["activeDeadlineSeconds"] = max(1, round(profile.deadline_minutes * 60))
     return {
@@ -186,28 +200,11 @@ def _pod_spec(
 
 
 def _environment(
-    job: TrainingJob,
-    attempt: int,
-    profile: ResourceProfile,
-    settings: KubernetesSettings,
-    folder: str,
-    snapshot: str,
-    s3_endpoint_url: str | None,
+    told: dict[str, str], profile: ResourceProfile, settings: KubernetesSettings, s3_endpoint_url: str | None
 ) -> list[Document]:
-    """`JOB_COMPLETION_INDEX`, the rank of the node, is Kubernetes' own."""
-    name = attempt_name(job, attempt)
-    values = {
-        "HOME": SCRATCH,
-        **profile.env,
-        **settings.env,
-        "TRAINING_FOLDER": folder,
-        "TRAINING_SNAPSHOT": snapshot,
-        "TRAINING_SCRATCH": SCRATCH,
-        "TRAINING_NODES": str(profile.nodes),
-        "TRAINING_ATTEMPT": str(attempt),
-        "MASTER_ADDR": f"{name}-0.{name}",
-        "MASTER_PORT": str(MASTER_PORT),
-    }
+    """What is `told` to each pod, and what profile and settings add. `JOB_COMPLETION_INDEX`, the rank of the node, is
+    Kubernetes' own."""
+    values = {"HOME": SCRATCH, **profile.env, **settings.env, **told}
     if s3_endpoint_url is not None:
         values["AWS_ENDPOINT_URL"] = s3_endpoint_url
     return [

@@ -1,0 +1,82 @@
+"""Trainings with a least and a most of nodes: as many pods as there is room for, and more when there is room again."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ml_assets_tests.cluster.environment import ClusterEnvironment, pod
+from ml_assets_tests.cluster.launching import Launching, metric_steps
+from resources.launcher.errors import Unschedulable
+from resources.launcher.protocol import TrainingEvent
+from resources.platform import Platform
+
+Launch = Callable[..., Launching]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.alone]  # others' pods would take the room
+
+ONE_OR_TWO = {"min": 1, "max": 2}
+
+
+@pytest.fixture
+def cpu(tidy: ClusterEnvironment) -> str:
+    """So many cores that a node has them once and not twice."""
+    nodes = tidy.cluster.objects("nodes")
+    return f"{0.6 * min(int(node['status']['allocatable']['cpu']) for node in nodes):g}"
+
+
+@pytest.fixture
+def neighbour(tidy: ClusterEnvironment, cpu: str) -> Iterator[Callable[[], None]]:
+    """A pod that takes the room of one training pod on node 2; gone when it is called, and afterwards."""
+    document = pod("neighbour", tidy.image, "import time; time.sleep(600)")
+    document["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    document["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node2"}
+    tidy.apply(document)
+    tidy.wait_for_phase("neighbour", "Running")
+
+    def leave() -> None:
+        tidy.kubectl("delete", "pod", "neighbour", "--ignore-not-found", "--wait=false", "--grace-period=0")
+
+    yield leave
+    leave()
+
+
+def test_a_training_begins_with_the_pods_there_is_room_for(launching: Launch, cpu: str) -> None:
+    launch = launching(workers=3, max_attempts=1)
+    profile = launch.profile("steps steps", steps=20, nodes={"min": 1, "max": 3}, cpu=cpu)
+    assert launch.run(profile).attempts == 2
+    assert launch.sizes() == [3, 2]
+    assert any("2 of 3 pods have found a node; 0 of 1 failures" in line for line in launch.log), launch.log
+    assert metric_steps(launch.events) == list(range(20))
+    assert launch.left() == []
+
+
+def test_less_room_than_the_least_is_final_and_says_so(launching: Launch, cpu: str) -> None:
+    launch = launching(workers=4).with_kubernetes(unschedulable_seconds=8)
+    with pytest.raises(Unschedulable, match=r"pod \d of at least 3 found no node for .* Insufficient cpu"):
+        launch.run(launch.profile("steps", steps=3000, nodes={"min": 3, "max": 4}, cpu=cpu))
+    assert launch.sizes() == [4]
+    assert launch.left() == []
+
+
+def test_room_that_comes_later_is_grown_into_without_a_step_done_twice(
+    launching: Launch, neighbour: Callable[[], None], cpu: str
+) -> None:
+    launch = launching(max_attempts=1)
+    profile = launch.profile("steps steps steps", steps=1000, nodes=ONE_OR_TWO, cpu=cpu)
+    asked: list[str] = []
+
+    def watch(event: TrainingEvent) -> None:
+        launch.events.append(event)
+        if event.kind == "metrics" and event.step % 50 == 0 and not asked:
+            pods = [one for one in launch.objects("pods") if "-room-" in one["metadata"]["name"]]
+            if pods:  # it waits for room beside a training that goes on
+                asked.extend(one["status"]["phase"] for one in pods)
+                neighbour()
+
+    launcher = Platform(launch.settings).launcher
+    result = launcher.run(launch.job, launch.folder, watch, launch.log.append, profile)
+    assert launch.sizes() == [2, 1, 2]
+    assert asked == ["Pending"]
+    assert result.attempts == 3
+    assert metric_steps(launch.events) == list(range(1000))
+    assert any("there is room for 2 pods instead of 1; 0 of 1 failures" in line for line in launch.log)
+    assert launch.left() == []

@@ -1,0 +1,46 @@
+"""What the next attempt of a training is, by what became of those before. Pure functions.
+
+An attempt has a fixed number of pods. One that finds fewer nodes than that gives way to a smaller one, and one that
+finds room for more than it has to a larger one; any other is followed by one of its size. Not here: how an attempt
+ended (judge), whether there is room (room).
+"""
+
+from dataclasses import dataclass, replace
+
+from resources.launcher.kubernetes.judge import End
+
+GROW_SECONDS, LONGEST_GROW_SECONDS = 10.0, 1800.0
+"""Before a training looks for room again: at first, and at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """One attempt among those of a training."""
+
+    number: int
+    """From 1; 0 before the first."""
+    nodes: int
+    """Its pods."""
+    failures: int = 0
+    """Attempts before it that used up budget."""
+    cause: str = ""
+    """Why the last one that trained was interrupted, where its own agents may not have been able to say."""
+    grow_after: float = GROW_SECONDS
+    """How long it trains before it looks for room for more pods: twice as long each time that pods did not fit."""
+
+    def then(self) -> "Course":
+        """The attempt after this one."""
+        return replace(self, number=self.number + 1)
+
+    def ended(self, end: End) -> "Course":
+        """This attempt, with what follows for the next from its end."""
+        if end.nodes is not None and end.nodes < self.nodes:  # it never trained: what interrupted is older
+            longer = min(2 * self.grow_after, LONGEST_GROW_SECONDS)
+            return replace(self, nodes=end.nodes, grow_after=longer)
+        is_failure = end.kind == "failed"
+        return replace(
+            self,
+            nodes=end.nodes or self.nodes,
+            failures=self.failures + is_failure,
+            cause="" if is_failure else end.said,
+        )

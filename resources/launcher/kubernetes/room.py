@@ -1,0 +1,87 @@
+"""Is there room for more pods of an elastic training? Placeholders ask the scheduler, which alone knows.
+
+A placeholder is a pod like the others of its attempt that only says its program's version. Where one has started, there
+is room for one more, the node has the image, and the training can be asked to leave its place for a larger attempt.
+Not here: asking it (attempt), how large the next one is (launcher).
+"""
+
+import copy
+import time
+from contextlib import suppress
+
+from resources.launcher.errors import ClusterRefused
+from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
+from resources.launcher.kubernetes.judge import Pod
+from resources.launcher.kubernetes.manifest import ATTEMPT, TRAINING
+
+_ROLE = "ml-assets/role"
+_OF_JOB = (
+    "job-name",
+    "controller-uid",
+    "batch.kubernetes.io/job-name",
+    "batch.kubernetes.io/controller-uid",
+)
+"""Labels by which a Job knows its pods: it would take a placeholder for one."""
+_GATHER_SECONDS = 3.0
+"""Once one has started, the others get so long: room often comes for several at once."""
+_AGAIN_SECONDS = 15.0
+"""After a quota has refused one, or something took one away."""
+
+
+class Room:
+    """Looks for room for up to `most` more pods beside those of the Job `job`, which owns what is made."""
+
+    def __init__(self, cluster: Cluster, job: Document, most: int) -> None:
+        self._cluster = cluster
+        self._bodies = [_placeholder(job, number) for number in range(most)]
+        labels = job["metadata"]["labels"]
+        self._selector = f"{_ROLE}=placeholder,{TRAINING}={labels[TRAINING]},{ATTEMPT}={labels[ATTEMPT]}"
+        self._since: float | None = None
+        self._not_before = 0.0
+
+    def found(self) -> int:
+        """For how many more pods there is room; 0 as long as there is none, or not yet known for how many."""
+        pods = [Pod.of(document) for document in self._cluster.list("pod", self._selector)]
+        started = sum(pod.has_started for pod in pods)
+        if started:
+            self._since = self._since or time.monotonic()
+            waited = time.monotonic() - self._since
+            return started if started == len(self._bodies) or waited > _GATHER_SECONDS else 0
+        lost = [pod for pod in pods if pod.has_ended]  # evicted before it began
+        for pod in lost:
+            self._cluster.delete("pod", pod.name, grace_seconds=0)
+            self._not_before = time.monotonic() + _AGAIN_SECONDS
+        if time.monotonic() >= self._not_before:
+            self._make_missing({pod.name for pod in pods})
+        return 0
+
+    def _make_missing(self, there: set[str]) -> None:
+        for body in self._bodies:
+            if body["metadata"]["name"] in there:
+                continue
+            try:
+                with suppress(AlreadyThere):
+                    self._cluster.create("pod", body)
+            except ClusterRefused:  # a quota that is used up: no room
+                self._not_before = time.monotonic() + _AGAIN_SECONDS
+                return
+
+
+def _placeholder(job: Document, number: int) -> Document:
+    meta, template = job["metadata"], job["spec"]["template"]
+    spec: Document = copy.deepcopy(template["spec"])
+    container = spec["containers"][0]
+    container["command"] = [container["command"][0], "--version"]
+    labels = {name: value for name, value in template["metadata"]["labels"].items() if name not in _OF_JOB}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{meta['name']}-room-{number}",
+            "labels": {**labels, _ROLE: "placeholder"},
+            "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
+            ],
+        },
+        "spec": spec,
+    }
