@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill ui test test-drills test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster cluster-up cluster-down \
+.PHONY: help setup demo drill ui test test-drills test-layouts test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench lint format lock clean distclean
 
 VENV ?= .venv
@@ -39,6 +39,9 @@ ui: setup ## Dagster's pages and daemon together, on loopback
 
 test: setup ## every test that needs no server (ARGS="-k words" for some)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
+
+test-layouts: setup ## trainings whose model is spread over several processes in every way there is
+	$(BIN)/pytest ml_assets_tests/layouts $(ARGS)
 
 test-drills: setup ## every drill and a few kills at random, on a machine that does nothing else
 	$(BIN)/pytest ml_assets_tests/drills $(ARGS)

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "drills", "servers"))
+NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "drills", "layouts", "servers"))
 
 # Shared machines make single examples slow without anything being wrong. In CI the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Without a browser the browser tests do not exist; `pytest_terminal_summary` says so. Tests on servers and on
-    a cluster, and the drills, are run by naming their folders, as `make test-servers` and its like do."""
+    a cluster, the drills and layouts are run by naming their folders, as `make test-servers` and its like do."""
     if CHROMIUM is None and collection_path.name == "browser":
         return True
     if collection_path in NAMED_ONLY:

@@ -18,7 +18,7 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from resources.launcher.profile import ResourceProfile
-from resources.launcher.training_settings import TrainingSettings
+from resources.launcher.training_settings import Parallel, TrainingSettings
 
 
 class PartitionsSection(Section):
@@ -234,8 +234,10 @@ class TrainingPipelineSpec(Section):
     @classmethod
     def _settings(cls, value: Any) -> Any:
         refuse_unknown_keys("training", value, TrainingSettings.__dataclass_fields__)
+        if isinstance(value, dict):
+            refuse_unknown_keys("training.parallel", value.get("parallel"), Parallel.__dataclass_fields__)
         # Built here so that the dataclass's own refusals (a batch that does not divide) name their reason.
-        return TrainingSettings(**value) if isinstance(value, dict) else value
+        return TrainingSettings.from_document(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _workers_fill_the_nodes(self) -> Self:

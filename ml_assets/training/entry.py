@@ -75,7 +75,7 @@ def _outcome(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse:
 def _train(
     job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, stop: StopRequest, pulse: Pulse
 ) -> None:
-    run = group.all_succeed(lambda: prepare(job, folder, group, mirror))
+    run = prepare(job, folder, group, mirror)
     if group.is_first:
         _wait_until_alone(folder)
     run.resume()

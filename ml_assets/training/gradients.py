@@ -13,7 +13,6 @@ from typing import Protocol
 
 import torch
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ml_assets.training.batches import Batch
 from ml_assets.training.exact import largest, quanta, round_to
@@ -45,11 +44,11 @@ def gradients_of(run: Run, feed: Feed) -> Gradients:
 
 
 class AveragedGradients:
-    """`tolerance`: all rows of a rank at once, averaged over the ranks during backward."""
+    """`tolerance`: all rows of a rank at once, averaged over the ranks during backward, whatever the layout."""
 
     def __init__(self, run: Run, feed: Feed) -> None:
         self._run, self._feed = run, feed
-        self._replica = DistributedDataParallel(run.model.core)
+        self._spread = run.layout.spread()
         self.alone_seconds = 0.0
 
     def fetch(self, step: int) -> Sequence[Batch]:
@@ -58,17 +57,17 @@ class AveragedGradients:
 
     def backward(self, step: int, batches: Sequence[Batch]) -> float:
         """See `Gradients`."""
-        run, group = self._run, self._run.group
+        run, data = self._run, self._run.layout.data
         # Randomness depends on the place in the training alone, so that none of its state is stored.
-        group.seed(run.job.seed, step, group.rank)
+        data.seed(run.job.seed, step, data.rank)
         [batch] = batches
         started = time.monotonic()
         numeric, *others = batch.inputs
-        loss_sum = run.objective.loss(self._replica(run.model.preprocess(numeric), *others), batch)
+        loss_sum = run.objective.loss(self._spread.module(run.model.preprocess(numeric), *others), batch)
         self.alone_seconds = time.monotonic() - started
         run.optimizer.zero_grad()
         # The average over ranks times their number: shares may differ by a row.
-        (loss_sum * (group.world_size / run.order.batch_rows(step))).backward()
+        (loss_sum * (data.world_size / run.order.batch_rows(step))).backward()
         return loss_sum.item()
 
 

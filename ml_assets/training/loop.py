@@ -13,7 +13,6 @@ from contextlib import suppress
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from ml_assets.training.agreement import Agreement
 from ml_assets.training.events import emit
@@ -24,7 +23,7 @@ from ml_assets.training.group import PeerFailed
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.meter import Meter
 from ml_assets.training.mfu import mfu_of_a_row
-from ml_assets.training.order import contiguous
+from ml_assets.training.order import Piece, contiguous
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run
 from ml_assets.training.schedule import learning_rate
@@ -41,8 +40,8 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
     Raises `Diverged` before a number that is not finite reaches the weights, `Preempted` after a checkpoint
     when any rank was asked to stop.
     """
-    group = run.group
-    with Feed(run.order, run.train, group.rank, group.world_size, run.progress.step) as feed:
+    data = run.layout.data
+    with Feed(run.order, run.train, data.rank, data.world_size, run.progress.step) as feed:
         try:
             _fit(run, gradients_of(run, feed), rows, stop, pulse)
         except Diverged:
@@ -56,7 +55,6 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
 
 def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
     settings, group, order, progress = run.job.settings, run.group, run.order, run.progress
-    parameters = list(run.model.parameters())
     started = time.monotonic() - progress.seconds
     last_save = time.monotonic()
     meter = Meter(mfu_of_a_row(run.model.core, settings, group))
@@ -66,11 +64,12 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
         step = progress.step
         with meter.waiting_for_data():
             batches = gradients.fetch(step)
-        rows.write(step, np.concatenate([batch.row for batch in batches]))
+        if run.layout.is_first_copy:
+            rows.write(step, np.concatenate([batch.row for batch in batches]))
         loss_sum = gradients.backward(step, batches)
 
         # The gradient is the same on all ranks, and not finite where the loss of any of them is not.
-        norm = clip_grad_norm_(parameters, settings.clip_norm).item()
+        norm = run.layout.clip(settings.clip_norm)
         if not math.isfinite(norm):
             raise Diverged(
                 f"at step {step} the loss was {loss_sum:g}, the gradient norm {norm:g}; the last checkpoint is kept. "
@@ -87,7 +86,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
 
         meter.add(loss_sum, order.batch_rows(step), norm, gradients.alone_seconds)
         if progress.step % settings.metric_steps == 0:
-            figures = meter.read(group.gather, group.sum) | gpu_figures(group.device)
+            figures = meter.read(group.gather, run.layout.data.sum) | gpu_figures(group.device)
             if group.is_first:
                 epoch = progress.step / order.steps_per_epoch
                 emit("metrics", progress.step, learning_rate=rate, epoch=epoch, **figures)
@@ -107,21 +106,29 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
 
 def _validate(run: Run, pulse: Pulse) -> bool:
     """Loss over the validation rows, each read by one rank; True where it is the best so far."""
-    group, progress, reader = run.group, run.progress, run.validation
+    group, data, progress, reader = run.group, run.layout.data, run.progress, run.validation
     group.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
     run.model.eval()
     # By lane, like the training rows: each sum is one rank's alone, and adding zeros to it rounds nothing, so that the
     # loss, and what is called best, do not depend on the number of ranks.
     sums = [0.0] * run.order.lanes
     batch_rows = run.order.global_batch // run.order.lanes if reader.has_samples else _VALIDATION_ROWS
+    work = [
+        (lane, pieces)
+        for lane in run.order.lanes_of(data.rank, data.world_size)
+        for pieces in contiguous(reader.shard_rows, lane, run.order.lanes, batch_rows)
+    ]
     with torch.inference_mode():
-        for lane in run.order.lanes_of(group.rank, group.world_size):
-            for pieces in contiguous(reader.shard_rows, lane, run.order.lanes, batch_rows):
-                batch = reader.take(pieces)
-                sums[lane] += run.objective.loss(run.model(*batch.inputs), batch).item()
-                pulse.moved()
+        for number in range(run.layout.rounds(len(work))):
+            # Whoever is done goes on with a row that does not count.
+            lane, pieces = work[number] if number < len(work) else (None, [Piece(0, np.zeros(1, np.int64))])
+            batch = reader.take(pieces)
+            loss = run.objective.loss(run.model(*batch.inputs), batch)
+            if lane is not None:
+                sums[lane] += loss.item()
+            pulse.moved()
     run.model.train()
-    loss = sum(group.sum(sums)) / sum(reader.shard_rows)
+    loss = sum(data.sum(sums)) / sum(reader.shard_rows)
     if not math.isfinite(loss):
         raise Diverged(
             f"after step {progress.step} the validation loss was {loss:g}; the last checkpoint is kept. "

@@ -36,9 +36,11 @@ State = dict[str, dict[str, Any]]
 """Section (`parameters`, `optimizer`, …) → name → tensor or plain value."""
 
 
-def share_of(state: State, alike: Sequence[str], rank: int, world_size: int) -> State:
-    """What `rank` writes of `state`: its own shards of what is sharded, some of the sections that all ranks have
-    `alike`, and rank 0 the others.
+def share_of(
+    state: State, alike: Sequence[str], rank: int, world_size: int, own: Sequence[str] = ()
+) -> State:
+    """What `rank` writes of `state`: its own shards of what is sharded, sections that are its `own`, some of those that
+    all ranks have `alike`, and rank 0 the others.
 
     What is alike is dealt out by size, the largest first, so that all write, and copy before, about as much. Only
     sizes and names decide, which every rank knows.
@@ -48,7 +50,7 @@ def share_of(state: State, alike: Sequence[str], rank: int, world_size: int) -> 
     to_deal: list[tuple[int, str, str]] = []
     for section, values in state.items():
         for name, value in values.items():
-            if isinstance(value, DTensor) or (section not in alike and rank == 0):
+            if isinstance(value, DTensor) or section in own or (section not in alike and rank == 0):
                 mine[section][name] = value
             elif section in alike:
                 to_deal.append((-value.nbytes if isinstance(value, torch.Tensor) else 0, section, name))

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from ml_assets.training.decoding import decode_of
 from ml_assets.training.events import emit
 from ml_assets.training.group import Group
 from ml_assets.training.initial import begin_with
+from ml_assets.training.layouts import Layout, lay_out, refuse_unfit
 from ml_assets.training.load import build_model, check_output
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
@@ -59,13 +61,18 @@ class Run:
     validation: SplitReader
     model: FullModel
     objective: Objective
-    optimizer: torch.optim.Optimizer
+    layout: Layout
     checkpoints: Checkpoints
     progress: Progress
     mirror: Mirror | None = None
     """Where the folder does not outlive this machine: what does."""
     saver: Saver = field(init=False)
     """There when the training was resumed."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Steps all parameters."""
+        return self.layout.optimizer
 
     @property
     def total_steps(self) -> int:
@@ -95,7 +102,7 @@ class Run:
             if mirror is not None:
                 mirror.push([part])
 
-        state = state_of(self.model, self.optimizer, dataclasses.asdict(self.progress))
+        state = state_of(self.model, self.layout.keeper, dataclasses.asdict(self.progress))
         self.saver.begin(step, state, self.progress.best_step, first, _tell)
 
     def wait_until_saved(self) -> None:
@@ -114,9 +121,9 @@ class Run:
         if step:
             self.group.all_succeed(lambda: self._bring(step))
             state = self.checkpoints.load(step)
-            restore(state, self.model, self.optimizer)
+            restore(state, self.model, self.layout.keeper)
             self.progress = Progress(**state["progress"])
-        self.saver = Saver(self.checkpoints, self.group)
+        self.saver = Saver(self.checkpoints, self.group, self.layout.share)
 
     def _bring(self, step: int) -> None:
         if self.group.local_rank == 0:  # for all ranks of this machine
@@ -134,7 +141,41 @@ def _tell(saved: Saved) -> None:
 
 
 def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None = None) -> Run:
-    """Open and check the inputs, build the model. Raises `InputChanged` or `BadConfiguration`."""
+    """Open and check the inputs, build the model and lay it out on the ranks, which all have to ask.
+
+    Raises `InputChanged` or `BadConfiguration`, on each rank where it is found, and `PeerFailed` on the others.
+    """
+    made = group.all_succeed(lambda: _make(job, folder, group))
+    layout = lay_out(made.model, made.model.core, group, job.settings)
+    return Run(
+        job=job,
+        folder=folder,
+        group=group,
+        order=made.order,
+        train=made.train,
+        validation=made.validation,
+        model=made.model,
+        objective=made.objective,
+        layout=layout,
+        checkpoints=Checkpoints(folder, job.settings.keep_checkpoints)
+        if mirror is None
+        else StoredCheckpoints(folder, job.settings.keep_checkpoints, mirror),
+        progress=Progress(),
+        mirror=mirror,
+    )
+
+
+class _Made(NamedTuple):
+    """What a rank can make for itself."""
+
+    train: SplitReader
+    validation: SplitReader
+    order: Order
+    objective: Objective
+    model: FullModel
+
+
+def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     settings = job.settings
     try:
         snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
@@ -162,21 +203,5 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
     model.to(group.device)
     if decode is not None:
         check_output(job, model, validation.take([Piece(0, np.zeros(2, dtype=np.int64))]))
-    return Run(
-        job=job,
-        folder=folder,
-        group=group,
-        order=order,
-        train=train,
-        validation=validation,
-        model=model,
-        objective=objective_of(job.objective),
-        optimizer=torch.optim.AdamW(
-            model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-        ),
-        checkpoints=Checkpoints(folder, settings.keep_checkpoints)
-        if mirror is None
-        else StoredCheckpoints(folder, settings.keep_checkpoints, mirror),
-        progress=Progress(),
-        mirror=mirror,
-    )
+    refuse_unfit(model.core, group, settings)
+    return _Made(train, validation, order, objective_of(job.objective), model)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from ml_assets.training.checkpoints import Checkpoints
 from ml_assets.training.copies import Copies
@@ -41,8 +42,12 @@ class Saved:
 class Saver:
     """Saves the state of all ranks together, one checkpoint at a time. All methods are for all ranks at once."""
 
-    def __init__(self, checkpoints: Checkpoints, group: Group) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, group: Group, share: Callable[[State], State] | None = None
+    ) -> None:
+        """`share`: what this rank writes of a state; by default what `share_of` gives, of a state all ranks have."""
         self._checkpoints = checkpoints
+        self._share = share or partial(share_of, alike=ALIKE, rank=group.rank, world_size=group.world_size)
         self._group = group.aside(_TIMEOUT)
         self._copies = Copies(pinned=group.device.type == "cuda")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -63,7 +68,7 @@ class Saver:
         """
         began = time.monotonic()
         self.wait()
-        copy = self._copies.take(share_of(state, ALIKE, self._group.rank, self._group.world_size))
+        copy = self._copies.take(self._share(state))
         blocked = time.monotonic() - began
 
         def save() -> None:

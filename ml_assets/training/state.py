@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ml_assets.training.parts import State
 from resources.launcher.errors import Diverged
@@ -28,6 +29,9 @@ ALIKE = ("parameters", "optimizer")
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Mapping[str, Any]) -> State:
     """The state as it is: tensors are the ones that training goes on with, not copies."""
+    values = (
+        model.state_dict()
+    )  # first: whatever was gathered to be computed with is in shards again after it
     kept = {
         f"{name}/{what}": value
         for name, parameter in model.named_parameters()
@@ -35,7 +39,7 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Mappi
     }
     state: State = {"parameters": {}, "optimizer": kept, "buffers": {}, "progress": dict(progress)}
     names = {name for name, _ in model.named_parameters()}
-    for name, value in model.state_dict().items():
+    for name, value in values.items():
         state["parameters" if name in names else "buffers"][name] = value
     return state
 
@@ -46,22 +50,33 @@ def weights_of(state: State) -> dict[str, Any]:
 
 
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Inverse of `state_of`, besides progress."""
-    model.load_state_dict(weights_of(state))
+    """Inverse of `state_of`, besides progress: of `state`, which is whole, this rank's part of each value."""
+    parts = model.state_dict()
+    model.load_state_dict({name: _part(value, parts.get(name)) for name, value in weights_of(state).items()})
+    parameters = dict(model.named_parameters())
     kept: dict[str, dict[str, Any]] = {}
     for path, value in state.get("optimizer", {}).items():
         name, _, what = path.rpartition("/")
-        kept.setdefault(name, {})[what] = value
-    names = {parameter: name for name, parameter in model.named_parameters()}
+        kept.setdefault(name, {})[what] = _part(value, parameters.get(name))
+    names = {parameter: name for name, parameter in parameters.items()}
     order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     document = optimizer.state_dict()
     document["state"] = {i: kept[name] for i, name in enumerate(order) if name in kept}
     optimizer.load_state_dict(document)
 
 
+def _part(whole: Any, like: torch.Tensor | None) -> Any:
+    """Of `whole` what this rank has of it, where it has `like`; values of another shape (counts of steps) stay."""
+    if isinstance(like, DTensor) and isinstance(whole, torch.Tensor) and whole.shape == like.shape:
+        return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return whole
+
+
 def refuse_infinite(state: State, step: int) -> None:
-    """Raise `Diverged` where a weight is not finite: such a state is not worth keeping."""
+    """Raise `Diverged` where a weight is not finite, of what is here: such a state is not worth keeping."""
     for name, value in state["parameters"].items():
+        if isinstance(value, DTensor):
+            value = value.to_local()
         if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
             raise Diverged(
                 f"after step {step} {name} has a value that is not finite; the last checkpoint is kept. "

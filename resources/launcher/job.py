@@ -80,7 +80,7 @@ class TrainingJob:
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`."""
         facts: dict[str, Any] = json.loads(text)
-        settings = TrainingSettings(**facts.pop("settings"))
+        settings = TrainingSettings.from_document(facts.pop("settings"))
         return cls(**facts, settings=settings)
 
 

@@ -4,8 +4,9 @@ Here: the settings, their defaults, what contradicts itself. Not here: what is t
 """
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, cast
 
 _DEFAULT_LANES = 8
 """Enough for a machine's devices; each lane is a pass of its own where bits are to be the same."""
@@ -20,6 +21,37 @@ _CHANGES_NO_WEIGHTS = (
     "metrics_port",
     "peak_tflops",
 )
+_NEW = ("parallel",)
+"""Came after trainings had been identified without them, and are left out where they hold their default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """How a model lies on the workers; by default each has the whole. docs/training.md says what to use when."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic when YAML is validated
+
+    shard: Literal["none", "optimizer", "gradients", "full"] = "none"
+    """What is divided among the workers that read different rows: nothing; what the optimizer keeps (ZeRO 1);
+    gradients, too (ZeRO 2); parameters, too (ZeRO 3)."""
+    tensor: int = 1
+    """So many workers read the same rows; each computes its part of every layer that the model says can be cut."""
+
+    def __post_init__(self) -> None:
+        if self.shard not in ("none", "optimizer", "gradients", "full"):
+            raise ValueError(f"parallel.shard is none, optimizer, gradients or full, not {self.shard!r}")
+        if self.tensor < 1:
+            raise ValueError(f"parallel.tensor must be at least 1, not {self.tensor}")
+        if self.shard == "optimizer" and self.tensor > 1:
+            raise ValueError(
+                f"parallel.shard optimizer deals out whole parameters, and with tensor {self.tensor} no worker has "
+                "them: use shard gradients or full"
+            )
+
+    @property
+    def model_workers(self) -> int:
+        """Workers that read the same rows: between them they compute one model."""
+        return self.tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +79,8 @@ class TrainingSettings:
     lanes: int | None = None
     """Virtual workers, fixed for the job: each step takes its rows lane by lane, and a worker has some of the lanes. By
     default the largest divisor of `global_batch` up to 8."""
+    parallel: Parallel = field(default_factory=Parallel)
+    """How the model lies on the workers."""
     determinism: Literal["bitwise", "tolerance"] = "tolerance"
     """`bitwise`: the same weights to the bit for any number of workers, also when that changes on the way. `tolerance`:
     faster, the same bits for the same number of workers only."""
@@ -87,17 +121,39 @@ class TrainingSettings:
                 f"{self.global_batch} / {self.lanes} = {self.global_batch / self.lane_count:g}; "
                 f"use {self.global_batch // self.lane_count * self.lane_count or self.lane_count}"
             )
-        if self.workers > self.lane_count:
+        each = self.parallel.model_workers
+        if self.workers % each:
             raise ValueError(
-                f"workers {self.workers} are more than lanes {self.lane_count}, and a worker needs one: lower workers, "
-                f"or set lanes to a divisor of global_batch {self.global_batch} from {self.workers} on"
+                f"workers {self.workers} cannot be divided by parallel.tensor {each}: "
+                f"{self.workers} / {each} = {self.workers / each:g}; use {-(-self.workers // each) * each}"
+            )
+        if self.workers > self.lane_count * each:
+            per_model = f" / {each} that read the same rows" * (each > 1)
+            raise ValueError(
+                f"workers {self.workers}{per_model} are more than lanes {self.lane_count}, and a worker needs one: "
+                f"lower workers, or set lanes to a divisor of global_batch {self.global_batch} from "
+                f"{self.workers // each} on"
             )
         if self.determinism not in ("bitwise", "tolerance"):
             raise ValueError(f"determinism is bitwise or tolerance, not {self.determinism!r}")
         if self.peak_tflops is not None and not self.peak_tflops > 0:
             raise ValueError(f"peak_tflops must be above 0, not {self.peak_tflops:g}")
+        if self.determinism == "bitwise" and self.parallel != Parallel():
+            raise ValueError(
+                "determinism bitwise adds up the gradients of whole models, lane by lane, and with parallel no worker "
+                "has one: use determinism tolerance, or leave parallel out"
+            )
         if self.keep_checkpoints < 2:
             raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """From JSON or YAML. Raises `ValueError` for what contradicts itself, `TypeError` for an unknown key."""
+        facts = dict(document)
+        parallel: Any = facts.pop("parallel", {})
+        if not isinstance(parallel, dict):
+            raise ValueError(f"parallel has keys shard and tensor, and is {parallel!r}")
+        return cls(**facts, parallel=Parallel(**cast(dict[str, Any], parallel)))
 
     @property
     def lane_count(self) -> int:
@@ -112,6 +168,7 @@ class TrainingSettings:
         facts["lanes"] = self.lane_count
         if self.determinism == "bitwise":
             del facts["workers"]
-        for name in _CHANGES_NO_WEIGHTS:
+        default = dataclasses.asdict(type(self)())
+        for name in (*_CHANGES_NO_WEIGHTS, *(new for new in _NEW if facts[new] == default[new])):
             del facts[name]
         return facts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from resources.launcher.errors import BadConfiguration, Diverged, InputChanged, Preempted
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent
-from resources.launcher.training_settings import TrainingSettings
+from resources.launcher.training_settings import Parallel, TrainingSettings
 
 JOB = TrainingJob(
     model="small",
@@ -28,7 +28,13 @@ JOB = TrainingJob(
 
 
 def test_a_job_reads_back() -> None:
-    assert TrainingJob.from_json(JOB.to_json()) == JOB
+    spread = TrainingSettings(workers=4, parallel=Parallel(shard="full", tensor=2))
+    for job in (JOB, dataclasses.replace(JOB, settings=spread)):
+        assert TrainingJob.from_json(job.to_json()) == job
+
+
+def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None:
+    assert "parallel" not in TrainingSettings().identity
 
 
 @pytest.mark.parametrize(
@@ -44,6 +50,7 @@ def test_a_job_reads_back() -> None:
         {"settings": TrainingSettings(workers=1)},
         {"settings": TrainingSettings(lanes=4)},
         {"settings": TrainingSettings(determinism="bitwise")},
+        {"settings": TrainingSettings(parallel=Parallel(shard="full"))},
     ],
 )
 def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]) -> None:
@@ -88,6 +95,12 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ({"lanes": 0}, "lanes must be at least 1"),
         ({"determinism": "exact"}, "bitwise or tolerance, not 'exact'"),
         ({"keep_checkpoints": 1}, "at least 2"),
+        ({"workers": 6, "parallel": Parallel(tensor=4)}, "6 / 4 = 1.5; use 8"),
+        (
+            {"workers": 6, "lanes": 2, "parallel": Parallel(tensor=2)},
+            "6 / 2 that read the same rows are more than",
+        ),
+        ({"determinism": "bitwise", "parallel": Parallel(shard="full")}, "whole models, lane by lane"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(
@@ -95,6 +108,19 @@ def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         TrainingSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "said"),
+    [
+        ({"shard": "all"}, "none, optimizer, gradients or full, not 'all'"),
+        ({"tensor": 0}, "at least 1, not 0"),
+        ({"shard": "optimizer", "tensor": 2}, "with tensor 2 no worker has them"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(parallel: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        TrainingSettings.from_document({"workers": 2, "parallel": parallel})
 
 
 def test_a_result_reads_back(tmp_path: Path) -> None:

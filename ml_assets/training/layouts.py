@@ -1,0 +1,216 @@
+"""How one model lies on the ranks of a job: whole on each of them, or in parts.
+
+    parallel: {shard: full, tensor: 2} on six workers
+
+                 tensor 0   tensor 1
+        data 0    rank 0     rank 1     read the same rows, each has half of every layer that can be cut
+        data 1    rank 2     rank 3     read other rows
+        data 2    rank 4     rank 5     read other rows; a column shares its halves, a third for each
+
+Neighbours compute one model between them, since they talk most. Here: who is where, shards of a model, the optimizer
+over them, the norm of a gradient that no rank has whole. Not here: cutting layers (tensor_parallel), computing with
+the parts (gradients), how they lie in a checkpoint (state, parts).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (the annotations of torch are partial)
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from ml_assets.training.group import Group
+from ml_assets.training.parts import State, share_of
+from ml_assets.training.state import ALIKE
+from ml_assets.training.tensor_parallel import cut_layers, refuse_uncuttable
+from resources.launcher.errors import BadConfiguration
+from resources.launcher.training_settings import Parallel, TrainingSettings
+
+
+class Spread:
+    """What a forward pass of training calls, so that backward averages gradients over the ranks."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        """Called like the pipeline's own model."""
+
+    @contextmanager
+    def accumulating(self) -> Generator[None]:
+        """For all passes of a step but the last, forward and backward: gradients add up on this rank alone."""
+        if isinstance(self.module, DistributedDataParallel):
+            with self.module.no_sync():
+                yield
+        elif isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(False)
+            yield
+            self.module.set_requires_gradient_sync(True)
+        else:
+            yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A model on the ranks, as this rank sees it."""
+
+    group: Group
+    """All ranks."""
+    data: Group
+    """This rank among those that read different rows. Whoever reads the same rows as another is in another such
+    group: a sum over it counts each row once."""
+    core: nn.Module
+    """The pipeline's model: what is left of it here."""
+    optimizer: torch.optim.Optimizer
+    """Steps all parameters."""
+    parameters: list[list[nn.Parameter]]
+    """What of them is here; together those that lie on the same ranks."""
+    keeper: torch.optim.Optimizer
+    """What is kept of the parameters that this rank steps: `optimizer`, or the part of it that is this rank's."""
+
+    @property
+    def is_first_copy(self) -> bool:
+        """False where another rank stands for the rows this one reads."""
+        return self.group.rank % (self.group.world_size // self.data.world_size) == 0
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether all of `data` have to go through the model together: at each pass they gather parameters."""
+        return isinstance(self.core, FSDPModule)
+
+    def spread(self) -> Spread:
+        """Once, before training: replicas leave hooks in the model."""
+        is_whole = not self.is_sharded and self.data.world_size == self.group.world_size
+        return Spread(DistributedDataParallel(self.core) if is_whole else self.core)
+
+    def rounds(self, mine: int) -> int:
+        """How many passes this rank has to do, with work for `mine`: more than those, where others have more."""
+        return max(self.data.gather(mine)) if self.is_sharded else mine
+
+    def clip(self, most: float) -> float:
+        """Scale the gradient, of all its parts on all ranks, to a norm of `most` where it is larger; the norm before,
+        the same number on every rank."""
+        norms = [_norm(together) for together in self.parameters]
+        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+        for together in self.parameters:
+            clip_grads_with_norm_(together, most, norm)
+        return norm.item()
+
+    def share(self, state: State) -> State:
+        """What this rank writes of `state` into a checkpoint."""
+        own = () if self.keeper is self.optimizer else ("optimizer",)
+        return share_of(state, ALIKE, self.group.rank, self.group.world_size, own)
+
+
+def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> None:
+    """Raise `BadConfiguration` where the model cannot lie on these ranks as `settings.parallel` asks for."""
+    parallel = settings.parallel
+    if group.world_size % parallel.model_workers:
+        raise BadConfiguration(
+            f"{group.world_size} ranks cannot be divided by parallel.tensor {parallel.tensor}: "
+            f"{group.world_size} / {parallel.tensor} = {group.world_size / parallel.tensor:g}"
+        )
+    if parallel.tensor > 1:
+        refuse_uncuttable(core, parallel.tensor)
+    scalars = [name for name, parameter in core.named_parameters() if parameter.ndim == 0]
+    if scalars and parallel.shard in ("gradients", "full"):
+        raise BadConfiguration(
+            f"parallel.shard {parallel.shard} divides parameters along their first dimension, and {scalars[0]} has "
+            "none: give it the shape (1,)"
+        )
+
+
+def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingSettings) -> Layout:
+    """Leave on this rank its part of `model`, whose part that trains is `core`; in place, and no name changes.
+
+    All ranks together, each with the same whole model.
+    """
+    parallel, data = settings.parallel, group
+    if parallel.model_workers > 1 or parallel.shard in ("gradients", "full"):
+        mesh = _mesh(group, parallel)
+        if parallel.tensor > 1:
+            cut_layers(core, mesh["tensor"])
+        _shard(core, mesh, parallel)
+        data = replace(
+            group,
+            rank=mesh.get_local_rank("data"),
+            world_size=mesh["data"].size(),
+            process_group=mesh.get_group("data"),
+        )
+    parameters = _by_mesh(model.parameters())
+    optimizer, keeper = _optimizers(parameters, settings)
+    return Layout(
+        group=group, data=data, core=core, parameters=parameters, optimizer=optimizer, keeper=keeper
+    )
+
+
+def _mesh(group: Group, parallel: Parallel) -> DeviceMesh:
+    names, sizes = ["data"], [group.world_size // parallel.model_workers]
+    if parallel.shard == "none":
+        # Replicas of what is cut otherwise: shards of one, averaged over all.
+        names.append("whole")
+        sizes.append(1)
+    if parallel.tensor > 1:
+        names.append("tensor")
+        sizes.append(parallel.tensor)
+    return init_device_mesh(group.device.type, tuple(sizes), mesh_dim_names=tuple(names))
+
+
+def _shard(core: nn.Module, mesh: DeviceMesh, parallel: Parallel) -> None:
+    """Units of FSDP2 are the blocks of a model, and what is left. A block's parameters are whole while it computes
+    (`full`), or from forward to backward (`gradients`)."""
+    if parallel.shard == "none" and mesh["data"].size() == 1:
+        return  # nobody to average with
+    dimensions = ("data", "whole") if parallel.shard == "none" else "data"
+    reshards = (
+        None if parallel.shard == "full" else False
+    )  # None: all but the outermost, which backward begins with
+    for unit in [*blocks_of(core), core]:
+        fully_shard(unit, mesh=mesh[dimensions], reshard_after_forward=reshards)
+
+
+def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
+    """The outermost members of `nn.ModuleList`s and `nn.Sequential`s that are made of modules: layers, in order."""
+    for child in core.children():
+        if isinstance(core, nn.ModuleList | nn.Sequential) and any(True for _ in child.children()):
+            yield child
+        else:
+            yield from blocks_of(child)
+
+
+def _optimizers(
+    parameters: list[list[nn.Parameter]], settings: TrainingSettings
+) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """AdamW over what of the parameters is here; and what keeps something of those this rank steps."""
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.parallel.shard == "optimizer":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        dealt = ZeroRedundancyOptimizer(
+            parameters[0], torch.optim.AdamW, lr=rate, weight_decay=decay, fused=True
+        )
+        return dealt, dealt.optim
+    # Parts on different ranks are no operands of one operation.
+    groups = [{"params": together} for together in parameters]
+    whole = torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=True)
+    return whole, whole
+
+
+def _by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters that lie on the same ranks, together; one list where all lie whole on each."""
+    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        found.setdefault(mesh, []).append(parameter)
+    return list(found.values())
+
+
+def _norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    norm = get_total_norm([one.grad for one in parameters if one.grad is not None])
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -1,0 +1,49 @@
+"""Model functions of the tests of layouts: with blocks, some layers that can be cut, and nothing random."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ml_assets.snapshots.reader import InputSpec
+
+
+class Block(nn.Module):
+    """What is added to the values it is given."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """`[…, width]` float32, both."""
+        change: torch.Tensor = self.down(functional.gelu(self.up(self.norm(values))))
+        return values + change
+
+
+class Residual(nn.Module):
+    """Of rows of numbers and categories."""
+
+    tensor_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}  # noqa: RUF012
+
+    def __init__(self, inputs: InputSpec, width: int, blocks: int) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(size, width) for size in inputs.cardinalities)
+        self.enter = nn.Linear(len(inputs.numeric), width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.leave = nn.Linear(width, 1)
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """`[B, F]` float32, `[B, C]` int64 → `[B]` float32 logits."""
+        values: torch.Tensor = self.enter(numeric)
+        for place, embedding in enumerate(self.embeddings):
+            values = values + embedding(category[:, place])
+        for block in self.blocks:
+            values = block(values)
+        return self.leave(values).squeeze(1)
+
+
+def residual(inputs: InputSpec, width: int = 12, blocks: int = 2) -> Residual:
+    """`width` is divisible by 2 and 3, and 4 times as many are what tensor parallelism cuts."""
+    return Residual(inputs, width, blocks)

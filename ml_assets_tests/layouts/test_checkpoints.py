@@ -1,0 +1,120 @@
+"""A checkpoint holds whole values by name: what one layout saved, every other goes on from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from ml_assets.snapshots.reader import InputSpec
+from ml_assets.training.checkpoints import Checkpoints
+from ml_assets.training.group import Group
+from ml_assets.training.layouts import Layout, lay_out
+from ml_assets.training.parts import State
+from ml_assets.training.preprocess import FullModel
+from ml_assets.training.saving import Saver
+from ml_assets.training.state import restore, state_of
+from ml_assets_tests.layouts.models import residual
+from ml_assets_tests.training.ranks import in_ranks
+from resources.launcher.training_settings import Parallel, TrainingSettings
+
+LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
+    2: {"replicas": {}, "gradients": {"shard": "gradients"}, "tensor": {"tensor": 2}},
+    3: {"optimizer": {"shard": "optimizer"}, "full": {"shard": "full"}},
+    4: {"full x tensor": {"shard": "full", "tensor": 2}, "replicas of tensor": {"tensor": 2}},
+}
+"""Ranks → what they can do."""
+NAMES = [name for layouts in LAYOUTS.values() for name in layouts]
+INPUTS = InputSpec(
+    numeric=("a", "b"),
+    fill=(0.0, 0.0),
+    mean=(0.0, 0.0),
+    scale=(1.0, 1.0),
+    categorical=("c",),
+    cardinalities=(5,),
+)
+STEPS = 3
+
+
+def every_layout(folder: Path, action: Callable[[Group, Path], None]) -> None:
+    """Do `action` with all ranks of every layout, in one start for each number of ranks."""
+    for count in LAYOUTS:
+        (folder / "store").unlink(missing_ok=True)  # where the ranks of the last start met
+        assert in_ranks(count, folder, action) == [None] * count
+
+
+def laid_out(group: Group, seed: int, **parallel: Any) -> tuple[FullModel, Layout]:
+    settings = TrainingSettings(workers=group.world_size, parallel=Parallel(**parallel))
+    torch.manual_seed(seed)
+    model = FullModel(INPUTS, residual(INPUTS))
+    return model, lay_out(model, model.core, group, settings)
+
+
+def train_and_save(group: Group, folder: Path) -> None:
+    for name, parallel in LAYOUTS[group.world_size].items():
+        model, layout = laid_out(group, 1, **parallel)
+        spread = layout.spread()
+        rows = 6 // layout.data.world_size
+        mine = slice(rows * layout.data.rank, rows * (layout.data.rank + 1))
+        numeric, category = torch.linspace(-1, 1, 12).reshape(6, 2), torch.arange(6).reshape(6, 1) % 5
+        for _ in range(STEPS):
+            layout.optimizer.zero_grad()
+            spread.module(numeric[mine], category[mine]).square().mean().backward()
+            layout.clip(0.1)
+            layout.optimizer.step()
+        saver = Saver(Checkpoints(folder / name, keep=2), group, layout.share)
+        state = state_of(model, layout.keeper, {"step": STEPS})
+        saver.begin(STEPS, state, 0, lambda _: None, lambda _: None)
+        saver.wait()
+
+
+def load_all_and_compare(group: Group, folder: Path) -> None:
+    for parallel in LAYOUTS[group.world_size].values():
+        for name in NAMES:
+            saved = load(folder, name)
+            model, layout = laid_out(group, 2, **parallel)
+            restore(saved, model, layout.keeper)
+            found = state_of(model, layout.keeper, {"step": STEPS})
+            assert found["parameters"].keys() == saved["parameters"].keys()
+            for section in ("parameters", "optimizer"):
+                for key, value in found[section].items():
+                    whole = value.full_tensor() if isinstance(value, DTensor) else value
+                    assert torch.equal(whole, saved[section][key]), f"{key} of {name} in {parallel}"
+            kept = sum(group.gather(len(found["optimizer"])))
+            copies = 1 if parallel.get("shard") == "optimizer" else group.world_size
+            assert kept == copies * len(saved["optimizer"]) > 0
+
+
+def load(folder: Path, name: str) -> State:
+    return Checkpoints(folder / name, keep=2).load(STEPS)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What each layout left after the same steps."""
+    folder = tmp_path_factory.mktemp("saved")
+    every_layout(folder, train_and_save)
+    return folder
+
+
+def test_layouts_that_learned_from_the_same_rows_save_the_same_state(saved: Path) -> None:
+    expected = load(saved, "replicas")
+    for name in NAMES[1:]:
+        state = load(saved, name)
+        assert state.keys() == expected.keys()
+        for section in ("parameters", "optimizer", "buffers"):
+            torch.testing.assert_close(state[section], expected[section], rtol=1e-3, atol=1e-5)
+
+
+def test_what_any_layout_saved_every_other_goes_on_from(saved: Path) -> None:
+    every_layout(saved, load_all_and_compare)
+
+
+def test_ranks_write_about_as_much_as_each_other(saved: Path) -> None:
+    for name in NAMES:
+        (checkpoint,) = (saved / name / "checkpoints").glob("step-*")
+        sizes = [part.stat().st_size for part in checkpoint.glob("*.distcp")]
+        assert len(sizes) == next(count for count, layouts in LAYOUTS.items() if name in layouts)
+        assert max(sizes) < 2.5 * min(sizes), f"{name}: {sizes}"
