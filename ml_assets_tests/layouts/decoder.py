@@ -1,0 +1,71 @@
+"""A small decoder-only transformer that continues text, byte by byte, and says how it can be cut."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from ml_assets.snapshots.reader import InputSpec
+from ml_assets_tests.layouts.models import Block
+
+BYTES = 256
+
+
+class Attention(nn.Module):
+    """Causal self-attention, added to the values it is given. A rank computes the heads whose rows it has."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width, bias=False)
+        self._head_width = width // heads
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """`[B, T, width]` float32, both."""
+        normed = self.norm(values)
+        split = [
+            part(normed).unflatten(-1, (-1, self._head_width)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        ]
+        heads = functional.scaled_dot_product_attention(*split, is_causal=True)
+        change: torch.Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return values + change
+
+
+class Decoder(nn.Module):
+    """Tokens are the bytes of a row's sample."""
+
+    tensor_plan = {  # noqa: RUF012
+        **{f"blocks.*.0.{part}": "colwise" for part in ("query", "key", "value")},
+        "blocks.*.0.out": "rowwise",
+        "blocks.*.1.up": "colwise",
+        "blocks.*.1.down": "rowwise",
+    }
+
+    def __init__(self, tokens: int, width: int, heads: int, blocks: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(Attention(width, heads), Block(width)) for _ in range(blocks)
+        )
+        self.norm, self.leave = nn.LayerNorm(width), nn.Linear(width, BYTES)
+
+    def decode(self, content: bytes) -> NDArray[np.int64]:
+        """`[T]`: the bytes as they are."""
+        return np.frombuffer(content, dtype=np.uint8).astype(np.int64)
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+        """`[B, T]` int64 → `[B, T, 256]` float32 scores of the byte after each; the rows' columns are not read."""
+        values = self.tokens(sample) + self.places(torch.arange(sample.shape[1], device=sample.device))
+        for block in self.blocks:
+            values = block(values)
+        scores: torch.Tensor = self.leave(self.norm(values))
+        return scores
+
+
+def decoder(inputs: InputSpec, tokens: int = 64, width: int = 32, heads: int = 4, blocks: int = 2) -> Decoder:
+    """Of texts of `tokens` bytes."""
+    return Decoder(tokens, width, heads, blocks)

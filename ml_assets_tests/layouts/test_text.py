@@ -1,0 +1,69 @@
+"""Parameters in shards of layers that are cut, on a transformer that learns real text: Python's own help topics."""
+
+import dataclasses
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import polars as pl
+import pytest
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets_tests.layouts.curves import train
+from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job
+from ml_assets_tests.training.texts import text_snapshot, text_table
+from resources.launcher.errors import BadConfiguration
+from resources.launcher.job import TrainingJob
+from resources.launcher.training_settings import Parallel
+
+TOKENS, ROWS = 64, 1400
+GUESSED = 5.55  # nats, of one of 256
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    text = "".join(topics[name] for name in sorted(topics)).encode()
+    pieces = [text[at : at + TOKENS] for at in range(0, TOKENS * ROWS, TOKENS)]
+    table = text_table(days=14, rows_a_day=ROWS // 14).with_columns(
+        pl.Series("text", pieces, dtype=pl.Binary)
+    )
+    return text_snapshot(tmp_path_factory.mktemp("snapshots"), table)
+
+
+def text_job(snapshot: Snapshot, workers: int, heads: int = 4, **parallel: Any) -> TrainingJob:
+    """Two epochs of 20 steps."""
+    job = small_job(
+        snapshot,
+        "decoder",
+        "next_token",
+        workers=workers,
+        parallel=Parallel(**parallel),
+        epochs=2,
+        global_batch=52,
+        lanes=4,
+        learning_rate=0.01,
+        checkpoint_steps=1000,
+    )
+    return dataclasses.replace(
+        job, model_function="ml_assets_tests.layouts.decoder.decoder", hyperparameters={"heads": heads}
+    )
+
+
+def test_a_transformer_in_shards_of_cut_layers_learns_as_on_one_worker(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    alone = train(text_job(snapshot, 1), tmp_path / "alone")
+    job = text_job(snapshot, 4, shard="full", tensor=2)
+    spread = train(job, tmp_path / "spread")
+    losses = spread.curve("loss")
+    assert losses == pytest.approx(alone.curve("loss"), rel=1e-3)
+    assert spread.result.best_validation_loss == pytest.approx(alone.result.best_validation_loss, rel=1e-3)
+    assert losses[0] == pytest.approx(GUESSED, abs=0.4)
+    assert spread.result.best_validation_loss < 3.2
+    assert_each_row_once_per_epoch(spread.folder, snapshot, job)
+
+
+def test_more_workers_than_heads_are_refused(tmp_path: Path, snapshot: Snapshot) -> None:
+    job = text_job(snapshot, 4, heads=2, tensor=4)
+    with pytest.raises(BadConfiguration, match=r"the 2 heads of blocks.0.0: 2 / 4 = 0.5; use 1 or 2"):
+        train(job, tmp_path)
