@@ -46,8 +46,13 @@ test-layouts: setup ## trainings whose model is spread over several processes in
 test-drills: setup ## every drill and a few kills at random, on a machine that does nothing else
 	$(BIN)/pytest ml_assets_tests/drills $(ARGS)
 
-test-chaos: setup ## thirty rounds of ending processes at random moments
-	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills -m chaos --chaos-rounds 30 --timeout 3600 $(ARGS)
+# How many random deaths each chaos test has to survive, and where the summary is kept.
+ROUNDS ?= 30
+CHAOS_REPORT ?= build/chaos.txt
+
+test-chaos: setup ## rounds of ending processes at random moments (ROUNDS=30), and a summary of them
+	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills -m chaos --chaos-rounds $(ROUNDS) \
+	  --chaos-report $(CHAOS_REPORT) --timeout 3600 $(ARGS)
 
 test-browser: setup ## clicks in a real Chromium; screenshots in build/screenshots
 	$(BIN)/pytest ml_assets_tests/browser --screenshots build/screenshots $(ARGS)

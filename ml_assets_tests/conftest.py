@@ -10,6 +10,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from ml_assets_tests.chaos.summary import keep, rounds_of, summary
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "drills", "layouts", "servers"))
 
@@ -22,6 +24,7 @@ hypothesis.settings.load_profile("default")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ml-assets")
     group.addoption("--chaos-rounds", type=int, default=6, help="seeds of every chaos test (default 6)")
+    group.addoption("--chaos-report", type=Path, default=None, help="file for a summary; with `-m chaos`")
     group.addoption(
         "--screenshots", type=Path, default=None, help="folder where browser tests leave pictures"
     )
@@ -45,6 +48,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    config = terminalreporter.config
+    if (kept := config.getoption("--chaos-report")) is not None:
+        lines = summary(rounds_of(terminalreporter.stats))
+        terminalreporter.section("chaos")
+        terminalreporter.write_line("\n".join(lines))
+        keep(lines, kept, config.invocation_params.args)
     if CHROMIUM is None:
         terminalreporter.section(
             "BROWSER TESTS DID NOT RUN: no chromium here (apt-get install chromium)", "!"

@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from ml_assets_tests.chaos import user
 from ml_assets_tests.chaos.installation import Facts, assert_sound, facts_of
 from ml_assets_tests.chaos.moments import PHASES, Moment, RankMoment
 from ml_assets_tests.chaos.shop import SALES, STEPS, WEEKS, Shop
+from ml_assets_tests.chaos.summary import KILLED
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -66,7 +68,7 @@ def _new_home(folder: Path, tracker: Path) -> Path:
 
 @pytest.mark.chaos
 def test_the_same_commands_again_end_where_unbroken_ones_end(
-    home: Path, unbroken: Unbroken, chaos_seed: int
+    home: Path, unbroken: Unbroken, chaos_seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     draw = random.Random(chaos_seed)
     of_a_rank = _rank_moment(home, draw) if chaos_seed % 3 == 1 else None
@@ -77,6 +79,7 @@ def test_the_same_commands_again_end_where_unbroken_ones_end(
         assert killed.exitcode == -signal.SIGKILL, user.said(home)
     _finish(home, user.start(home, None, of_a_rank))
     assert of_a_rank is None or Path(of_a_rank.mark).exists()
+    record_property(KILLED, len(moments) + (of_a_rank is not None))
     assert_sound(Shop.at(home))
     assert facts_of(Shop.at(home)) == unbroken.facts
     # A killed publisher may leave the branch it was auditing on, which nobody merges.
@@ -124,7 +127,10 @@ def test_two_runs_publishing_to_one_table_at_once_lose_none(home: Path, unbroken
 
 
 @pytest.mark.chaos
-def test_a_kill_while_the_tracker_is_made_does_not_spoil_the_home(tmp_path: Path) -> None:
+def test_a_kill_while_the_tracker_is_made_does_not_spoil_the_home(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property(KILLED, 1)
     home = tmp_path / "home"
     home.mkdir()
     killed = user.start_tracking(home)

@@ -2,20 +2,22 @@
 that nobody disturbed."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ml_assets.training.attempts import read_attempts
+from ml_assets_tests.chaos.summary import KILLED
 from ml_assets_tests.drills.kills import train_through_kills
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_seeded_kills_and_other_numbers_of_workers_change_no_bit_and_lose_no_row(
-    tmp_path: Path, pytestconfig: pytest.Config
+    tmp_path: Path, pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
     kills = pytestconfig.getoption("--chaos-rounds") // 6  # each costs a start of the ranks
     snapshot = small_snapshot(tmp_path / "snapshots")
@@ -33,6 +35,7 @@ def test_seeded_kills_and_other_numbers_of_workers_change_no_bit_and_lose_no_row
     folder.mkdir()
     result, killed = train_through_kills(job, folder, seed=2013, kills=kills)
     assert killed
+    record_property(KILLED, len(killed))
     assert_each_row_once_per_epoch(folder, snapshot, job)
     # The pace is a hyperparameter, so the job without it is another one, with the same arithmetic.
     alone = dataclasses.replace(job.settings, workers=1)

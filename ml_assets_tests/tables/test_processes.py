@@ -2,6 +2,7 @@
 
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 from ml_assets.tables import parquet
 from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
+from ml_assets_tests.chaos.summary import KILLED
 from ml_assets_tests.tables import children, shop
 from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
 
@@ -37,16 +39,19 @@ def _end(folder: Path, run: str, moment: int | None) -> int | None:
 
 @pytest.mark.chaos
 def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
-    place: Place, moments: int, chaos_seed: int
+    place: Place, moments: int, chaos_seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     rng = random.Random(chaos_seed)
     place.publish(OLD, "before")
     before = TableReader.at(place.store).digests(ORDERS)
+    killed = 0
     for death in range(3):
         ended = _end(place.folder, f"death{death}", rng.randint(1, moments * 9 // 10))
         # The later ones find less to do, and may be done before their moment comes.
         assert ended == -signal.SIGKILL or (death and ended == 0)
+        killed += ended == -signal.SIGKILL
         _assert_whole(place, before)
+    record_property(KILLED, killed)
 
     result = place.publish(NEW, "rerun")
     _assert_whole(place, before)

@@ -7,10 +7,12 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ml_assets_tests.chaos.summary import KILLED
 from ml_assets_tests.resources.lake.test_processes import start_writer
 from ml_assets_tests.resources.lake.writer import PARTS, branch_of, content_of, path_of, publish
 from resources.lake.local import LocalStore
@@ -81,7 +83,10 @@ def store_from(root: Path, source: Path) -> None:
 
 
 @pytest.mark.chaos
-def test_a_kill_loses_nothing_that_was_reported_and_doubles_nothing(tmp_path: Path, chaos_seed: int) -> None:
+def test_a_kill_loses_nothing_that_was_reported_and_doubles_nothing(
+    tmp_path: Path, chaos_seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    record_property(KILLED, KILLS)
     chance = random.Random(chaos_seed)
     root = tmp_path / "lake"
     bystander = start_writer(root, "weather", 0, BYSTANDER)
