@@ -17,6 +17,7 @@ from ml_assets.training.group import Group, PeerFailed, is_lost_peer, join_group
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.loop import fit
 from ml_assets.training.machine import watching_machine
+from ml_assets.training.memory import advising
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.prometheus import serve_figures
 from ml_assets.training.recovery import recovery_of
@@ -55,7 +56,10 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
 def _outcome(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pulse) -> int:
     try:
         job = TrainingJob.from_json(Path(job_file).read_text())
-        with join_group(job.settings.workers, folder_each_node=bool(mirror)) as group:
+        with (
+            join_group(job.settings.workers, folder_each_node=bool(mirror)) as group,
+            advising(job.settings, group),
+        ):
             _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, pulse)
     except TrainingFailed as error:
         return report_failure(error)

@@ -9,16 +9,22 @@ of sums that any grouping leaves the same (exact), what the gradient is used for
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ml_assets.training.batches import Batch
+from ml_assets.training.compression import compress
 from ml_assets.training.exact import largest, quanta, round_to
 from ml_assets.training.feed import Feed
+from ml_assets.training.memory import passes
+from ml_assets.training.precision import LossScale, computing
 from ml_assets.training.run import Run
 from resources.launcher.errors import BadConfiguration
+from resources.launcher.training_settings import Precision
 
 
 class Gradients(Protocol):
@@ -44,31 +50,65 @@ def gradients_of(run: Run, feed: Feed) -> Gradients:
 
 
 class AveragedGradients:
-    """`tolerance`: all rows of a rank at once, averaged over the ranks during backward, whatever the layout."""
+    """`tolerance`: the rows of a rank in `accumulate` passes, averaged over the ranks during the last, whatever the
+    layout."""
 
     def __init__(self, run: Run, feed: Feed) -> None:
+        settings, progress = run.job.settings, run.progress
         self._run, self._feed = run, feed
         self._spread = run.layout.spread()
+        if isinstance(self._spread.module, DistributedDataParallel):
+            warmup = int(settings.warmup_fraction * run.total_steps) - progress.step
+            compress(self._spread.module, settings.comm, run.group.process_group, run.job.seed, warmup)
+        self._passes = passes(settings, run.group.world_size)
+        # Shards are cast where they are gathered.
+        self._precision: Precision = "fp32" if run.layout.is_sharded else settings.precision
+        self._scale = (
+            LossScale(run.optimizer, run.group.device, progress) if settings.precision == "fp16" else None
+        )
         self.alone_seconds = 0.0
 
     def fetch(self, step: int) -> Sequence[Batch]:
-        """See `Gradients`."""
-        return [self._feed.merged(step)]
+        """See `Gradients`; one batch a pass."""
+        batch = self._feed.merged(step)
+        bounds = [len(batch) * number // self._passes for number in range(self._passes + 1)]
+        return batch.split([last - first for first, last in pairwise(bounds)])
 
     def backward(self, step: int, batches: Sequence[Batch]) -> float:
         """See `Gradients`."""
+        loss_sum = self._accumulate(step, batches)
+        while self._scale is not None and not self._scale.fits():
+            loss_sum = self._accumulate(step, batches)
+        return loss_sum.item()
+
+    def _accumulate(self, step: int, batches: Sequence[Batch]) -> torch.Tensor:
         run, data = self._run, self._run.layout.data
         # Randomness depends on the place in the training alone, so that none of its state is stored.
         data.seed(run.job.seed, step, data.rank)
-        [batch] = batches
-        started = time.monotonic()
-        numeric, *others = batch.inputs
-        loss_sum = run.objective.loss(self._spread.module(run.model.preprocess(numeric), *others), batch)
-        self.alone_seconds = time.monotonic() - started
-        run.optimizer.zero_grad()
         # The average over ranks times their number: shares may differ by a row.
-        (loss_sum * (data.world_size / run.order.batch_rows(step))).backward()
-        return loss_sum.item()
+        weight = data.world_size / run.order.batch_rows(step)
+        run.optimizer.zero_grad()
+        started = time.monotonic()
+        loss_sums: list[torch.Tensor] = []
+        for batch in batches[:-1]:
+            with self._spread.accumulating():
+                loss_sum = self._loss_sum(batch)
+                self._backward(loss_sum * weight)
+            loss_sums.append(loss_sum.detach())
+        loss_sum = self._loss_sum(batches[-1])
+        self.alone_seconds = time.monotonic() - started
+        self._backward(loss_sum * weight)
+        return torch.stack([*loss_sums, loss_sum.detach()]).sum()
+
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        run = self._run
+        with computing(self._precision, run.group.device):
+            numeric, *others = batch.inputs
+            output = self._spread.module(run.model.preprocess(numeric), *others)
+        return run.objective.loss(output.float(), batch)
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        (loss if self._scale is None else self._scale(loss)).backward()
 
 
 class ExactGradients:
@@ -107,7 +147,9 @@ class ExactGradients:
             group.seed(run.job.seed, step, lane)
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient  # backward adds to it in place
-            loss = run.objective.loss(run.model(*batch.inputs), batch)
+            with computing(run.job.settings.precision, group.device):
+                output = run.model(*batch.inputs)
+            loss = run.objective.loss(output.float(), batch)
             (loss / run.order.batch_rows(step)).backward()
             loss_sum += loss.item()
         self.alone_seconds = time.monotonic() - started

@@ -15,7 +15,7 @@ the parts (gradients), how they lie in a checkpoint (state, parts).
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (the annotations of torch are partial)
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -29,6 +29,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ml_assets.training.group import Group
 from ml_assets.training.parts import State, share_of
+from ml_assets.training.precision import shard_policy
+from ml_assets.training.recompute import blocks_of
 from ml_assets.training.state import ALIKE
 from ml_assets.training.tensor_parallel import cut_layers, refuse_uncuttable
 from resources.launcher.errors import BadConfiguration
@@ -136,7 +138,7 @@ def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingS
         mesh = _mesh(group, parallel)
         if parallel.tensor > 1:
             cut_layers(core, mesh["tensor"])
-        _shard(core, mesh, parallel)
+        _shard(core, mesh, settings)
         data = replace(
             group,
             rank=mesh.get_local_rank("data"),
@@ -162,9 +164,10 @@ def _mesh(group: Group, parallel: Parallel) -> DeviceMesh:
     return init_device_mesh(group.device.type, tuple(sizes), mesh_dim_names=tuple(names))
 
 
-def _shard(core: nn.Module, mesh: DeviceMesh, parallel: Parallel) -> None:
+def _shard(core: nn.Module, mesh: DeviceMesh, settings: TrainingSettings) -> None:
     """Units of FSDP2 are the blocks of a model, and what is left. A block's parameters are whole while it computes
     (`full`), or from forward to backward (`gradients`)."""
+    parallel, policy = settings.parallel, shard_policy(settings.precision)
     if parallel.shard == "none" and mesh["data"].size() == 1:
         return  # nobody to average with
     dimensions = ("data", "whole") if parallel.shard == "none" else "data"
@@ -172,16 +175,7 @@ def _shard(core: nn.Module, mesh: DeviceMesh, parallel: Parallel) -> None:
         None if parallel.shard == "full" else False
     )  # None: all but the outermost, which backward begins with
     for unit in [*blocks_of(core), core]:
-        fully_shard(unit, mesh=mesh[dimensions], reshard_after_forward=reshards)
-
-
-def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
-    """The outermost members of `nn.ModuleList`s and `nn.Sequential`s that are made of modules: layers, in order."""
-    for child in core.children():
-        if isinstance(core, nn.ModuleList | nn.Sequential) and any(True for _ in child.children()):
-            yield child
-        else:
-            yield from blocks_of(child)
+        fully_shard(unit, mesh=mesh[dimensions], reshard_after_forward=reshards, mp_policy=policy)
 
 
 def _optimizers(

@@ -16,6 +16,7 @@ import torch
 from ml_assets.snapshots.reader import ShardChanged, open_snapshot, verify
 from ml_assets.training.batches import SplitReader
 from ml_assets.training.checkpoints import Checkpoints
+from ml_assets.training.compiled import compile_core
 from ml_assets.training.decoding import decode_of
 from ml_assets.training.events import emit
 from ml_assets.training.group import Group
@@ -26,7 +27,9 @@ from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
 from ml_assets.training.order import Order, Piece
 from ml_assets.training.parts import State
+from ml_assets.training.precision import refuse_unable
 from ml_assets.training.preprocess import FullModel
+from ml_assets.training.recompute import recompute
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.saving import Saved, Saver
 from ml_assets.training.state import refuse_infinite, restore, state_of
@@ -47,6 +50,10 @@ class Progress:
     """That loss, a mean over the validation rows."""
     seconds: float = 0.0
     """Time in the loop up to `step`, over all attempts."""
+    loss_scale: float = 2.0**16
+    """What fp16 multiplies the loss by; it is found down from there within a few steps."""
+    loss_scale_steps: int = 0
+    """Steps with it."""
 
 
 @dataclass(kw_only=True)
@@ -177,6 +184,7 @@ class _Made(NamedTuple):
 
 def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     settings = job.settings
+    refuse_unable(settings.precision, group.device)
     try:
         snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
         used = snapshot.shards_of("train") + snapshot.shards_of("validation")
@@ -203,5 +211,9 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     model.to(group.device)
     if decode is not None:
         check_output(job, model, validation.take([Piece(0, np.zeros(2, dtype=np.int64))]))
+    if settings.recompute != "none":
+        recompute(model.core, settings.recompute)
+    if settings.compile:
+        compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)
     return _Made(train, validation, order, objective_of(job.objective), model)

@@ -62,7 +62,7 @@ def small_job(
     }
     hyperparameters: dict[str, Any] = {"pace": 0.004} if model == "tiny" else {}
     for name, value in changes.items():
-        (hyperparameters if name in ("pace", "nan_after", "depth") else settings)[name] = value
+        (hyperparameters if name in ("pace", "nan_after", "depth", "dropout") else settings)[name] = value
     return TrainingJob(
         model="small",
         partition="2024-01-14",

@@ -16,6 +16,57 @@ def tiny(inputs: InputSpec, **hyperparameters: Any) -> nn.Module:
     return drill_model(inputs, **hyperparameters)
 
 
+class Blocks(nn.Module):
+    """Numbers only, through two blocks with dropout."""
+
+    def __init__(self, width: int, dropout: float, hidden: int = 64) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(_block(width, hidden, dropout) for _ in range(2)))
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """`[B, F]` float32 → `[B]` float32."""
+        output: torch.Tensor = self.head(self.blocks(numeric)).squeeze(1)
+        return output
+
+
+def _block(width: int, hidden: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(width, hidden),
+        nn.LayerNorm(hidden),
+        nn.GELU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, hidden),
+        nn.GELU(),
+        nn.Linear(hidden, width),
+    )
+
+
+def blocks(inputs: InputSpec, dropout: float = 0.0) -> nn.Module:
+    """A model with blocks."""
+    return Blocks(len(inputs.numeric), dropout)
+
+
+def wide(inputs: InputSpec) -> nn.Module:
+    """Some megabytes of weights, which are more than one message."""
+    return Blocks(len(inputs.numeric), 0.0, hidden=600)
+
+
+class Hungry(Blocks):
+    """Wants more memory than there is, once it learns."""
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """Never comes back."""
+        if self.training and torch.is_grad_enabled():
+            torch.empty(2**60, dtype=torch.int8)
+        return super().forward(numeric, category)
+
+
+def hungry(inputs: InputSpec) -> nn.Module:
+    """A model that needs too much memory."""
+    return Hungry(len(inputs.numeric), 0.0)
+
+
 def two_columns(inputs: InputSpec) -> nn.Module:
     """Gives two numbers a row, which is one too many."""
     return nn.Bilinear(len(inputs.numeric), len(inputs.categorical), 2)

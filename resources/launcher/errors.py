@@ -59,9 +59,11 @@ class Cancelled(TrainingFailed):
 
 
 class OutOfMemory(TrainingFailed):
-    """A pod used more memory than its limit; the same limit would end the same way."""
+    """A worker's memory, or that of its GPU, did not hold a step (exit 67), or a pod used more than its limit: the same
+    job would end the same way."""
 
     final = True
+    exit_code = ExitCode.OUT_OF_MEMORY
 
 
 class ImageUnavailable(TrainingFailed):

@@ -17,12 +17,13 @@ from resources.launcher.training_settings import TrainingSettings
 
 
 class ExitCode(IntEnum):
-    """How a worker ends. 64, 65 and 66 are final: another attempt cannot help."""
+    """How a worker ends. 64 to 67 are final: another attempt cannot help."""
 
     DONE = 0
     BAD_CONFIGURATION = 64
     DIVERGED = 65
     INPUT_CHANGED = 66
+    OUT_OF_MEMORY = 67
     PREEMPTED = 75
     PEER_LOST = 76
     """Another rank went away first; why, its own exit code tells. Retried like a failure without a code."""
@@ -30,7 +31,7 @@ class ExitCode(IntEnum):
     @property
     def is_final(self) -> bool:
         """True where a retry cannot change the outcome."""
-        return self in (ExitCode.DONE, ExitCode.BAD_CONFIGURATION, ExitCode.DIVERGED, ExitCode.INPUT_CHANGED)
+        return self not in (ExitCode.PREEMPTED, ExitCode.PEER_LOST)
 
 
 @dataclass(frozen=True, kw_only=True)

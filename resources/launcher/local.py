@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from resources.launcher.devices import has_gpus, refuse_without_gpus
 from resources.launcher.errors import (
     AttemptsExhausted,
     BadConfiguration,
     Diverged,
     InputChanged,
+    OutOfMemory,
     TrainingFailed,
 )
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
@@ -30,7 +32,7 @@ from resources.launcher.protocol import EVENTS, TrainingEvent
 WORKER = (sys.executable, "-m", "ml_assets.training.torchrun")
 _FINAL: dict[int, type[TrainingFailed]] = {
     int(error.exit_code): error
-    for error in (BadConfiguration, Diverged, InputChanged)
+    for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory)
     if error.exit_code is not None
 }
 _RESULT, _LOG = "result.json", "log.txt"
@@ -63,6 +65,7 @@ class LocalLauncher:
         folder.mkdir(parents=True, exist_ok=True)
         if (result := _finished(job, folder)) is not None:
             return result
+        refuse_without_gpus(job.settings, has_gpus=has_gpus(), where="this machine has none")
         follower: _Follower | None = None
         while True:
             with folder_lock(folder) as lock:

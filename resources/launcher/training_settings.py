@@ -6,7 +6,12 @@ Here: the settings, their defaults, what contradicts itself. Not here: what is t
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
+
+Determinism = Literal["bitwise", "tolerance"]
+Precision = Literal["fp32", "bf16", "fp16"]
+Recompute = Literal["none", "selective", "full"]
+Comm = Literal["none", "bf16", "powersgd"]
 
 _DEFAULT_LANES = 8
 """Enough for a machine's devices; each lane is a pass of its own where bits are to be the same."""
@@ -21,7 +26,7 @@ _CHANGES_NO_WEIGHTS = (
     "metrics_port",
     "peak_tflops",
 )
-_NEW = ("parallel",)
+_NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile")
 """Came after trainings had been identified without them, and are left out where they hold their default."""
 
 
@@ -53,6 +58,19 @@ class Parallel:
         """Workers that read the same rows: between them they compute one model."""
         return self.tensor
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether each worker has all parameters and their gradients."""
+        return self.model_workers == 1 and self.shard in ("none", "optimizer")
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "determinism": get_args(Determinism),
+    "precision": get_args(Precision),
+    "recompute": get_args(Recompute),
+    "comm": get_args(Comm),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
@@ -81,9 +99,20 @@ class TrainingSettings:
     default the largest divisor of `global_batch` up to 8."""
     parallel: Parallel = field(default_factory=Parallel)
     """How the model lies on the workers."""
-    determinism: Literal["bitwise", "tolerance"] = "tolerance"
+    determinism: Determinism = "tolerance"
     """`bitwise`: the same weights to the bit for any number of workers, also when that changes on the way. `tolerance`:
     faster, the same bits for the same number of workers only."""
+    precision: Precision = "fp32"
+    """What matrices are multiplied in. Weights, gradients and loss are float32 whatever it is; `fp16` needs GPUs."""
+    accumulate: int = 1
+    """Passes a worker makes over its share of a step: so many times fewer rows are in its memory at once."""
+    recompute: Recompute = "none"
+    """What blocks of the model do not keep for backward but compute again: `full` all, `selective` all but products of
+    matrices."""
+    comm: Comm = "none"
+    """How gradients of replicas are compressed for the way: half their bits, or as two thin matrices each."""
+    compile: bool = False
+    """Whether torch makes code of the model's own, which takes a minute at the start of the first attempt."""
     checkpoint_steps: int = 1000
     """A checkpoint at least every so many steps…"""
     checkpoint_minutes: float = 10.0
@@ -109,6 +138,7 @@ class TrainingSettings:
             "global_batch",
             "workers",
             "lanes",
+            "accumulate",
             "checkpoint_steps",
             "metric_steps",
         )
@@ -134,8 +164,9 @@ class TrainingSettings:
                 f"lower workers, or set lanes to a divisor of global_batch {self.global_batch} from "
                 f"{self.workers // each} on"
             )
-        if self.determinism not in ("bitwise", "tolerance"):
-            raise ValueError(f"determinism is bitwise or tolerance, not {self.determinism!r}")
+        for name, choices in _CHOICES.items():
+            if (chosen := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} is {' or '.join(choices)}, not {chosen!r}")
         if self.peak_tflops is not None and not self.peak_tflops > 0:
             raise ValueError(f"peak_tflops must be above 0, not {self.peak_tflops:g}")
         if self.determinism == "bitwise" and self.parallel != Parallel():
@@ -145,6 +176,69 @@ class TrainingSettings:
             )
         if self.keep_checkpoints < 2:
             raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
+        if self.determinism == "bitwise":
+            self._refuse_what_is_not_bitwise()
+        lanes = self.lane_count // (self.workers // each)
+        rows = self.global_batch // self.lane_count * lanes
+        if self.accumulate > rows:
+            raise ValueError(
+                f"accumulate {self.accumulate} is more than the {rows} rows of a worker's share: global_batch "
+                f"{self.global_batch} / lanes {self.lane_count} × {lanes} lanes of a worker; "
+                f"use {rows} at most"
+            )
+        if not self.parallel.has_replicas:
+            self._refuse_what_needs_replicas()
+        if self.precision == "fp16" and self.comm == "powersgd":
+            raise ValueError(
+                "comm powersgd remembers what it left out of a gradient, which a step that overflows in fp16 would "
+                "make infinite for ever: use precision bf16, or comm bf16"
+            )
+
+    def _refuse_what_is_not_bitwise(self) -> None:
+        lanes = self.lane_count
+        for differs, setting, why in (
+            (
+                self.accumulate > 1,
+                f"accumulate {self.accumulate}",
+                f"a step is a pass for each of the {lanes} lanes already. Use more lanes",
+            ),
+            (
+                self.precision == "fp16",
+                "precision fp16",
+                "what vanishes of a small gradient depends on the scale of the loss. Use bf16",
+            ),
+            (
+                self.comm != "none",
+                f"comm {self.comm}",
+                "what is left out of a gradient depends on how many send one. Use none",
+            ),
+            (
+                self.compile,
+                "compile",
+                "the code is made for the numbers of rows that a worker meets, and adds them up in its own order. "
+                "Use false",
+            ),
+        ):
+            if differs:
+                raise ValueError(
+                    f"determinism bitwise does not go with {setting}: {why}, or determinism tolerance"
+                )
+
+    def _refuse_what_needs_replicas(self) -> None:
+        for asked, setting, why in (
+            (
+                self.precision == "fp16",
+                "precision fp16",
+                "a gradient that overflows in one worker's part is not seen by the others. Use bf16",
+            ),
+            (self.comm != "none", f"comm {self.comm}", "what is sent are parts of a model. Use none"),
+            (self.compile, "compile", "parts of a model come and go while it computes. Use false"),
+        ):
+            if asked:
+                raise ValueError(
+                    f"parallel with shard {self.parallel.shard} and tensor {self.parallel.tensor} does not go with "
+                    f"{setting}: {why}, or leave parallel out"
+                )
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -168,6 +262,8 @@ class TrainingSettings:
         facts["lanes"] = self.lane_count
         if self.determinism == "bitwise":
             del facts["workers"]
+        if not self.compile:  # then computing again gives the same bits
+            facts["recompute"] = "none"
         default = dataclasses.asdict(type(self)())
         for name in (*_CHANGES_NO_WEIGHTS, *(new for new in _NEW if facts[new] == default[new])):
             del facts[name]

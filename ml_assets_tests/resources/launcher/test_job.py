@@ -50,6 +50,10 @@ def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None
         {"settings": TrainingSettings(workers=1)},
         {"settings": TrainingSettings(lanes=4)},
         {"settings": TrainingSettings(determinism="bitwise")},
+        {"settings": TrainingSettings(precision="bf16")},
+        {"settings": TrainingSettings(accumulate=2)},
+        {"settings": TrainingSettings(comm="bf16")},
+        {"settings": TrainingSettings(compile=True)},
         {"settings": TrainingSettings(parallel=Parallel(shard="full"))},
     ],
 )
@@ -67,10 +71,31 @@ def test_a_job_that_says_nothing_of_what_is_new_keeps_its_fingerprint() -> None:
         {"snapshot": "/elsewhere"},
         {"partition": "2024-01-02"},
         {"settings": TrainingSettings(checkpoint_steps=7, metric_steps=3, max_attempts=9)},
+        {"settings": TrainingSettings(recompute="full")},
     ],
 )
 def test_what_does_not_change_the_weights_does_not(change: dict[str, Any]) -> None:
     assert dataclasses.replace(JOB, **change).fingerprint == JOB.fingerprint
+
+
+def test_settings_that_came_later_are_no_part_of_a_job_without_them() -> None:
+    assert TrainingSettings().identity.keys() == {
+        "epochs",
+        "patience",
+        "global_batch",
+        "learning_rate",
+        "weight_decay",
+        "warmup_fraction",
+        "clip_norm",
+        "workers",
+        "lanes",
+        "determinism",
+    }
+
+
+def test_computing_again_is_part_of_a_compiled_job_whose_code_it_changes() -> None:
+    kept, again = (TrainingSettings(compile=True, recompute=what).identity for what in ("none", "full"))
+    assert kept != again
 
 
 def test_the_number_of_workers_is_no_part_of_a_bitwise_job() -> None:
@@ -95,12 +120,37 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ({"lanes": 0}, "lanes must be at least 1"),
         ({"determinism": "exact"}, "bitwise or tolerance, not 'exact'"),
         ({"keep_checkpoints": 1}, "at least 2"),
+        ({"precision": "fp8"}, "precision is fp32 or bf16 or fp16, not 'fp8'"),
+        ({"recompute": "some"}, "recompute is none or selective or full, not 'some'"),
+        ({"comm": "fp8"}, "comm is none or bf16 or powersgd, not 'fp8'"),
+        ({"accumulate": 0}, "accumulate must be at least 1"),
+        (
+            {"global_batch": 64, "lanes": 8, "workers": 3, "accumulate": 17},
+            "accumulate 17 is more than the 16 rows of a worker's share: global_batch 64 / lanes 8 × 2 lanes",
+        ),
+        ({"precision": "fp16", "comm": "powersgd"}, "use precision bf16, or comm bf16"),
+        (
+            {"determinism": "bitwise", "accumulate": 2},
+            "bitwise does not go with accumulate 2: a step is a pass for each of the 8 lanes already",
+        ),
+        ({"determinism": "bitwise", "precision": "fp16"}, "does not go with precision fp16"),
+        ({"determinism": "bitwise", "comm": "bf16"}, "does not go with comm bf16"),
+        ({"determinism": "bitwise", "compile": True}, "does not go with compile"),
         ({"workers": 6, "parallel": Parallel(tensor=4)}, "6 / 4 = 1.5; use 8"),
         (
             {"workers": 6, "lanes": 2, "parallel": Parallel(tensor=2)},
             "6 / 2 that read the same rows are more than",
         ),
         ({"determinism": "bitwise", "parallel": Parallel(shard="full")}, "whole models, lane by lane"),
+        (
+            {"precision": "fp16", "parallel": Parallel(shard="full")},
+            "parallel with shard full and tensor 1 does not go with precision fp16",
+        ),
+        (
+            {"comm": "bf16", "parallel": Parallel(tensor=2)},
+            "does not go with comm bf16: what is sent are parts",
+        ),
+        ({"compile": True, "parallel": Parallel(shard="gradients")}, "does not go with compile"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(

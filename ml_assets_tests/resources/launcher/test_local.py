@@ -16,6 +16,7 @@ from resources.launcher.errors import (
     BadConfiguration,
     Diverged,
     InputChanged,
+    OutOfMemory,
     TrainingFailed,
 )
 from resources.launcher.job import TrainingJob, TrainingResult
@@ -57,7 +58,8 @@ class Told:
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [("64", BadConfiguration), ("65", Diverged), ("66", InputChanged)]
+    ("code", "error"),
+    [("64", BadConfiguration), ("65", Diverged), ("66", InputChanged), ("67", OutOfMemory)],
 )
 def test_a_final_exit_code_is_its_error_and_is_not_tried_again(
     tmp_path: Path, code: str, error: type[TrainingFailed]

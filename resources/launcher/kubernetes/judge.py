@@ -27,7 +27,7 @@ from resources.launcher.profile import ResourceProfile
 
 FINAL: dict[int, type[TrainingFailed]] = {
     int(error.exit_code): error
-    for error in (BadConfiguration, Diverged, InputChanged)
+    for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory)
     if error.exit_code is not None
 }
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")

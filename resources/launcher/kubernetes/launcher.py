@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resources.artifacts import Artifacts
+from resources.launcher.devices import refuse_without_gpus
 from resources.launcher.errors import AttemptsExhausted, BadConfiguration, ClusterUnavailable, TrainingFailed
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes import manifest
@@ -125,6 +126,7 @@ class KubernetesLauncher:
                 f"{job.settings.workers} workers cannot be shared equally by {profile.most_nodes} pods: change "
                 "resources.nodes or training.workers"
             )
+        refuse_without_gpus(job.settings, has_gpus=profile.gpus > 0, where="resources.gpus is 0")
 
 
 @dataclass(frozen=True)

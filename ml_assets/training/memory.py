@@ -1,0 +1,80 @@
+"""How many rows a worker computes with at once, and what to do where its memory did not hold them.
+
+Not here: pods a cluster ended for their limit (kubernetes.judge), full disks (storage).
+"""
+
+import errno
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+
+from ml_assets.training.group import Group
+from resources.launcher.errors import OutOfMemory
+from resources.launcher.training_settings import TrainingSettings
+
+
+def passes(settings: TrainingSettings, world_size: int) -> int:
+    """Forward and backward passes of a worker for a step of `tolerance`.
+
+    Where there are fewer workers than there should be, more than `accumulate`: a worker's share is larger then, and its
+    memory is not.
+    """
+    return -(-settings.accumulate * settings.workers // world_size)
+
+
+def rows_at_once(settings: TrainingSettings, world_size: int) -> int:
+    """Most rows of a pass."""
+    lane_rows = settings.global_batch // settings.lane_count
+    if settings.determinism == "bitwise":
+        return lane_rows
+    lanes = -(-settings.lane_count * settings.parallel.model_workers // world_size)
+    return -(-lanes * lane_rows // passes(settings, world_size))
+
+
+@contextmanager
+def advising(settings: TrainingSettings, group: Group) -> Generator[None]:
+    """Raise `OutOfMemory`, which says what helps, where memory runs out inside."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(_advice(error, settings, group)) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of a device, or of this machine."""
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+    )
+
+
+def _advice(error: BaseException, settings: TrainingSettings, group: Group) -> str:
+    place = "its GPU" if group.device.type == "cuda" else "this machine"
+    rows = rows_at_once(settings, group.world_size)
+    what = str(error).strip().partition("\n")[0] or type(error).__name__
+    if settings.determinism == "bitwise":
+        made_of = f"global_batch {settings.global_batch} / lanes {settings.lane_count}"
+        fewer = "more lanes"
+    else:
+        done = passes(settings, group.world_size)
+        made_of = f"global_batch {settings.global_batch} / {group.world_size} workers / {done} passes"
+        fewer = f"accumulate {2 * settings.accumulate}"
+    steps = [f"{fewer} ({-(-rows // 2)} rows at once, the same batch)"]
+    if settings.recompute != "full":
+        stronger = "full" if settings.recompute == "selective" else "selective, then full"
+        steps.append(f"recompute {stronger} (goes on from the checkpoint, the same weights)")
+    if settings.precision == "fp32":
+        steps.append("precision bf16 (what is kept for backward is half as large)")
+    if settings.parallel.shard != "full" and group.world_size > 1:
+        steps.append(
+            f"parallel shard: full (a worker keeps 1/{group.world_size} of weights and what goes with them)"
+        )
+    steps.append("a smaller global_batch (learns otherwise), or a larger device")
+    return (
+        f"rank {group.rank} of {group.world_size} ran out of memory of {place}: {what}. It computes with {rows} rows "
+        f"at once ({made_of}). What helps, first what changes least: {'; '.join(steps)}"
+    )

@@ -1,0 +1,43 @@
+"""One training step of a small job in this process, for tests of what a setting does to gradients."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.feed import Feed
+from ml_assets.training.gradients import gradients_of
+from ml_assets.training.group import Group
+from ml_assets.training.run import Run, prepare
+from ml_assets_tests.training.jobs import small_job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a step left."""
+
+    loss: float
+    """Summed over the rows of this rank."""
+    gradients: dict[str, torch.Tensor]
+    """By name of the parameter."""
+    passes: int
+    run: Run
+
+
+def one_step(snapshot: Snapshot, folder: Path, group: Group, model: str = "blocks", **changes: Any) -> Step:
+    """Gradients of the first step of `small_job`, as `group` computes them; nothing is learned from them."""
+    job = small_job(snapshot, model, workers=group.world_size, **changes)
+    run = prepare(job, folder, group)
+    data = run.layout.data
+    with Feed(run.order, run.train, data.rank, data.world_size, 0) as feed:
+        gradients = gradients_of(run, feed)
+        batches = gradients.fetch(0)
+        loss = gradients.backward(0, batches)
+    found = {
+        name: parameter.grad.clone()
+        for name, parameter in run.model.named_parameters()
+        if parameter.grad is not None
+    }
+    return Step(loss=loss, gradients=found, passes=len(batches), run=run)

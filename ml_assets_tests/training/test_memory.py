@@ -1,0 +1,121 @@
+"""Fewer rows at once give the same step, what is computed again the same bits, and a memory that is full advice."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.group import Group
+from ml_assets.training.memory import advising, passes, rows_at_once
+from ml_assets.training.recompute import blocks_of, recompute
+from ml_assets_tests.training.jobs import small_snapshot
+from ml_assets_tests.training.ranks import one_rank
+from ml_assets_tests.training.steps import one_step
+from resources.launcher.errors import BadConfiguration, OutOfMemory
+from resources.launcher.training_settings import Recompute, TrainingSettings
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    with one_rank() as group:
+        yield group
+
+
+def test_a_step_in_several_passes_has_the_gradient_of_one(
+    tmp_path: Path, snapshot: Snapshot, group: Group
+) -> None:
+    whole = one_step(snapshot, tmp_path, group)
+    parts = one_step(snapshot, tmp_path, group, accumulate=5)
+    assert (whole.passes, parts.passes) == (1, 5)
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+    for name, gradient in whole.gradients.items():
+        torch.testing.assert_close(parts.gradients[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_fewer_workers_make_more_passes_so_that_none_holds_more_rows() -> None:
+    settings = TrainingSettings(global_batch=1024, workers=4, accumulate=2)
+    assert [passes(settings, world) for world in (4, 3, 2, 1)] == [2, 3, 4, 8]
+    assert [rows_at_once(settings, world) for world in (4, 3, 2, 1)] == [128, 128, 128, 128]
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        self.done[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("what", "products", "others"), [("none", 7, 4), ("selective", 7, 8), ("full", 11, 8)]
+)
+def test_what_is_computed_again_gives_the_same_bits(
+    tmp_path: Path, snapshot: Snapshot, group: Group, what: Recompute, products: int, others: int
+) -> None:
+    plain = one_step(snapshot, tmp_path, group, dropout=0.3)
+    with Counting() as counting:
+        again = one_step(snapshot, tmp_path, group, dropout=0.3, recompute=what)
+    assert again.loss == plain.loss
+    assert list(again.gradients) == list(plain.gradients)  # names of a checkpoint stay
+    assert all(torch.equal(again.gradients[name], gradient) for name, gradient in plain.gradients.items())
+    done = counting.done  # once more when the model was built: it is tried
+    assert (done["addmm"] - 7, done["gelu"] - 4) == (products, others)
+
+
+def test_blocks_are_the_outermost_repeated_parts() -> None:
+    layers = [nn.TransformerEncoderLayer(8, 2, 16) for _ in range(3)]
+    model = nn.ModuleDict(
+        {
+            "embeddings": nn.ModuleList([nn.Embedding(5, 8)]),
+            "layers": nn.ModuleList(layers),
+            "head": nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
+        }
+    )
+    assert list(blocks_of(model)) == layers
+
+
+def test_a_model_without_blocks_cannot_be_computed_again() -> None:
+    with pytest.raises(
+        BadConfiguration, match=r"recompute full: Sequential has no blocks\. .*nn\.ModuleList"
+    ):
+        recompute(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "full")
+
+
+def test_a_memory_that_does_not_hold_a_step_is_advice(group: Group) -> None:
+    settings = TrainingSettings(global_batch=1000, lanes=4, workers=1, accumulate=2, recompute="selective")
+    with (
+        pytest.raises(OutOfMemory, match="rank 0 of 1 ran out of memory of this machine") as caught,
+        advising(settings, group),
+    ):
+        torch.empty(2**60, dtype=torch.int8)
+    said = str(caught.value)
+    assert "500 rows at once (global_batch 1000 / 1 workers / 2 passes)" in said
+    words = ("accumulate 4 (250 rows", "recompute full", "precision bf16", "a smaller global_batch")
+    assert sorted(map(said.index, words)) == [said.index(word) for word in words]
+    assert caught.value.exit_code == 67
+
+
+def test_advice_for_lanes_speaks_of_lanes_and_other_errors_stay_what_they_are(group: Group) -> None:
+    settings = TrainingSettings(global_batch=64, workers=1, determinism="bitwise", recompute="full")
+    said = r"8 rows at once \(global_batch 64 / lanes 8\)"
+    with pytest.raises(OutOfMemory, match=said) as caught, advising(settings, group):
+        raise MemoryError
+    assert "more lanes (4 rows at once" in str(caught.value)
+    assert "recompute" not in str(caught.value)
+    with pytest.raises(RuntimeError, match="no memory of it"), advising(settings, group):
+        raise RuntimeError("no memory of it")
