@@ -6,10 +6,11 @@ the seconds of each block in `seconds.json`.
 """
 
 import dataclasses
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -67,28 +68,36 @@ def main(job_file: str, folder: str, steps: str, rounds: str) -> None:
     bitwise = dataclasses.replace(job, settings=dataclasses.replace(job.settings, determinism="bitwise"))
     with join_group(job.settings.workers) as group, Pulse(group.local_rank) as pulse:
         ways = {
-            "tolerance": _platform(job, Path(folder) / "tolerance", group, pulse, int(steps)),
-            "bare": _bare(job, Path(folder) / "bare", group, int(steps)),
-            "bitwise": _platform(bitwise, Path(folder) / "bitwise", group, pulse, int(steps)),
+            "tolerance": platform(job, Path(folder) / "tolerance", group, pulse, int(steps)),
+            "bare": bare(job, Path(folder) / "bare", group, int(steps)),
+            "bitwise": platform(bitwise, Path(folder) / "bitwise", group, pulse, int(steps)),
         }
         for way in ways.values():
             way()
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(int(rounds)):
-            # There and back: what slows the machine down steadily disturbs all ways alike.
-            for name in list(ways)[:: -1 if turn % 2 else 1]:
-                seconds[name].append(ways[name]())
+        seconds = in_turn(ways, int(rounds))
         if group.is_first:
             (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
 
 
-def _platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: int) -> Callable[[], float]:
-    folder.mkdir(exist_ok=True)
-    rows, stop = RowLog(folder, 1, group.rank), StopRequest()
+def in_turn(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each block of each way. There and back: what slows the machine down steadily disturbs all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds):
+        for name in list(ways)[:: -1 if turn % 2 else 1]:
+            seconds[name].append(ways[name]())
+    return seconds
+
+
+def platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: int) -> Callable[[], float]:
+    """A block of `steps` steps by the platform's loop, each in a folder of its own below `folder`."""
+    stop, number = StopRequest(), itertools.count()
 
     def block() -> float:
+        place = folder / str(next(number))
+        place.mkdir(parents=True, exist_ok=True)
+        rows = RowLog(place, 1, group.rank)
         # A run trains once: DDP leaves its hooks in the model.
-        prepared = prepare(job, folder, group)
+        prepared = prepare(job, place, group)
         parts = {field.name: getattr(prepared, field.name) for field in dataclasses.fields(Run) if field.init}
         run = Block(**parts)
         run.resume()
@@ -107,7 +116,8 @@ def _seconds(group: Group, work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def _bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[], float]:
+def bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[], float]:
+    """A block of as many steps by a hand-written loop."""
     folder.mkdir(exist_ok=True)
     run = prepare(job, folder, group)
     settings, order = job.settings, run.order

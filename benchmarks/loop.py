@@ -21,6 +21,8 @@ from resources.launcher.training_settings import TrainingSettings
 WORKERS, BATCH, LANES = 2, 4096, 8
 LEAST_MEDIAN, LEAST_BOUND = 0.97, 0.95
 ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+"""Of the ranks."""
 
 
 def main() -> int:
@@ -33,7 +35,7 @@ def main() -> int:
     medians = {name: statistics.median(of_way) for name, of_way in rates.items()}
     ratios = [ours / bare for ours, bare in zip(rates["tolerance"], rates["bare"], strict=True)]
     exact = [slow / fast for slow, fast in zip(rates["bitwise"], rates["tolerance"], strict=True)]
-    median, bound = statistics.median(ratios), _lower_bound(ratios)
+    median, bound = statistics.median(ratios), lower_bound(ratios)
     results = [
         Result(
             name=f"loop against a bare one, {rounds} blocks in turn (95 % bound {bound:.3f})",
@@ -58,6 +60,19 @@ def main() -> int:
 
 
 def _measure(folder: Path, steps: int, rounds: int) -> dict[str, list[float]]:
+    write_job(folder, steps)
+    subprocess.run(
+        [*ranks("benchmarks._loop_ranks"), str(folder / "job.json"), str(folder), str(steps), str(rounds)],
+        cwd=ROOT,
+        env=os.environ | ENVIRONMENT,
+        stdout=sys.stderr,
+        check=True,
+    )
+    return json.loads((folder / "seconds.json").read_text())
+
+
+def write_job(folder: Path, steps: int) -> None:
+    """`job.json` in `folder`: blocks of `steps` steps without a checkpoint, and the rows for them."""
     snapshot = write_snapshot(folder / "snapshots", steps * BATCH + BATCH)
     job = TrainingJob(
         model="loop",
@@ -74,31 +89,17 @@ def _measure(folder: Path, steps: int, rounds: int) -> dict[str, list[float]]:
         ),
     )
     (folder / "job.json").write_text(job.to_json())
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={WORKERS}",
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=127.0.0.1:0",
-            "--local-addr=127.0.0.1",
-            "-m",
-            "benchmarks._loop_ranks",
-            str(folder / "job.json"),
-            str(folder),
-            str(steps),
-            str(rounds),
-        ],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
-        stdout=sys.stderr,
-        check=True,
-    )
-    return json.loads((folder / "seconds.json").read_text())
 
 
-def _lower_bound(ratios: list[float]) -> float:
+def ranks(module: str) -> list[str]:
+    """The command that runs `module` in each rank."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={WORKERS}"),
+        *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", "-m", module),
+    ]
+
+
+def lower_bound(ratios: list[float]) -> float:
     """Of the median: the value that 95 % of resampled medians reach (bootstrap)."""
     chance = random.Random(0)
     medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(4000))

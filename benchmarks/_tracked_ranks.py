@@ -1,0 +1,42 @@
+"""What each rank of `tracked_loop.py` does: the platform's loop with figures and checkpoints, and a bare one, in turn.
+
+Rank 0 leaves the seconds of each block in `seconds.json`.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from benchmarks._loop_ranks import bare, in_turn, platform
+from ml_assets.training.group import join_group
+from ml_assets.training.heartbeat import Pulse
+from resources.launcher.job import TrainingJob
+
+_FIGURES = 13
+"""Of a metric event."""
+_ABOVE = 1.3
+"""How many times the figures asked for are aimed at: events come every so many whole steps, and blocks differ."""
+
+
+def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -> None:
+    """Measure blocks of `steps` steps: ours with one checkpoint each, and `per_second` figures a second."""
+    job = TrainingJob.from_json(Path(job_file).read_text())
+    with join_group(job.settings.workers) as group, Pulse(group.local_rank) as pulse:
+        hand_written = bare(job, Path(folder) / "bare", group, int(steps))
+        rate = int(steps) / hand_written()
+        settings = dataclasses.replace(
+            job.settings,
+            metric_steps=max(1, group.from_first(int(rate * _FIGURES / _ABOVE / float(per_second)))),
+            checkpoint_steps=int(steps) // 2 + 1,
+        )
+        told = dataclasses.replace(job, settings=settings)
+        tracked = platform(told, Path(folder) / "tracked", group, pulse, int(steps))
+        tracked()
+        seconds = in_turn({"tracked": tracked, "bare": hand_written}, int(rounds))
+        if group.is_first:
+            (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
