@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ml_assets.training.attempts import Attempt
+from ml_assets.training.attempts import Attempt, read_attempts
 from ml_assets.training.events import emit
 from ml_assets.training.rowlog import last_taken
 from resources.launcher.job import ExitCode
@@ -52,10 +52,11 @@ def cause_of(code: int, rank: int, hung: Mapping[int, str], killed: list[int]) -
 def recovery_of(folder: Path, attempt: Attempt) -> Callable[[int], None]:
     """Rank 0, before `attempt` trains: what to call with its first step done."""
     events = read_events(folder)
-    earlier = attempt.number - 1
-    taken = last_taken(folder, earlier)
+    before = read_attempts(folder)[attempt.number - 2]
+    taken = last_taken(folder, before.number)
     signs = [event for event in events if event.kind in _SIGNS]
-    last_sign = max([sign.time for sign in signs] + [taken.time])
+    # All of its events may be lost with its machine.
+    last_sign = max([sign.time for sign in signs] + [taken.time, before.started])
     begun = max([sign.step for sign in _since_last_start(signs)] + [taken.steps])
     causes = [event.values["cause"] for event in _since_last_start(events) if event.kind == "ended"]
 
@@ -68,6 +69,7 @@ def recovery_of(folder: Path, attempt: Attempt) -> Callable[[int], None]:
             seconds=time.time() - last_sign,
             from_step=attempt.from_step,
             steps_lost=max(0, begun - attempt.from_step),
+            workers=[before.world_size, attempt.world_size],
         )
 
     return tell

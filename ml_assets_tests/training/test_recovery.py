@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 
 from ml_assets.training import events
-from ml_assets.training.attempts import Attempt
+from ml_assets.training.attempts import record_attempt
 from ml_assets.training.events import emit, keep_events
 from ml_assets.training.recovery import recovery_of
 from ml_assets.training.rowlog import RowLog, count_rows
 from resources.launcher.protocol import read_events
 from resources.launcher.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
-
-
-def _attempt(number: int, from_step: int) -> Attempt:
-    return Attempt(number=number, from_step=from_step, world_size=2, started=time.time())
 
 
 @pytest.mark.parametrize(("ended", "cause"), [(True, "rank 1 was ended by SIGSEGV"), (False, UNKNOWN_CAUSE)])
@@ -26,7 +22,8 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
 ) -> None:
     monkeypatch.setattr(events, "_file", None)
     keep_events(tmp_path)
-    emit("started", 0, attempt=1, world_size=2)
+    record_attempt(tmp_path, from_step=0, world_size=4)
+    emit("started", 0, attempt=1, world_size=4)
     log = RowLog(tmp_path, attempt=1, rank=0)
     for step in range(18):
         log.write(step, np.array([step]))
@@ -35,7 +32,7 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
         emit("ended", 0, code=139, cause="rank 1 was ended by SIGSEGV")
     ten_seconds_ago = time.time() - 10
     os.utime(tmp_path / "rows/attempt-001-rank-0.bin", (ten_seconds_ago, ten_seconds_ago))
-    tell = recovery_of(tmp_path, _attempt(2, from_step=10))
+    tell = recovery_of(tmp_path, record_attempt(tmp_path, from_step=10, world_size=2))
     tell(11)
     emit("finished", 20, rows_repeated={1: 0, 2: 0}, rows_lost=0)
     assert rows_lost(read_events(tmp_path)) == 0
@@ -43,8 +40,21 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     assert (record.attempt, record.cause, record.from_step, record.steps_lost) == (2, cause, 10, 8)
     assert 0 <= record.seconds < 5  # since the newest sign of life, the event
     assert record.rows_repeated == 0
-    assert record.in_words().startswith(f"{cause}: went on from step 10 after 0.")
+    assert record.in_words().startswith(f"{cause}: went on with 2 workers instead of 4 from step 10 after 0.")
     assert record.in_words().endswith("8 steps done again, 0 rows learned twice")
+
+
+def test_a_recovery_is_told_where_all_that_the_attempt_before_said_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_file", None)
+    keep_events(tmp_path)
+    record_attempt(tmp_path, from_step=0, world_size=2)
+    recovery_of(tmp_path, record_attempt(tmp_path, from_step=0, world_size=2))(1)
+    (record,) = recoveries_of(read_events(tmp_path))
+    assert (record.cause, record.steps_lost) == (UNKNOWN_CAUSE, 0)
+    assert 0 <= record.seconds < 5  # since it began to train
+    assert "workers" not in record.in_words()
 
 
 def test_rows_count_as_the_newest_attempt_took_them_whatever_its_number_of_ranks(tmp_path: Path) -> None:

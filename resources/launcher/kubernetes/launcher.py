@@ -23,7 +23,7 @@ from resources.launcher.kubernetes.judge import End
 from resources.launcher.kubernetes.lease import Lease, LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import Output
-from resources.launcher.kubernetes.sharing import finished, pull_events, share_inputs, snapshot_name
+from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.kubernetes.sweep import sweep
 from resources.launcher.profile import ResourceProfile
 from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
@@ -170,7 +170,7 @@ class _Lead:
                 course = course.then()
                 lease.note(attempt=course.number, failures=course.failures)
                 document = self._start(course)
-            self.output.reason = ""
+            self.output.begin()
             end = self._watch(document, course)
             if (result := self._finished()) is not None:
                 return result
@@ -237,7 +237,7 @@ class _Lead:
             folder = self.launcher.artifacts.folder(training_folder_name(self.job))
             self.output.tell(read_events(folder))
         else:
-            pull_events(self.launcher.artifacts, self.job)
+            share_events(self.launcher.artifacts, self.job, self.output.events)
         return result
 
     def _clean(self, why: BaseException | None) -> None:

@@ -25,11 +25,17 @@ class Output:
         self._told: set[int] = set()
         self.reason = ""
         """What a worker of this attempt said before it ended for good."""
+        self.events: list[TrainingEvent] = []
+        """Of this attempt."""
 
     @property
     def tail(self) -> str:
         """The last log lines."""
         return "\n".join(self._tail)
+
+    def begin(self) -> None:
+        """Another attempt."""
+        self.reason, self.events = "", []
 
     def take(self, pod: Pod, line: str) -> None:
         """One line of a pod."""
@@ -46,6 +52,7 @@ class Output:
             if identity in self._told:
                 continue
             self._told.add(identity)
+            self.events.append(event)
             if event.kind == "failed":
                 self.reason = str(event.values.get("message", ""))
             self._on_event(event)

@@ -3,13 +3,14 @@
 import hashlib
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from resources.artifacts import ArtifactMissing, Artifacts
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import EVENTS, training_folder_name
+from resources.launcher.protocol import EVENTS, TrainingEvent, training_folder_name
 
 JOB, RESULT, WEIGHTS, SNAPSHOT = "job.json", "result.json", "model.safetensors", "snapshot.json"
 
@@ -59,10 +60,18 @@ def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
     return result
 
 
-def pull_events(artifacts: Artifacts, job: TrainingJob) -> None:
-    """Bring the events that pods have uploaded so far."""
+def share_events(artifacts: Artifacts, job: TrainingJob, told: Iterable[TrainingEvent]) -> None:
+    """Bring the events that pods have uploaded, and upload those of `told` that are not among them: a pod that is lost
+    takes its own along, and the next attempt is to know how far it came."""
+    name = training_folder_name(job)
     with suppress(ArtifactMissing):
-        artifacts.pull(training_folder_name(job), [EVENTS])
+        artifacts.pull(name, [EVENTS])
+    file = artifacts.folder(name) / EVENTS
+    there = set(file.read_text().splitlines()) if file.exists() else set[str]()
+    if missing := [line for event in told if (line := event.to_line()) not in there]:
+        with file.open("a") as events:
+            events.writelines(f"{line}\n" for line in missing)
+        artifacts.push(name, [EVENTS])
 
 
 def _fill(place: Path, snapshot: Path) -> None:
