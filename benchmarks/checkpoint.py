@@ -1,8 +1,11 @@
-"""How long training stands still for a checkpoint, and how fast a job that is asked to stop has saved and is out.
+"""How long training stands still for a checkpoint, what each way to store one costs, and how fast a job that is asked
+to stop has saved and is out.
 
 The first part copies and saves 300 MB of weights and optimizer state, by one rank and by two, in turn with what any way
-has to do at least (a copy in memory) and with `torch.save` and fsync, median of the rounds. The second trains a
-model with 1 GB of state on two ranks and sends SIGTERM to the job as a node that is taken away does.
+has to do at least (a copy in memory) and with `torch.save` and fsync, median of the rounds; memory is made before the
+first, as in a training. The second saves and loads the state of a model that has learned a little as `fp32`,
+`compressed` and `bf16`. The third trains a model with 1 GB of state on two ranks and sends SIGTERM to the job as a node
+that is taken away does.
 """
 
 import json
@@ -14,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import get_args
 
 import torch
 from _report import Result, emit, parse_args
@@ -28,6 +32,7 @@ from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.ranks import in_ranks
 from resources.launcher.job import ExitCode, TrainingJob
 from resources.launcher.protocol import TrainingEvent
+from resources.launcher.training_settings import CheckpointStorage
 
 MEGABYTES = 300
 WAYS = ("ours", "ours, until it counts", "memcpy", "torch.save + fsync")
@@ -53,12 +58,13 @@ def wide(inputs: InputSpec, *, numbers: int) -> Wide:
 
 
 def main() -> int:
-    """Measure both."""
+    """Measure all three."""
     arguments = parse_args(__doc__)
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
         blocked = _blocked(Path(folder), rounds=3 if arguments.quick else 9)
+        stored = _stored(Path(folder) / "stored", rounds=2 if arguments.quick else 5)
         stopped = _stopped(Path(folder) / "job", megabytes=100 if arguments.quick else 1000)
-    return emit([*blocked, stopped], json=arguments.json)
+    return emit([*blocked, *stored, stopped], json=arguments.json)
 
 
 def _blocked(folder: Path, rounds: int) -> list[Result]:
@@ -82,6 +88,15 @@ def _blocked(folder: Path, rounds: int) -> list[Result]:
             ratio=both["ours"] / both["torch.save + fsync"],
             bar="≤ 1/12 × torch.save + fsync",
             ok=12 * both["ours"] <= both["torch.save + fsync"],
+        ),
+        Result(
+            name="the first checkpoint of a training against later ones, one rank",
+            value=alone["ours, first time"],
+            unit="ms",
+            peers={"later": alone["ours"]},
+            ratio=alone["ours, first time"] / alone["ours"],
+            bar="≤ 2 × later ones",
+            ok=alone["ours, first time"] <= 2 * alone["ours"],
         ),
     ]
 
@@ -107,16 +122,13 @@ def _besides(figures: dict[str, float], name: str) -> dict[str, float]:
 
 def measure(group: Group, folder: Path) -> None:
     """On each rank: time the ways in turn. Those that are not ours are what rank 0 does while the others wait."""
-    model = nn.Sequential(
-        *(nn.Linear(1024, 1024) for _ in range(MEGABYTES * 10**6 // (4 * ADAM * 1024 * 1025)))
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    model(torch.randn(4, 1024)).sum().backward()
-    optimizer.step()
+    model, optimizer = _model(steps=1)
     state = state_of(model, optimizer, {"step": 1})
     tensors = [value for section in state.values() for value in section.values() if torch.is_tensor(value)]
     copies = [value.clone() for value in tensors]
-    saver = Saver(Checkpoints(folder, keep=2), group)
+    saver = Saver(Checkpoints(folder, 2, "f"), group)
+    saver.make_memory(lambda: state)
+    saver.wait()
 
     def copy() -> None:
         for value, there in zip(tensors, copies, strict=True):
@@ -129,7 +141,7 @@ def measure(group: Group, folder: Path) -> None:
             os.fsync(file.fileno())
 
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    for step in range(1, int((folder / "rounds").read_text()) + 2):  # the first makes the memory that is kept
+    for step in range(1, int((folder / "rounds").read_text()) + 2):  # the first is looked at for itself
         new = folder / f"{step}.pt"  # a file of its own: the one before may be the only whole one
         for way, action in (("memcpy", copy), ("torch.save + fsync", save)):
             group.gather(0)
@@ -145,6 +157,90 @@ def measure(group: Group, folder: Path) -> None:
         saver.wait()
         seconds["ours, until it counts"].append(time.perf_counter() - start)
     (folder / f"{group.rank}.json").write_text(json.dumps(seconds))
+
+
+def _model(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """One with `MEGABYTES` of state that has learned for some steps to give back what it gets."""
+    width = 1024
+    layers = MEGABYTES * 10**6 // (4 * ADAM * width * (width + 1))
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        rows = torch.randn(32, width)
+        (model(rows) - rows).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def _stored(folder: Path, rounds: int) -> list[Result]:
+    """What each way to store costs, beside fp32: median of the rounds, taken in turn."""
+    folder.mkdir()
+    (folder / "rounds").write_text(str(rounds))
+    assert in_ranks(1, folder, store) == [None]
+    found: dict[str, dict[str, float]] = json.loads((folder / "costs.json").read_text())
+    plain = found["fp32"]
+    return [
+        Result(
+            name=f"a checkpoint of {MEGABYTES} MB stored as {storage}",
+            value=costs["MB"],
+            unit="MB",
+            peers={
+                **{what: value for what, value in costs.items() if what != "MB"},
+                **{f"fp32: {what}": value for what, value in plain.items() if storage != "fp32"},
+            },
+            ratio=costs["MB"] / plain["MB"],
+            bar=bar,
+            ok=costs["MB"] <= most * plain["MB"] and costs["largest relative error"] <= error,
+        )
+        for storage, costs in found.items()
+        for bar, most, error in [_COSTS[storage]]
+    ]
+
+
+_COSTS = {
+    "fp32": ("every bit", 1.0, 0.0),
+    "compressed": ("≤ 0.95 of fp32, every bit", 0.95, 0.0),
+    "bf16": ("≤ 0.51 of fp32, error ≤ 2^-8", 0.51, 2**-8),
+}
+
+
+def store(group: Group, folder: Path) -> None:
+    """On the only rank: save and load in each way, in turn."""
+    model, optimizer = _model(steps=20)
+    state = state_of(model, optimizer, {"step": 20})
+    savers = {
+        way: (Checkpoints(folder / way, 2, "f"), Saver(Checkpoints(folder / way, 2, "f"), group, storage=way))
+        for way in get_args(CheckpointStorage)
+    }
+    rounds = int((folder / "rounds").read_text())
+    times: dict[str, list[tuple[float, float, float]]] = {way: [] for way in savers}
+    costs: dict[str, dict[str, float]] = {}
+    for step in range(1, rounds + 2):
+        for way, (checkpoints, saver) in savers.items():
+            start = time.perf_counter()
+            saver.begin(step, state, 0, lambda _: None, lambda _: None)
+            blocked = time.perf_counter() - start
+            saver.wait()
+            counts = time.perf_counter() - start
+            start = time.perf_counter()
+            loaded = checkpoints.load(step)
+            times[way].append((blocked, counts, time.perf_counter() - start))
+            if step == 1:
+                parts = folder / way / "checkpoints"
+                errors = [
+                    ((back.float() - value).abs() / value.abs().clamp_min(1e-30)).max().item()
+                    for section in ("parameters", "optimizer")
+                    for name, value in state[section].items()
+                    for back in [loaded[section][name]]
+                ]
+                size = sum(path.stat().st_size for path in parts.rglob("*") if path.is_file())
+                costs[way] = {"MB": size / 1e6, "largest relative error": max(errors)}
+    for way, taken in times.items():
+        names = ("loop stands still ms", "until it counts ms", "load ms")
+        medians = (1000 * statistics.median(one) for one in zip(*taken[1:], strict=True))
+        costs[way] |= dict(zip(names, medians, strict=True))
+    (folder / "costs.json").write_text(json.dumps(costs))
 
 
 def _stopped(folder: Path, megabytes: int) -> Result:
@@ -175,7 +271,7 @@ def _stopped(folder: Path, megabytes: int) -> Result:
         elif event is not None and event.kind == "checkpoint":
             saved = time.monotonic()
     code, out = process.wait(), time.monotonic()
-    good = Checkpoints(folder, keep=2).newest_good()
+    good = Checkpoints(folder, 2, job.fingerprint).newest_good()
     size = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*")) / 1e6
     return Result(
         name=f"from SIGTERM until {size:.0f} MB of state are saved and all ranks are out",

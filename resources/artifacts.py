@@ -8,9 +8,12 @@ A folder has a name such as `bundles/<digest>`. Code always works on the local f
 others shall see it, `pull` when it needs what others pushed. On the embedded default both have nothing to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
+
+_WRITING = ".writing"
 
 
 class ArtifactsError(Exception):
@@ -72,6 +75,15 @@ class Artifacts(Protocol):
         """Delete `files` (None: all) from the durable copy and from the local folder. Absent ones are fine."""
         ...
 
+    def create(self, name: str, file: str) -> AbstractContextManager[IO[bytes]]:
+        """A file of the durable copy, written in order without a local one: there when the block ends, as before
+        where it raises."""
+        ...
+
+    def abort_uploads(self, name: str) -> None:
+        """Forget what killed processes began to `create` under `name`."""
+        ...
+
 
 class FolderArtifacts:
     """The embedded default: the local folder is the durable copy."""
@@ -114,6 +126,24 @@ class FolderArtifacts:
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:
         """See `Artifacts`."""
         remove_local(self.root / relative(name), files)
+
+    @contextmanager
+    def create(self, name: str, file: str) -> Generator[IO[bytes]]:
+        """See `Artifacts`."""
+        path = self.folder(name) / relative(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writing = path.with_name(f".{path.name}{_WRITING}")
+        try:
+            with writing.open("wb") as stream:
+                yield stream
+            writing.replace(path)
+        finally:
+            writing.unlink(missing_ok=True)
+
+    def abort_uploads(self, name: str) -> None:
+        """See `Artifacts`."""
+        for writing in self.folder(name).rglob(f".*{_WRITING}"):
+            writing.unlink(missing_ok=True)
 
 
 def artifacts_of(

@@ -16,9 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from resources.artifacts import (
     ArtifactMissing,
@@ -30,6 +30,7 @@ from resources.artifacts import (
     relative,
     remove_local,
 )
+from resources.artifacts_upload import abort_uploads, uploading
 
 PART = 64 << 20
 """Bytes per part of a large upload; files below twice that go as one request."""
@@ -141,6 +142,19 @@ class RemoteArtifacts:
         if doomed:
             self._patiently(lambda: self._fs.rm(doomed))
         remove_local(self.cache / relative(name), files)
+
+    def create(self, name: str, file: str) -> AbstractContextManager[IO[bytes]]:
+        """See `Artifacts`; a few megabytes of it are in memory."""
+        bucket, _, key = self._key(name, relative(file)).partition("/")
+        return uploading(self._call, bucket, key)
+
+    def abort_uploads(self, name: str) -> None:
+        """See `Artifacts`."""
+        bucket, _, prefix = self._key(name, "").partition("/")
+        abort_uploads(self._call, bucket, prefix)
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        return self._patiently(lambda: self._fs.call_s3(method, **arguments))
 
     @property
     def _fs(self) -> Any:

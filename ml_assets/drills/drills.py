@@ -13,7 +13,8 @@ from ml_assets.drills.machines import COMMAND, RANKS, bring_machine, kill_machin
 from ml_assets.drills.report import Check, Report, at_most, equal
 from ml_assets.drills.scene import CHECKPOINT_STEPS, Scene
 from ml_assets.drills.witness import Witness
-from ml_assets.training.checkpoints import COMMIT, Checkpoints, folder_of
+from ml_assets.training.checkpoints import Checkpoints, folder_of
+from ml_assets.training.commit import COMMIT
 from ml_assets.training.digest import digest
 from ml_assets.training.rowlog import count_rows, learned_epochs
 from resources.launcher.errors import Diverged, TrainingFailed
@@ -130,7 +131,7 @@ def _corrupt_checkpoint(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Ch
     def damage(seen: Witness) -> None:
         seen.end(1, by=signal.SIGKILL)
         seen.wait_until_ended()  # one that was being written may still have become whole
-        damaged.append(_damage_newest(folder))
+        damaged.append(_damage_newest(folder, scene.job))
 
     witness = Witness(_AT_STEP, damage, tell)
     checks = _survived(scene, folder, scene.job, witness, LocalLauncher())
@@ -154,7 +155,7 @@ def _nan(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
     except TrainingFailed as error:
         raised = type(error).__name__
         tell(str(error))
-    newest = Checkpoints(folder, job.settings.keep_checkpoints).newest_good()
+    newest = Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint).newest_good()
     return [
         equal("training ended with", raised, Diverged.__name__),
         equal("attempts (another would end the same way)", witness.attempts, 1),
@@ -209,9 +210,9 @@ def _resumed(witness: Witness, seconds: float, steps: int, cause: str) -> list[C
     ]
 
 
-def _damage_newest(folder: Path) -> int:
+def _damage_newest(folder: Path, job: TrainingJob) -> int:
     """Turn bits in the middle of each file of the newest whole checkpoint, as a bad disk does; its step."""
-    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints = Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint)
     step = checkpoints.newest_good()
     if step is None:
         raise TrainingFailed("no checkpoint was whole when the training was damaged")

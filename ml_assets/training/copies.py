@@ -14,14 +14,16 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
 from ml_assets.training.parts import State
+from ml_assets.training.state import ALIKE
 
 
 class Copies:
     """The memory of one job's copies, on the CPU. Each `take` overwrites what the one before gave."""
 
-    def __init__(self, *, pinned: bool) -> None:
-        """`pinned` memory takes copies from a GPU faster."""
+    def __init__(self, *, pinned: bool, rounded: bool) -> None:
+        """`pinned` memory takes copies from a GPU faster; `rounded` copies are bf16 where the original is float32."""
         self._pinned = pinned
+        self._rounded = rounded
         self._kept: dict[tuple[str, str], torch.Tensor] = {}
         self._stager = DefaultStager(
             StagingOptions(
@@ -38,18 +40,27 @@ class Copies:
         others: State = {section: {} for section in state}
         for section, values in state.items():
             for name, value in values.items():
-                is_whole = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
-                if is_whole:
-                    copy[section][name] = self._copied((section, name), value)
+                dtype = self._dtype(section, value)
+                if isinstance(value, DTensor):
+                    others[section][name] = value if dtype == value.dtype else value.detach().to(dtype)
+                elif isinstance(value, torch.Tensor):
+                    copy[section][name] = self._copied((section, name), value, dtype)
                 else:
                     others[section][name] = value
         for section, values in cast(State, self._stager.stage(others)).items():  # waits for a GPU, too
             copy[section].update(values)
         return copy
 
-    def _copied(self, key: tuple[str, str], value: torch.Tensor) -> Any:
+    def _dtype(self, section: str, value: Any) -> torch.dtype | None:
+        """Of the copy. Only what training changes a little each step is rounded: no counters, no scales of columns."""
+        if not isinstance(value, torch.Tensor):
+            return None
+        is_many = section in ALIKE and value.dtype == torch.float32 and value.dim() > 0
+        return torch.bfloat16 if self._rounded and is_many else value.dtype
+
+    def _copied(self, key: tuple[str, str], value: torch.Tensor, dtype: torch.dtype | None) -> Any:
         kept = self._kept.get(key)
-        if kept is None or (kept.shape, kept.dtype) != (value.shape, value.dtype):
-            kept = self._kept[key] = torch.empty(value.shape, dtype=value.dtype, pin_memory=self._pinned)
+        if kept is None or (kept.shape, kept.dtype) != (value.shape, dtype):
+            kept = self._kept[key] = torch.empty(value.shape, dtype=dtype, pin_memory=self._pinned)
         with torch.no_grad():
             return kept.copy_(value, non_blocking=self._pinned)

@@ -6,8 +6,10 @@ here: what a checkpoint needs to count there (stored_checkpoints), S3 (resources
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from resources.artifacts import Artifacts, ArtifactsError, ArtifactsUnavailable, artifacts_of
 from resources.launcher.errors import StorageFailed
@@ -33,10 +35,23 @@ class Mirror:
         try:
             self._artifacts.push(self._name, files, last=last)
         except ArtifactsError as error:
-            raise StorageFailed(
-                f"{', '.join([*files, last or '']).rstrip(', ')} could not be stored; what was stored before is "
-                f"whole, and the next attempt goes on from there. {error}"
-            ) from error
+            raise _not_stored(", ".join([*files, last or ""]).rstrip(", "), error) from error
+
+    @contextmanager
+    def create(self, file: str) -> Generator[IO[bytes]]:
+        """A file of the store, written in order, without one here. Raises `StorageFailed`."""
+        try:
+            with self._artifacts.create(self._name, file) as stream:
+                yield stream
+        except ArtifactsError as error:
+            raise _not_stored(file, error) from error
+
+    def abort_uploads(self) -> None:
+        """Give up files that killed processes began to `create`. Raises `StorageFailed`."""
+        try:
+            self._artifacts.abort_uploads(self._name)
+        except ArtifactsError as error:
+            raise StorageFailed(f"half files could not be removed from {self.url}. {error}") from error
 
     def pull(self, files: Sequence[str]) -> None:
         """Bring `files` here. Raises `ArtifactMissing`, `ArtifactsRefused` (also where the server itself finds a
@@ -59,6 +74,12 @@ class Mirror:
             self._artifacts.remove(self._name, files)
         except ArtifactsError as error:
             raise StorageFailed(f"{', '.join(files)} could not be removed from the store. {error}") from error
+
+
+def _not_stored(what: str, error: ArtifactsError) -> StorageFailed:
+    return StorageFailed(
+        f"{what} could not be stored; what was stored before is whole, and the next attempt goes on from there. {error}"
+    )
 
 
 def open_artifacts(url: str, cache: Path, patience_seconds: float = 60.0) -> Artifacts:

@@ -5,7 +5,7 @@
     .metadata       where each tensor lies
 
 Here: who writes what, files written together, and the whole read back by anybody, whatever number of ranks wrote it.
-Not here: when files count as a checkpoint (checkpoints), doing this while training goes on (saving).
+Not here: where files lie and when they count as a checkpoint (checkpoints), doing this while training goes on (saving).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,21 +14,20 @@ Not here: when files count as a checkpoint (checkpoints), doing this while train
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.distributed.checkpoint._extension import ExtensionRegistry
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
-from torch.futures import Future
 
+from ml_assets.training.byteshuffle import ByteShuffle
+from ml_assets.training.files import Create, HashedFiles
 from ml_assets.training.group import Group, PeerFailed
-from ml_assets.training.storage import storage_failed
 
 INDEX = ".metadata"
 
@@ -62,40 +61,29 @@ def share_of(
     return mine
 
 
-class _Writer(FileSystemWriter):
-    """Says what the file system said: of a full disk, torch itself only tells a wrong position in a file."""
+def write(share: State, create: Create, group: Group, *, compressed: bool = False) -> dict[str, str]:
+    """Write this rank's share, with all ranks of `group`, into files that `create` makes; their names and SHA-256.
 
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        try:
-            return super().write_data(plan, planner)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
-
-
-def write(share: State, folder: Path, group: Group) -> list[str]:
-    """Write this rank's share into `folder`, with all ranks of `group`; the names of its files.
-
-    When it returns, all ranks have written and synced theirs. Raises `StorageFailed` on the rank that could not,
-    `PeerFailed` on the others.
+    When it returns, all ranks have written theirs. Raises what `create` raises on the rank that could not, `PeerFailed`
+    on the others.
     """
+    files = HashedFiles(create)
+    writer = FileSystemWriter("", sync_files=False, _extensions=[ByteShuffle()] if compressed else None)
+    writer.fs = cast(Any, files)
     try:
-        save(share, storage_writer=_Writer(folder), process_group=group.process_group)
+        save(share, storage_writer=writer, process_group=group.process_group)
     except CheckpointException as error:
         if group.rank not in error.failures:
             raise PeerFailed(1) from error
-        cause = error.failures[group.rank][0]
-        if isinstance(cause, OSError):
-            raise storage_failed(cause, "a checkpoint", folder) from cause
-        raise cause from error
-    mine = sorted(path.name for path in folder.glob(f"__{group.rank}_*"))
-    return [*mine, INDEX] if group.is_first else mine
+        raise error.failures[group.rank][0] from error
+    return files.sha256
 
 
 def read(folder: Path) -> State:
     """The whole state, tensors on the CPU."""
-    reader = FileSystemReader(folder)
+    known = ExtensionRegistry()
+    known.register(ByteShuffle)
+    reader = FileSystemReader(folder, known)
     index = reader.read_metadata()
     flat: dict[str, Any] = {
         name: torch.empty(facts.size, dtype=facts.properties.dtype)

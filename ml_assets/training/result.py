@@ -29,7 +29,12 @@ def write_result(run: Run) -> TrainingResult:
     weights = run.folder / WEIGHTS
     run.checkpoints.bring(progress.best_step)
     best = weights_of(run.checkpoints.load(progress.best_step))
-    _replace(weights, lambda path: save_file({name: t.contiguous() for name, t in best.items()}, path))
+    run.checkpoints.let_go(progress.best_step)
+    dtypes = {
+        name: value.dtype for name, value in run.model.state_dict().items()
+    }  # a checkpoint may be rounded
+    best = {name: value.to(dtypes[name]).contiguous() for name, value in best.items()}
+    _replace(weights, lambda path: save_file(best, path))
     attempts = read_attempts(run.folder)
     result = TrainingResult(
         fingerprint=run.job.fingerprint,

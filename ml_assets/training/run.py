@@ -8,7 +8,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -109,8 +109,7 @@ class Run:
             if mirror is not None:
                 mirror.push([part])
 
-        state = state_of(self.model, self.layout.keeper, dataclasses.asdict(self.progress))
-        self.saver.begin(step, state, self.progress.best_step, first, _tell)
+        self.saver.begin(step, self._state(), self.progress.best_step, first, _tell)
 
     def wait_until_saved(self) -> None:
         """Until the checkpoint begun last counts. Raises what `Saver.wait` raises."""
@@ -127,10 +126,21 @@ class Run:
         step = self.group.from_first(newest or 0)
         if step:
             self.group.all_succeed(lambda: self._bring(step))
-            state = self.checkpoints.load(step)
+            state = self.group.all_succeed(lambda: self.checkpoints.load(step))
+            if self.group.local_rank == 0:
+                self.checkpoints.let_go(step)
             restore(state, self.model, self.layout.keeper)
             self.progress = Progress(**state["progress"])
-        self.saver = Saver(self.checkpoints, self.group, self.layout.share)
+        self.saver = Saver(
+            self.checkpoints, self.group, self.layout.share, self.job.settings.checkpoint_storage
+        )
+        self.optimizer.register_step_post_hook(self._after_step)
+
+    def _after_step(self, *_: Any) -> None:
+        self.saver.make_memory(self._state)  # not earlier: before its first step an optimizer keeps nothing
+
+    def _state(self) -> State:
+        return state_of(self.model, self.layout.keeper, dataclasses.asdict(self.progress))
 
     def _bring(self, step: int) -> None:
         if self.group.local_rank == 0:  # for all ranks of this machine
@@ -164,9 +174,9 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         model=made.model,
         objective=made.objective,
         layout=layout,
-        checkpoints=Checkpoints(folder, job.settings.keep_checkpoints)
+        checkpoints=Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint)
         if mirror is None
-        else StoredCheckpoints(folder, job.settings.keep_checkpoints, mirror),
+        else StoredCheckpoints(folder, job.settings.keep_checkpoints, job.fingerprint, mirror),
         progress=Progress(),
         mirror=mirror,
     )

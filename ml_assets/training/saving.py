@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from ml_assets.training.checkpoints import Checkpoints
 from ml_assets.training.copies import Copies
@@ -21,6 +22,7 @@ from ml_assets.training.group import Group, PeerFailed
 from ml_assets.training.parts import State, share_of, write
 from ml_assets.training.state import ALIKE
 from resources.launcher.errors import TrainingFailed
+from resources.launcher.training_settings import CheckpointStorage
 
 _TIMEOUT = timedelta(minutes=15)
 """What the fastest rank waits for the slowest to write and upload its part. One that died is noticed at once."""
@@ -43,15 +45,30 @@ class Saver:
     """Saves the state of all ranks together, one checkpoint at a time. All methods are for all ranks at once."""
 
     def __init__(
-        self, checkpoints: Checkpoints, group: Group, share: Callable[[State], State] | None = None
+        self,
+        checkpoints: Checkpoints,
+        group: Group,
+        share: Callable[[State], State] | None = None,
+        storage: CheckpointStorage = "fp32",
     ) -> None:
         """`share`: what this rank writes of a state; by default what `share_of` gives, of a state all ranks have."""
         self._checkpoints = checkpoints
         self._share = share or partial(share_of, alike=ALIKE, rank=group.rank, world_size=group.world_size)
         self._group = group.aside(_TIMEOUT)
-        self._copies = Copies(pinned=group.device.type == "cuda")
+        self._copies = Copies(pinned=group.device.type == "cuda", rounded=storage == "bf16")
+        self._compressed = storage == "compressed"
+        self._has_memory = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._saving: Future[None] | None = None
+        self._saving: Future[Any] | None = None
+
+    def make_memory(self, state: Callable[[], State]) -> None:
+        """Once, when the state has everything it will have: make the memory of its copies, in the background, so that
+        the loop stands still for the first save no longer than for the others."""
+        if not self._has_memory:
+            self._has_memory = True
+            share = self._share(state())
+            # What it takes while training goes on is worth nothing but the memory it lies in.
+            self._saving = self._thread.submit(self._copies.take, share)
 
     def begin(
         self,
@@ -86,7 +103,7 @@ class Saver:
         self._saving = self._thread.submit(save)
 
     def wait(self) -> None:
-        """Until the checkpoint begun last counts.
+        """Until the checkpoint begun last counts, or its memory is made.
 
         Raises `StorageFailed` where this rank could not store it, `PeerFailed` where another could not.
         """
@@ -101,32 +118,22 @@ class Saver:
 
     def _save(self, step: int, copy: State, best_step: int, first: Callable[[State], None]) -> None:
         group, checkpoints = self._group, self._checkpoints
-        is_first_here = group.local_rank == 0  # of those that share a disk
 
         def begin() -> None:
             first(copy)
             if group.is_first:
                 checkpoints.claim(step)
-            if is_first_here:
-                checkpoints.open()
-
-        def close() -> None:
-            if is_first_here:
-                checkpoints.close(step, digests, best_step)
 
         def count() -> None:
             if group.is_first:
-                checkpoints.count(step, best_step)
+                checkpoints.count(step, sha256, best_step)
 
         try:
             group.all_succeed(begin)
-            mine = write(copy, checkpoints.writing, group)
-            parts = group.gather_objects(group.all_succeed(lambda: checkpoints.digests(mine)))
-            digests = {name: digest for part in parts for name, digest in part.items()}
-            group.all_succeed(close)
-            group.all_succeed(lambda: checkpoints.store(step, mine))
+            mine = write(copy, partial(checkpoints.create, step), group, compressed=self._compressed)
+            sha256 = {name: digest for part in group.gather_objects(mine) for name, digest in part.items()}
             group.all_succeed(count)
         except (TrainingFailed, PeerFailed):
-            if is_first_here:
+            if group.is_first:
                 checkpoints.discard()
             raise

@@ -1,19 +1,22 @@
-"""Checkpoints that outlive the machines: written there, then stored by `Mirror`, the commit marker last.
+"""Checkpoints in the store alone: parts go there while they are written, none of them lies on the machine's disk.
 
-    checkpoints/step-00000200/__0_0.distcp …    first, each by the rank that wrote it
+    checkpoints/step-00000200/__0_0.distcp …    first, each from the rank that has it
     checkpoints/step-00000200/commit.json       by rank 0, when all have arrived
 
-A machine has the parts its ranks wrote, and the marker; `bring` adds the others. A checkpoint that was cut off or
-damaged on the way does not count: its marker is missing, or a digest differs. Not here: what the files hold
-(checkpoints).
+To be read, one is brought to the machine and let go of afterwards. One that was cut off or damaged on the way does not
+count: its marker is missing, or a digest differs. Not here: what the files hold (checkpoints), S3 (mirror).
 """
 
 import logging
-from collections.abc import Iterable
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from ml_assets.training.attempts import ATTEMPTS, Attempt, read_attempts
-from ml_assets.training.checkpoints import COMMIT, CheckpointDamaged, Checkpoints, folder_of, step_of
+from ml_assets.training.checkpoints import Checkpoints, folder_of, step_of
+from ml_assets.training.commit import COMMIT, CheckpointDamaged, Commit, kept
 from ml_assets.training.mirror import Mirror
 from resources.artifacts import ArtifactMissing, ArtifactsRefused
 from resources.launcher.errors import StorageFailed
@@ -23,67 +26,112 @@ log = logging.getLogger(__name__)
 
 
 class StoredCheckpoints(Checkpoints):
-    """`Checkpoints` with a durable copy of each. What only lies here does not count: it may not be there for
-    the other nodes, nor for the next attempt."""
+    """`Checkpoints` behind a `Mirror`. `folder` only has what was brought to be read."""
 
-    def __init__(self, folder: Path, keep: int, mirror: Mirror) -> None:
-        super().__init__(folder, keep)
+    def __init__(self, folder: Path, keep: int, fingerprint: str, mirror: Mirror) -> None:
+        super().__init__(folder, keep, fingerprint)
         self.mirror = mirror
-        self._stored: set[int] = set()
+        self._best_steps: dict[int, int] = {}
+        """Stored, with a marker: step → of the best one by then."""
+        self._unfinished: set[int] = set()
+        """Stored, without."""
+        self._here: set[int] = set()
         self._attempt: Attempt | None = None
+
+    def steps(self) -> list[int]:
+        """Steps with a stored checkpoint, newest first, as far as this process knows."""
+        return sorted(self._best_steps, reverse=True)
 
     def begin(self, attempt: Attempt) -> None:
         """From now on `attempt` is the one that stores; an older one that still runs, on a node that was cut
         off, ends at its next save. Raises `StorageFailed`."""
+        super().begin(attempt)
         self.mirror.push([ATTEMPTS])
         self._attempt = attempt
+        self.mirror.abort_uploads()
 
     def claim(self, step: int) -> None:
-        """Refuse where a later attempt has begun; remove what was given up as damaged, of `step` or later."""
+        """Refuse where a later attempt has begun; remove what was given up, of `step` or later, and what no marker
+        ever followed."""
         self._refuse_if_superseded()
-        self._forget([old for old in self._stored if old >= step])
+        self._forget(self._unfinished | {old for old in self._best_steps if old >= step})
 
-    def store(self, step: int, names: Iterable[str]) -> None:
-        """Push the files that this rank wrote."""
-        self.mirror.push([f"{folder_of(step)}/{name}" for name in names])
+    def discard(self) -> None:
+        """Left to the next attempt: the store may be what failed."""
 
-    def count(self, step: int, best_step: int) -> None:
-        """Push the marker; afterwards only the newest `keep` and the one of `best_step` are left there."""
-        self.mirror.push([EVENTS], last=f"{folder_of(step)}/{COMMIT}")
-        self._stored.add(step)
-        kept = {*sorted(self._stored, reverse=True)[: self.keep], best_step}
-        self._forget(sorted(self._stored - kept))
+    @contextmanager
+    def create(self, step: int, name: str) -> Generator[IO[bytes]]:
+        """See `Checkpoints`; a few megabytes of it are in memory at a time."""
+        with self.mirror.create(f"{folder_of(step)}/{name}") as file:
+            yield file
+
+    def count(self, step: int, sha256: Mapping[str, str], best_step: int) -> None:
+        """See `Checkpoints`."""
+        self._refuse_if_superseded()
+        self.mirror.push([EVENTS])
+        commit = Commit(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
+        with self.create(step, COMMIT) as file:
+            file.write(commit.to_bytes())
+        self._best_steps[step] = best_step
+        self._forget(self._best_steps.keys() - kept(self._best_steps, self.keep, self._began_from))
 
     def newest_good(self) -> int | None:
-        """Newest stored step whose checkpoint is whole, and whose best one is too; both are here then."""
-        files = self.mirror.files()
-        steps = (step_of(file.rpartition("/")[0]) for file in files)
-        self._stored = {step for step in steps if step is not None}
-        for step in sorted(self._stored, reverse=True):
+        """Newest stored step whose checkpoint is whole, and whose best one is too; it is here then."""
+        self._look()
+        for step in self.steps():
             try:
-                self.bring(step)
-                if best_step := self.check(step):
-                    self.bring(best_step)
-                    self.check(best_step)
+                best_step = self._examined(step)
+                if best_step not in (0, step):
+                    self._examined(best_step)
+                    self.let_go(best_step)  # until the result is made of it
             except (CheckpointDamaged, ArtifactMissing, ArtifactsRefused) as error:
                 log.warning(
                     "the stored checkpoint of step %d cannot be used, trying the one before: %s", step, error
                 )
+                self.let_go(step)
             else:
                 return step
         return None
 
     def bring(self, step: int) -> None:
-        """Have the whole checkpoint of `step` here. Raises what `Mirror.pull` raises."""
-        folder = folder_of(step)
-        self.mirror.pull([folder, f"{folder}/{COMMIT}"])
+        """See `Checkpoints`. Raises what `Mirror.pull` raises."""
+        if step not in self._here:
+            self.mirror.pull([folder_of(step)])
+            self._here.add(step)
 
-    def _forget(self, steps: list[int]) -> None:
+    def let_go(self, step: int) -> None:
+        """See `Checkpoints`."""
+        shutil.rmtree(self._path(step), ignore_errors=True)
+        self._here.discard(step)
+
+    def _look(self) -> None:
+        """Learn what is stored."""
+        parts = [file.rpartition("/") for file in self.mirror.files()]
+        found = {step for folder, _, _ in parts if (step := step_of(folder)) is not None}
+        counted = {step for folder, _, name in parts if name == COMMIT and (step := step_of(folder))}
+        self._unfinished = found - counted
+        self._best_steps = {step: self._stored_best_step(step) for step in counted}
+
+    def _stored_best_step(self, step: int) -> int:
+        try:
+            self.mirror.pull([f"{folder_of(step)}/{COMMIT}"])
+        except (ArtifactMissing, ArtifactsRefused):  # damaged: it will not be used
+            return 0
+        return self._best_step(step)
+
+    def _examined(self, step: int) -> int:
+        """The step of the best one by then, if the one of `step` is whole; it is here then."""
+        self.bring(step)
+        return self.check(step)
+
+    def _forget(self, steps: set[int]) -> None:
         if steps:
             # The marker first: half a checkpoint must not count.
             self.mirror.remove([f"{folder_of(step)}/{COMMIT}" for step in steps])
             self.mirror.remove([folder_of(step) for step in steps])
-            self._stored -= set(steps)
+            self._unfinished -= steps
+            for step in steps & self._best_steps.keys():
+                del self._best_steps[step]
 
     def _refuse_if_superseded(self) -> None:
         """A pod on a node that was cut off may live on while its successor trains."""

@@ -64,7 +64,7 @@ def train_and_save(group: Group, folder: Path) -> None:
             spread.module(numeric[mine], category[mine]).square().mean().backward()
             layout.clip(0.1)
             layout.optimizer.step()
-        saver = Saver(Checkpoints(folder / name, keep=2), group, layout.share)
+        saver = Saver(Checkpoints(folder / name, 2, "f"), group, layout.share)
         state = state_of(model, layout.keeper, {"step": STEPS})
         saver.begin(STEPS, state, 0, lambda _: None, lambda _: None)
         saver.wait()
@@ -88,7 +88,7 @@ def load_all_and_compare(group: Group, folder: Path) -> None:
 
 
 def load(folder: Path, name: str) -> State:
-    return Checkpoints(folder / name, keep=2).load(STEPS)
+    return Checkpoints(folder / name, 2, "f").load(STEPS)
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,20 @@ def test_what_is_not_there_is_named(home: FolderArtifacts) -> None:
     assert not home.exists("reports/m")
 
 
+def test_a_file_that_is_written_there_appears_whole_or_not_at_all(home: FolderArtifacts) -> None:
+    file = home.create("reports/m", "deep/a")
+    file.__enter__().write(b"half")
+    file.__exit__(KeyError, KeyError(), None)
+    assert home.files("reports/m") == {}
+    with home.create("reports/m", "deep/a") as file:
+        file.write(b"one")
+        assert not home.exists("reports/m", "deep/a")
+    assert home.files("reports/m") == {"deep/a": 3}
+    (home.folder("reports/m") / "deep" / ".b.writing").touch()  # of a process that was killed
+    home.abort_uploads("reports/m")
+    assert home.files("reports/m") == {"deep/a": 3}
+
+
 @pytest.mark.parametrize("name", ["../out", "/etc", "a//b", "a/./b", "a\\b", ""])
 def test_names_that_leave_their_folder_are_refused(home: FolderArtifacts, name: str) -> None:
     for use in (home.folder, home.files, home.address, home.remove):

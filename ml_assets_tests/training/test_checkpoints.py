@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml_assets.training.checkpoints import CheckpointDamaged, Checkpoints
+from ml_assets.training.attempts import Attempt
+from ml_assets.training.checkpoints import Checkpoints
+from ml_assets.training.commit import CheckpointDamaged
 from ml_assets.training.parts import State
 from ml_assets_tests.training.ranks import one_rank, save
 
@@ -20,7 +22,7 @@ def _one_rank() -> Iterator[None]:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Checkpoints:
-    return Checkpoints(tmp_path, keep=3)
+    return Checkpoints(tmp_path, 3, "f")
 
 
 def state(step: int) -> State:
@@ -45,6 +47,36 @@ def test_the_newest_three_and_the_best_are_kept(checkpoints: Checkpoints) -> Non
     assert checkpoints.steps() == [70, 60, 50, 20]
 
 
+def test_the_best_one_that_an_older_one_names_stays_with_it(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for step, best in ((10, 10), (20, 10), (30, 30), (40, 30)):
+        save(checkpoints, step, state(step), best_step=best)
+    assert checkpoints.steps() == [40, 30, 20, 10]
+    for step in (40, 30):
+        (folder_of(tmp_path, step) / "__0_0.distcp").unlink()
+    assert checkpoints.newest_good() == 20  # with 30, the best one, gone, too
+
+
+def test_what_the_running_attempt_began_from_stays(checkpoints: Checkpoints) -> None:
+    save(checkpoints, 10, state(10))
+    checkpoints.begin(Attempt(number=2, from_step=10, world_size=1, started=0.0))
+    for step in range(20, 80, 10):
+        save(checkpoints, step, state(step))
+    assert checkpoints.steps() == [70, 60, 50, 10]
+
+
+def test_a_checkpoint_of_another_training_counts_for_nothing(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    save(checkpoints, 10, state(10))
+    save(Checkpoints(tmp_path / "other", 3, "another one"), 20, state(20))
+    folder_of(tmp_path / "other", 20).rename(folder_of(tmp_path, 20))
+    assert checkpoints.newest_good() == 10
+    with pytest.raises(
+        CheckpointDamaged, match=r"is of training another one, not of f: .* name it in init_from"
+    ):
+        checkpoints.load(20)
+
+
 def test_without_a_checkpoint_training_starts_from_nothing(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest_good() is None
 
@@ -67,7 +99,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     elif damage == "no index":
         (folder / ".metadata").unlink()
     elif damage == "older version":
-        marker.write_text(json.dumps({"best_step": 0, "sha256": {}}))
+        marker.write_text(json.dumps({"fingerprint": "f", "best_step": 0, "sha256": {}}))
     elif damage == "marker cut off":
         marker.write_text(marker.read_text()[:20])
     else:

@@ -4,6 +4,7 @@ import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from ml_assets.training.checkpoints import Checkpoints
 from ml_assets.training.group import Group, PeerFailed
 from ml_assets.training.parts import State, share_of
 from ml_assets.training.saving import Saved, Saver
-from ml_assets.training.state import ALIKE, refuse_infinite
+from ml_assets.training.state import ALIKE, refuse_infinite, restore, state_of
 from ml_assets_tests.training.ranks import in_ranks, one_rank, save
 from resources.launcher.errors import Diverged, StorageFailed
+from resources.launcher.training_settings import CheckpointStorage
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_each_value_is_written_by_one_rank_and_all_write_about_as_much(
 def test_what_is_saved_is_the_state_at_the_request_however_it_changes_meanwhile(
     alone: Group, tmp_path: Path
 ) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints = Checkpoints(tmp_path, 3, "f")
     go_on, told = threading.Event(), list[Saved]()
     saver = Saver(checkpoints, alone)
 
@@ -78,7 +80,7 @@ def test_what_is_saved_is_the_state_at_the_request_however_it_changes_meanwhile(
 
 
 def test_a_save_that_fails_is_known_and_told_at_the_next_wait(alone: Group, tmp_path: Path) -> None:
-    checkpoints, saver = Checkpoints(tmp_path, keep=3), Saver(Checkpoints(tmp_path, keep=3), alone)
+    checkpoints, saver = Checkpoints(tmp_path, 3, "f"), Saver(Checkpoints(tmp_path, 3, "f"), alone)
     save(checkpoints, 1, state(1.0))
     checkpoints.writing.write_text("a file where a folder is to be")
     saver.begin(2, state(2.0), 0, lambda _: None, lambda _: pytest.fail("it does not count"))
@@ -90,7 +92,7 @@ def test_a_save_that_fails_is_known_and_told_at_the_next_wait(alone: Group, tmp_
 
 
 def test_weights_that_are_not_finite_are_not_kept(alone: Group, tmp_path: Path) -> None:
-    checkpoints, saver = Checkpoints(tmp_path, keep=3), Saver(Checkpoints(tmp_path, keep=3), alone)
+    checkpoints, saver = Checkpoints(tmp_path, 3, "f"), Saver(Checkpoints(tmp_path, 3, "f"), alone)
     spoiled = state(1.0)
     spoiled["parameters"]["weight 1"][7] = torch.inf
     saver.begin(1, spoiled, 0, lambda copy: refuse_infinite(copy, 1), lambda _: None)
@@ -99,8 +101,78 @@ def test_weights_that_are_not_finite_are_not_kept(alone: Group, tmp_path: Path) 
     assert checkpoints.steps() == []
 
 
+def faults_of_first_save(saver: Saver, state: State) -> int:
+    """How many pages of memory the loop had to be given for it."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    saver.begin(1, state, 0, lambda _: None, lambda _: None)
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+    saver.wait()
+    return faults
+
+
+def test_the_memory_of_the_first_save_is_made_before_it(alone: Group, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 3, "f")
+    large: State = {"parameters": {f"weight {i}": torch.ones(2_000_000) for i in range(3)}}
+    pages = 3 * 8_000_000 // resource.getpagesize()
+    saver = Saver(checkpoints, alone)
+    asked = list[int]()
+    for _ in range(3):  # after each step
+        saver.make_memory(lambda: asked.append(1) or large)
+    large["parameters"]["weight 1"].fill_(7.0)
+    assert faults_of_first_save(saver, large) < pages / 10
+    assert len(asked) == 1
+    assert checkpoints.load(1)["parameters"]["weight 1"].unique().tolist() == [7.0]
+
+
+@pytest.mark.parametrize("storage", ["fp32", "compressed", "bf16"])
+def test_what_is_stored_is_the_state_to_the_bit_or_rounded_to_bf16(
+    alone: Group, tmp_path: Path, storage: CheckpointStorage
+) -> None:
+    checkpoints = Checkpoints(tmp_path, 3, "f")
+    model = torch.nn.Sequential(torch.nn.Linear(300, 100), torch.nn.BatchNorm1d(100))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    model(torch.randn(4, 300)).square().sum().backward()
+    optimizer.step()
+    for kept in optimizer.state.values():
+        kept["step"].fill_(1001)  # which bf16 cannot hold
+    saver = Saver(checkpoints, alone, storage=storage)
+    living = state_of(model, optimizer, {"step": 1001})
+    saver.begin(1, living, 0, lambda _: None, lambda _: None)
+    saver.wait()
+    loaded = checkpoints.load(1)
+    assert loaded["progress"] == {"step": 1001}
+    for section in ("parameters", "optimizer", "buffers"):
+        for name, value in living[section].items():
+            back = loaded[section][name]
+            assert back.shape == value.shape
+            if storage == "bf16" and section != "buffers" and value.dim():
+                assert (back.dtype, torch.equal(back, value.to(torch.bfloat16))) == (torch.bfloat16, True)
+            else:
+                assert (back.dtype, torch.equal(back, value)) == (value.dtype, True)
+    restore(loaded, model, optimizer)
+    assert {value.dtype for value in state_of(model, optimizer, {})["optimizer"].values()} == {torch.float32}
+    again = state_of(model, optimizer, {})
+    assert torch.equal(
+        again["optimizer"]["0.weight/exp_avg"], loaded["optimizer"]["0.weight/exp_avg"].float()
+    )
+    assert again["optimizer"]["0.weight/step"].item() == 1001
+
+
+def test_fewer_bytes_are_stored_where_it_is_asked_for(alone: Group, tmp_path: Path) -> None:
+    weights: State = {"parameters": {"weight": torch.randn(100_000)}}
+    sizes: dict[CheckpointStorage, int] = {}
+    for storage in get_args(CheckpointStorage):
+        saver = Saver(Checkpoints(tmp_path / storage, 3, "f"), alone, storage=storage)
+        saver.begin(1, weights, 0, lambda _: None, lambda _: None)
+        saver.wait()
+        sizes[storage] = sum(part.stat().st_size for part in (tmp_path / storage).rglob("*.distcp"))
+    assert sizes["fp32"] > 400_000
+    assert sizes["bf16"] < 0.51 * sizes["fp32"]
+    assert sizes["compressed"] < 0.95 * sizes["fp32"]
+
+
 def save_its_part(group: Group, place: Path) -> None:
-    saver = Saver(Checkpoints(place, keep=3), group)
+    saver = Saver(Checkpoints(place, 3, "f"), group)
     mine = state(5.0)
     mine["buffers"]["mean"].fill_(group.rank)
     saver.begin(5, mine, 0, lambda _: None, lambda _: None)
@@ -108,7 +180,7 @@ def save_its_part(group: Group, place: Path) -> None:
 
 
 def save_and_fail_as_rank_1(group: Group, place: Path) -> None:
-    saver = Saver(Checkpoints(place, keep=3), group)
+    saver = Saver(Checkpoints(place, 3, "f"), group)
     saver.begin(5, state(5.0), 0, lambda _: None, lambda _: None)
     saver.wait()
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -125,7 +197,7 @@ def test_what_two_ranks_wrote_one_reads_whole(tmp_path: Path) -> None:
     assert in_ranks(2, tmp_path, save_its_part) == [None, None]
     parts = (tmp_path / "checkpoints/step-00000005").glob("*.distcp")
     assert all(part.stat().st_size > 200 for part in parts)
-    loaded = Checkpoints(tmp_path, keep=3).load(5)
+    loaded = Checkpoints(tmp_path, 3, "f").load(5)
     assert sorted(loaded["parameters"]) == ["weight 0", "weight 1", "weight 2"]
     assert loaded["buffers"]["mean"].tolist() == [0.0, 0.0]  # rank 0's
     assert loaded["progress"] == {"step": 5}
@@ -137,4 +209,4 @@ def test_a_part_that_cannot_be_written_keeps_the_whole_from_counting_on_every_ra
     assert isinstance(second, StorageFailed), second
     assert "File too large" in str(second)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
-    assert Checkpoints(tmp_path, keep=3).newest_good() == 5
+    assert Checkpoints(tmp_path, 3, "f").newest_good() == 5

@@ -13,6 +13,8 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full"]
 Comm = Literal["none", "bf16", "powersgd"]
 
+CheckpointStorage = Literal["fp32", "bf16", "compressed"]
+
 _DEFAULT_LANES = 8
 """Enough for a machine's devices; each lane is a pass of its own where bits are to be the same."""
 
@@ -118,7 +120,10 @@ class TrainingSettings:
     checkpoint_minutes: float = 10.0
     """…and at most so many minutes apart."""
     keep_checkpoints: int = 3
-    """The newest so many are kept, and the best one."""
+    """The newest so many are kept, and the best one that each of them names."""
+    checkpoint_storage: CheckpointStorage = "fp32"
+    """`fp32`: as it is. `compressed`: as it is, in fewer bytes and more time. `bf16`: half the bytes; weights, also the
+    final ones, and what the optimizer keeps lose 16 of 24 bits."""
     metric_steps: int = 20
     """Metrics are emitted every so many steps."""
     max_attempts: int = 3
@@ -173,6 +178,15 @@ class TrainingSettings:
             raise ValueError(
                 "determinism bitwise adds up the gradients of whole models, lane by lane, and with parallel no worker "
                 "has one: use determinism tolerance, or leave parallel out"
+            )
+        if self.checkpoint_storage not in ("fp32", "bf16", "compressed"):
+            raise ValueError(
+                f"checkpoint_storage is fp32, bf16 or compressed, not {self.checkpoint_storage!r}"
+            )
+        if self.checkpoint_storage == "bf16" and self.determinism == "bitwise":
+            raise ValueError(
+                "checkpoint_storage bf16 rounds what training goes on from, determinism bitwise promises that going on "
+                "changes no bit: set checkpoint_storage to compressed, or determinism to tolerance"
             )
         if self.keep_checkpoints < 2:
             raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
@@ -267,4 +281,6 @@ class TrainingSettings:
         default = dataclasses.asdict(type(self)())
         for name in (*_CHANGES_NO_WEIGHTS, *(new for new in _NEW if facts[new] == default[new])):
             del facts[name]
+        if self.checkpoint_storage != "bf16":  # the others lose nothing
+            del facts["checkpoint_storage"]
         return facts

@@ -55,6 +55,7 @@ def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None
         {"settings": TrainingSettings(comm="bf16")},
         {"settings": TrainingSettings(compile=True)},
         {"settings": TrainingSettings(parallel=Parallel(shard="full"))},
+        {"settings": TrainingSettings(checkpoint_storage="bf16")},
     ],
 )
 def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]) -> None:
@@ -72,6 +73,7 @@ def test_a_job_that_says_nothing_of_what_is_new_keeps_its_fingerprint() -> None:
         {"partition": "2024-01-02"},
         {"settings": TrainingSettings(checkpoint_steps=7, metric_steps=3, max_attempts=9)},
         {"settings": TrainingSettings(recompute="full")},
+        {"settings": TrainingSettings(checkpoint_storage="compressed")},
     ],
 )
 def test_what_does_not_change_the_weights_does_not(change: dict[str, Any]) -> None:
@@ -151,6 +153,8 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
             "does not go with comm bf16: what is sent are parts",
         ),
         ({"compile": True, "parallel": Parallel(shard="gradients")}, "does not go with compile"),
+        ({"checkpoint_storage": "fp16"}, "fp32, bf16 or compressed, not 'fp16'"),
+        ({"checkpoint_storage": "bf16", "determinism": "bitwise"}, "set checkpoint_storage to compressed"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(

@@ -1,6 +1,5 @@
 """Checkpoints on a real S3 server: whole or absent there, whatever is killed, cut off, full or superseded."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ def open_checkpoints(url: str, place: Path, patience: float = 2.0) -> StoredChec
     folder = place / "job"
     folder.mkdir(parents=True)
     keep_events(folder)
-    return StoredCheckpoints(folder, 3, Mirror(f"{url}/job", folder, patience))
+    return StoredCheckpoints(folder, 3, "f", Mirror(f"{url}/job", folder, patience))
 
 
 def begin(checkpoints: StoredCheckpoints, number: int = 1) -> StoredCheckpoints:
@@ -73,7 +72,21 @@ def test_what_one_pod_saved_another_loads(first: StoredCheckpoints, second: Stor
     save(first, 20, state(20), best_step=10)
     assert second.newest_good() == 20
     assert torch.equal(second.load(20)["parameters"]["weight"], torch.full((50,), 20.0))
+    second.bring(10)
     assert second.load(10)["progress"]["step"] == 10  # the best one, which the result will be made of
+
+
+def test_nothing_of_what_is_saved_lies_on_the_disk_of_the_pod_and_what_is_read_is_let_go(
+    first: StoredCheckpoints, second: StoredCheckpoints
+) -> None:
+    save(first, 10, state(10), best_step=10)
+    save(first, 20, state(20), best_step=10)
+    assert [path for path in (first.mirror.folder / "checkpoints").rglob("*") if path.is_file()] == []
+    assert second.newest_good() == 20
+    parts = (second.mirror.folder / "checkpoints").rglob("*.distcp")
+    assert [part.parent.name for part in parts] == ["step-00000020"]  # the best one was examined, and let go
+    second.let_go(20)
+    assert list((second.mirror.folder / "checkpoints").rglob("*.distcp")) == []
 
 
 def test_the_newest_three_and_the_best_are_kept_there(first: StoredCheckpoints) -> None:
@@ -99,9 +112,8 @@ def test_a_damaged_one_falls_back_to_the_one_before_and_gives_way(
     if damage == "state cut off":
         content.write_bytes(content.read_bytes()[:-1])
     elif damage == "state replaced":  # the server's own checksum is right
-        changed = first.mirror.folder / "checkpoints/step-00000030/__0_0.distcp"
-        changed.write_bytes(changed.read_bytes()[:-1] + b"?")
-        first.mirror.push(["checkpoints/step-00000030/__0_0.distcp"])
+        with first.mirror.create("checkpoints/step-00000030/__0_0.distcp") as file:
+            file.write(content.read_bytes()[:-1] + b"?")
     elif damage == "state missing":
         content.unlink()
     elif damage == "marker missing":  # what a pod leaves that was killed while it pushed
@@ -166,14 +178,25 @@ def test_a_full_disk_under_the_store_keeps_the_checkpoint_before(
         assert open_checkpoints(f"{storage.url}/full", tmp_path / "second").newest_good() == 10
 
 
-def test_a_full_disk_in_the_pod_keeps_the_checkpoint_before(tmp_path: Path, remote: str) -> None:
-    with small_disk(tmp_path / "disk", 400) as disk:
+def test_what_half_arrived_is_removed_by_the_next_attempt(
+    first: StoredCheckpoints, second: StoredCheckpoints, storage: Storage, remote: str
+) -> None:
+    save(first, 10, state(10))
+    with first.create(20, "__0_0.distcp") as file:
+        file.write(b"half of a checkpoint")
+    assert second.newest_good() == 10
+    begin(second, 2)
+    save(second, 30, state(30))
+    folder = storage.path(f"{remote}/job/checkpoints")
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000010", "step-00000030"]
+
+
+def test_a_full_disk_in_the_pod_is_no_matter_to_checkpoints(tmp_path: Path, remote: str) -> None:
+    with small_disk(tmp_path / "disk", 100) as disk:
         first = begin(open_checkpoints(remote, disk))
         save(first, 10, state(10, 40_000))
-        with pytest.raises(StorageFailed, match="no space left on the disk"):
-            save(first, 20, state(20, 80_000))
         assert first.steps() == [10]
-        assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > 150_000  # nothing half lies around
-        assert open_checkpoints(remote, tmp_path / "second").newest_good() == 10
-        save(first, 30, state(30))
-        assert first.newest_good() == 30
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "fill").write_bytes(bytes(100_000))
+        save(first, 20, state(20, 40_000))
+        assert first.steps() == [20, 10]
