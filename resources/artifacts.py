@@ -8,6 +8,7 @@ A folder has a name such as `bundles/<digest>`. Code always works on the local f
 others shall see it, `pull` when it needs what others pushed. On the embedded default both have nothing to do.
 """
 
+import shutil
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -56,6 +57,13 @@ class Artifacts(Protocol):
 
         A local file that differs is replaced as a whole; others in the folder stay. Raises
         `ArtifactMissing` if nothing was pushed under the name, or if one of `files` was not.
+        """
+        ...
+
+    def fetch(self, name: str, file: str, target: Path) -> None:
+        """Copy one file that was pushed to `target`, without looking what else there is or what lies here.
+
+        Raises `ArtifactMissing` where it was not pushed.
         """
         ...
 
@@ -108,6 +116,13 @@ class FolderArtifacts:
         if not chosen_files(place, files, last):
             raise missing(name, self.address(name))
         return place
+
+    def fetch(self, name: str, file: str, target: Path) -> None:
+        """See `Artifacts`."""
+        path = self.root / relative(name) / relative(file)
+        if not path.is_file():
+            raise missing(name, f"{self.address(name)}/{file}")
+        shutil.copyfile(path, target)
 
     def address(self, name: str) -> str:
         """See `Artifacts`."""

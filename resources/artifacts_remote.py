@@ -118,6 +118,11 @@ class RemoteArtifacts:
             shutil.rmtree(incoming, ignore_errors=True)
         return place
 
+    def fetch(self, name: str, file: str, target: Path) -> None:
+        """See `Artifacts`."""
+        key = self._key(name, relative(file))
+        self._patiently(lambda: self._fs.get_file(key, str(target), chunksize=PART))
+
     def address(self, name: str) -> str:
         """See `Artifacts`."""
         return f"{self.url}/{relative(name)}"

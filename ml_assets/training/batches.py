@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ml_assets.snapshots.reader import Rows, Snapshot, SplitName
 from ml_assets.training.decoding import Decode, decoded
 from ml_assets.training.order import Piece
+from ml_assets.training.streaming import StreamedShards
 
 _Run: TypeAlias = tuple[Rows, NDArray[np.int64]]
 """A shard, and which of its rows."""
@@ -77,13 +78,22 @@ class Batch:
 
 
 class SplitReader:
-    """Gathers batches from the shards of one split, for `device`; `decode` is how the model reads samples."""
+    """Gathers batches from the shards of one split, for `device`.
+
+    `decode` is how the model reads samples, `streamed` the shards where they do not lie in the snapshot's folder.
+    """
 
     def __init__(
-        self, snapshot: Snapshot, split: SplitName, device: torch.device, decode: Decode | None = None
+        self,
+        snapshot: Snapshot,
+        split: SplitName,
+        device: torch.device,
+        decode: Decode | None = None,
+        streamed: StreamedShards | None = None,
     ) -> None:
         shards = snapshot.shards_of(split)
-        self._shards: list[Rows] = [snapshot.map(shard) for shard in shards]
+        self._streamed = streamed
+        self._shards = streamed or [snapshot.map(shard) for shard in shards]
         self._columns = len(snapshot.inputs.numeric), len(snapshot.inputs.categorical)
         self._decode = decode
         self.device = device
@@ -100,6 +110,11 @@ class SplitReader:
         """Bytes of one row of a batch; of its sample as it is stored."""
         numeric, categorical = self._columns
         return 4 * numeric + 8 * categorical + 12 + self._sample_bytes // max(sum(self.shard_rows), 1)
+
+    def expect(self, shards: Sequence[int]) -> None:
+        """These will be read from next, in this order."""
+        if self._streamed is not None:
+            self._streamed.expect(shards)
 
     def take(self, pieces: Sequence[Piece]) -> Batch:
         """The rows of `pieces`, in order, on the device."""

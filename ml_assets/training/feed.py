@@ -94,6 +94,7 @@ class Feed:
         self._next_block = steps.stop
 
     def _gather(self, steps: range) -> list[_Gathered]:
+        self._reader.expect(self._order.ahead(steps.start, self._lanes))
         pieces = [[self._order.lane(step, lane) for lane in self._lanes] for step in steps]
         block = self._reader.gather([piece for lanes in pieces for lane in lanes for piece in lane])
         sizes = [[sum(len(piece.rows) for piece in lane) for lane in lanes] for lanes in pieces]

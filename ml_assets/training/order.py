@@ -12,7 +12,7 @@ Not here: reading the rows (batches), reading them ahead (feed).
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -90,8 +90,7 @@ class Order:
         """The rows `lane` gives at `step` (0-based, counted over all epochs), in order; maybe none."""
         epoch = step // self.steps_per_epoch
         sequence = self._sequence(epoch)
-        # The rows of a lane before this one: the first `rows % lanes` lanes have a row more than the others.
-        start = lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
+        start = self._start(lane)
         first, last = self._bounds(step)
         at, end = start + self._dealt(first, lane), start + self._dealt(last, lane)
         number = bisect_right(sequence.starts, at) - 1
@@ -104,6 +103,27 @@ class Order:
             at += rows.size
             number += 1
         return pieces
+
+    def ahead(self, step: int, lanes: Iterable[int]) -> list[int]:
+        """The shards that `lanes` are in at `step`, then those they come to next, soonest first; each once."""
+        epoch, (first, _) = step // self.steps_per_epoch, self._bounds(step)
+        sequence, following = self._sequence(epoch), self._sequence(epoch + 1)
+        now: list[int] = []
+        later: list[tuple[int, int]] = []
+        for lane in lanes:
+            start, end = self._start(lane), self._start(lane + 1)
+            at = start + self._dealt(first, lane)
+            number = bisect_right(sequence.starts, at) - 1
+            now.append(sequence.shards[number])
+            if number + 1 < len(sequence.starts) and sequence.starts[number + 1] < end:
+                later.append((sequence.starts[number + 1] - at, sequence.shards[number + 1]))
+            else:
+                later.append((end - at, following.shards[bisect_right(following.starts, start) - 1]))
+        return list(dict.fromkeys([*now, *(shard for _, shard in sorted(later))]))
+
+    def _start(self, lane: int) -> int:
+        """Rows of the lanes before this one: the first `rows % lanes` lanes have a row more than the others."""
+        return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
 
     def _bounds(self, step: int) -> tuple[int, int]:
         """How many rows of the epoch were taken before `step`, and how many are after it."""

@@ -11,6 +11,8 @@ Settings come from the environment:
     TRAINING_FOLDER        s3://…: the job's folder, with its job.json
     TRAINING_SNAPSHOT      s3://…: the snapshot the job names
     TRAINING_SCRATCH       a local folder, for nobody else
+    TRAINING_SHARD_CACHE   bytes of training shards that may lie there at once, which then come while the training
+                           runs; not set: all of them come before it starts
     TRAINING_NODES         how many nodes this attempt has
     TRAINING_RANKS         ranks of each of them
     TRAINING_CAUSE         what interrupted the attempt before, as the launcher saw it; may be missing or empty
@@ -40,6 +42,7 @@ from ml_assets.training.events import emit, keep_events, report_failure
 from ml_assets.training.initial import INITIAL
 from ml_assets.training.mirror import Mirror, open_artifacts
 from ml_assets.training.storage import is_disk_full, storage_failed
+from ml_assets.training.streaming import ShardSource
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.launcher.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed
 from resources.launcher.job import ExitCode, TrainingJob
@@ -66,6 +69,8 @@ class PodSettings:
     """On each node."""
     cause: str
     """What interrupted the attempt before, where only the launcher knows: else empty."""
+    shard_cache: int | None = None
+    """Bytes; None where all shards are brought before the training starts."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self:
@@ -91,6 +96,7 @@ class PodSettings:
                 node=node,
                 ranks=number("TRAINING_RANKS"),
                 cause=environment.get("TRAINING_CAUSE", ""),
+                shard_cache=number("TRAINING_SHARD_CACHE") if "TRAINING_SHARD_CACHE" in environment else None,
             )
         except KeyError as error:
             raise BadConfiguration(
@@ -182,14 +188,18 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
 
 
 def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
-    """What is trained on, in scratch; ranks compare digests."""
+    """What is trained on, in scratch, but for shards that come when they are needed; ranks compare digests."""
     above, _, name = settings.snapshot.rpartition("/")
     artifacts = open_artifacts(above, settings.scratch / "snapshots")
     try:
         folder = artifacts.pull(name, [MANIFEST])
         snapshot = open_snapshot(folder, job.snapshot_digest)
-        shards = snapshot.shards_of("train") + snapshot.shards_of("validation")
-        return artifacts.pull(name, [shard.path for shard in shards])
+        shards = snapshot.shards_of("validation")  # read again and again
+        if settings.shard_cache is None:
+            shards += snapshot.shards_of("train")
+        else:
+            ShardSource(url=settings.snapshot, cache_bytes=settings.shard_cache).write(folder)
+        return artifacts.pull(name, [file.path for shard in shards for file in shard.files])
     except (ShardChanged, ArtifactMissing) as error:
         raise InputChanged(f"{settings.snapshot}: {error}") from error
 

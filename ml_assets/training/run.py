@@ -34,6 +34,7 @@ from ml_assets.training.rowlog import RowLog
 from ml_assets.training.saving import Saved, Saver
 from ml_assets.training.state import refuse_infinite, restore, state_of
 from ml_assets.training.stored_checkpoints import StoredCheckpoints
+from ml_assets.training.streaming import ShardSource
 from resources.launcher.errors import BadConfiguration, InputChanged
 from resources.launcher.job import TrainingJob
 
@@ -197,21 +198,24 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     refuse_unable(settings.precision, group.device)
     try:
         snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
-        used = snapshot.shards_of("train") + snapshot.shards_of("validation")
+        source = ShardSource.read(snapshot.folder)
+        here = snapshot.shards_of("validation") + (snapshot.shards_of("train") if source is None else ())
         # Each rank of this machine its part: reading is what takes time.
-        verify(snapshot, used[group.local_rank :: group.local_ranks])
+        verify(snapshot, here[group.local_rank :: group.local_ranks])
+        order = Order(
+            shard_rows=tuple(shard.rows for shard in snapshot.shards_of("train")),
+            global_batch=settings.global_batch,
+            lanes=settings.lane_count,
+            seed=job.seed,
+        )
         model = build_model(job, snapshot.inputs)
         decode = decode_of(model.core, snapshot.inputs)
-        train = SplitReader(snapshot, "train", group.device, decode)
+        readers = max(1, group.world_size // settings.parallel.model_workers)  # of different rows
+        streamed = source and source.open(snapshot, -(-order.lanes // readers), group.local_ranks)
+        train = SplitReader(snapshot, "train", group.device, decode, streamed)
         validation = SplitReader(snapshot, "validation", group.device, decode)
     except ShardChanged as error:
         raise InputChanged(str(error)) from error
-    order = Order(
-        shard_rows=train.shard_rows,
-        global_batch=settings.global_batch,
-        lanes=settings.lane_count,
-        seed=job.seed,
-    )
     if order.rows < group.world_size:
         raise BadConfiguration(
             f"{order.rows} training rows are fewer than the {group.world_size} workers: lower `workers`"

@@ -27,6 +27,15 @@ def test_what_lies_in_the_folder_is_what_was_pushed(home: FolderArtifacts) -> No
     assert [path.name for path in folder.iterdir()] == ["whole"]
 
 
+def test_one_file_is_fetched_to_any_place(home: FolderArtifacts, tmp_path: Path) -> None:
+    (home.folder("snapshots/s") / "shard").write_text("rows")
+    home.push("snapshots/s")
+    home.fetch("snapshots/s", "shard", tmp_path / "here")
+    assert (tmp_path / "here").read_text() == "rows"
+    with pytest.raises(ArtifactMissing, match="snapshots/s/other"):
+        home.fetch("snapshots/s", "other", tmp_path / "there")
+
+
 def test_what_is_not_there_is_named(home: FolderArtifacts) -> None:
     with pytest.raises(ArtifactMissing, match="run the step that makes reports/m again"):
         home.pull("reports/m")

@@ -61,7 +61,7 @@ def _fill(artifacts: Artifacts, name: str, files: dict[str, bytes]) -> Path:
 FILES = {"a.bin": b"one", "deep/er/b.bin": b"two", "empty": b"", "mit Leerzeichen und ü.txt": b"three"}
 
 
-def test_both_homes_keep_what_they_promise(here: Artifacts) -> None:
+def test_both_homes_keep_what_they_promise(here: Artifacts, tmp_path: Path) -> None:
     name = "bundles/1f2e"
     assert not here.exists(name)
     assert here.files(name) == {}
@@ -76,6 +76,11 @@ def test_both_homes_keep_what_they_promise(here: Artifacts) -> None:
     assert here.pull(name, ["deep", "empty"], last="a.bin") == folder
     with pytest.raises(ArtifactMissing, match=r"nothing|is not there"):
         here.pull(name, ["other"])
+    for file in ("deep/er/b.bin", "empty"):
+        here.fetch(name, file, tmp_path / "one file")
+        assert (tmp_path / "one file").read_bytes() == FILES[file]
+    with pytest.raises(ArtifactMissing, match="other"):
+        here.fetch(name, "other", tmp_path / "no file")
     with pytest.raises(ArtifactMissing, match="is not there"):
         here.push(name, ["other"])
     here.remove(name, ["deep", "never was"])

@@ -109,6 +109,9 @@ class ResourceProfile(_Part):
     """Size of /dev/shm; counts as memory of the pod once it is used."""
     scratch: Bytes = "20Gi"
     """Disk of each pod for the snapshot and checkpoints."""
+    shard_cache: Bytes | None = None
+    """How much of it training shards may take: each then comes a little before it is needed. Not given: all come before
+    the training starts."""
     spread: Literal["preferred", "required"] = "preferred"
     """Pods on different nodes: where possible, or not at all otherwise."""
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -131,6 +134,14 @@ class ResourceProfile(_Part):
     """Numeric user and group of the workers; never root."""
     labels: dict[str, str] = Field(default_factory=dict)
     """More labels on the pods and the Job, such as a queue's name."""
+
+    @model_validator(mode="after")
+    def _shards_fit_the_disk(self) -> Self:
+        if self.shard_cache is not None and bytes_of(self.shard_cache) > bytes_of(self.scratch):
+            raise ValueError(
+                f"shard_cache {self.shard_cache} is a part of scratch {self.scratch}, which is smaller: raise scratch"
+            )
+        return self
 
     @property
     def least_nodes(self) -> int:

@@ -60,6 +60,14 @@ def test_pods_are_told_where_everything_lies_and_get_keys_by_reference_only() ->
     }
 
 
+def test_pods_are_told_how_many_shards_may_lie_there_at_once() -> None:
+    assert "TRAINING_SHARD_CACHE" not in environment(ResourceProfile())
+    told = environment(ResourceProfile(scratch="10Gi", shard_cache="4Gi"))
+    assert told["TRAINING_SHARD_CACHE"] == str(4 * 2**30)
+    with pytest.raises(ProfileRefused, match="shard_cache 20Gi is a part of scratch 10Gi, which is smaller"):
+        ResourceProfile(scratch="10Gi").changed({"shard_cache": "20Gi"})
+
+
 def test_pods_have_no_rights_no_token_and_nothing_to_write_but_their_scratch() -> None:
     spec = pod_spec(ResourceProfile())
     assert spec["automountServiceAccountToken"] is False

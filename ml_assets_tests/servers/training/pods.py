@@ -27,6 +27,7 @@ class Pods:
     storage: Storage
     url: str
     place: Path
+    shard_cache: int | None = None
     attempt: int = 0
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -62,6 +63,8 @@ class Pods:
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": "lo",
         }
+        if self.shard_cache is not None:
+            environment["TRAINING_SHARD_CACHE"] = str(self.shard_cache)
         with self.log(node).open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "ml_assets.training.pod"],

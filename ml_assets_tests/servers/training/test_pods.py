@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from resources.launcher.recoveries import recoveries_of
 
 pytestmark = pytest.mark.timeout(400)
 
-Start = Callable[[TrainingJob], Pods]
+Start = Callable[..., Pods]
 KILLED = 128 + signal.SIGKILL
 
 
@@ -48,8 +49,8 @@ def launch(storage: Storage, remote: str, tmp_path: Path) -> Iterator[Start]:
     """Starts the nodes of a job; none of their processes outlives the test."""
     started: list[Pods] = []
 
-    def start(job: TrainingJob) -> Pods:
-        pods = Pods(job, storage, remote, tmp_path)
+    def start(job: TrainingJob, shard_cache: int | None = None) -> Pods:
+        pods = Pods(job, storage, remote, tmp_path, shard_cache)
         started.append(pods)
         pods.start()
         return pods
@@ -156,6 +157,60 @@ def test_a_shard_that_changed_in_the_store_ends_both_nodes_for_good(
         for node in (0, 1)
         for event in pods.events(node)
     )
+
+
+@pytest.fixture
+def many_shards(tmp_path: Path) -> Snapshot:
+    """More than a node has room for."""
+    snapshot = small_snapshot(tmp_path / "snapshots", shard_bytes=1500)
+    assert len(snapshot.shards_of("train")) > 15
+    return snapshot
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # made room for another
+        return 0
+
+
+def room_for(snapshot: Snapshot, shards: int) -> int:
+    return shards * max(shard.bytes for shard in snapshot.shards)
+
+
+def test_shards_that_come_from_the_store_while_it_trains_change_no_bit(
+    launch: Start, many_shards: Snapshot, tmp_path: Path
+) -> None:
+    job = small_job(many_shards, pace=0.02, lanes=2)
+    swift = dataclasses.replace(job, hyperparameters={})
+    whole = LocalLauncher().run(swift, tmp_path / "whole", lambda _: None, lambda _: None)
+    room = room_for(many_shards, 6)
+    pods = launch(job, shard_cache=room)
+    resumed_at = pods.wait_for("checkpoint", step=50).step
+    pods.kill_node(1)
+    pods.wait()
+    pods.start()
+    assert pods.wait_for("resumed").step >= resumed_at
+    most = 0
+    while pods.processes[0].poll() is None:
+        most = max(most, sum(map(size_of, pods.place.glob("attempt-2-node-0/snapshots/*/streamed/*.arrow"))))
+        time.sleep(0.005)
+    assert pods.wait() == [ExitCode.DONE, ExitCode.DONE], pods.said()
+    assert 0 < most <= room
+    assert pods.result().weights_sha256 == whole.weights_sha256
+    assert_each_row_once_per_epoch(pods.pull(), many_shards, job)
+
+
+def test_a_shard_that_comes_changed_ends_both_nodes_for_good(launch: Start, many_shards: Snapshot) -> None:
+    for shard in many_shards.shards_of("train")[-5:]:
+        path = many_shards.folder / shard.path
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    pods = launch(small_job(many_shards, pace=0.01, lanes=2), shard_cache=room_for(many_shards, 6))
+    assert pods.wait() == [ExitCode.INPUT_CHANGED, ExitCode.INPUT_CHANGED], pods.said()
+    failed = [event for node in (0, 1) for event in pods.events(node) if event.kind == "failed"]
+    assert any(".arrow changed: SHA-256" in event.values["message"] for event in failed)
 
 
 def test_what_one_node_cannot_stage_ends_both_before_they_train(

@@ -60,6 +60,12 @@ def test_a_pod_has_the_job_and_what_is_trained_on_but_not_the_holdout(
     assert TrainingJob.from_json((settings.scratch / "job" / "job.json").read_text()) == job
 
 
+def test_a_pod_whose_shards_come_later_has_what_validates(settings: PodSettings, snapshot: Snapshot) -> None:
+    job = staged(dataclasses.replace(settings, shard_cache=10**6))
+    here = {path.name for path in Path(job.snapshot).rglob("*.arrow")}
+    assert here == {shard.path for shard in snapshot.shards_of("validation")}
+
+
 def test_without_its_settings_a_pod_says_which_one_is_missing() -> None:
     with pytest.raises(BadConfiguration, match="JOB_COMPLETION_INDEX is not set"):
         PodSettings.read({})

@@ -9,7 +9,7 @@ from typing import Any
 
 from resources.launcher.job import TrainingJob
 from resources.launcher.kubernetes.api import Document
-from resources.launcher.profile import ResourceProfile, Toleration, Volume
+from resources.launcher.profile import ResourceProfile, Toleration, Volume, bytes_of
 from resources.settings import KubernetesSettings
 
 TRAINING, ATTEMPT = "ml-assets/training", "ml-assets/attempt"
@@ -205,6 +205,8 @@ def _environment(
     """What is `told` to each pod, and what profile and settings add. `JOB_COMPLETION_INDEX`, the rank of the node, is
     Kubernetes' own."""
     values = {"HOME": SCRATCH, **profile.env, **settings.env, **told}
+    if profile.shard_cache is not None:
+        values["TRAINING_SHARD_CACHE"] = str(bytes_of(profile.shard_cache))
     if s3_endpoint_url is not None:
         values["AWS_ENDPOINT_URL"] = s3_endpoint_url
     return [

@@ -1,0 +1,301 @@
+"""Shards that come while they are needed: the rows of those that lay here, in bounded room, each one checked."""
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml_assets.snapshots.reader import MANIFEST, Shard, ShardChanged, Snapshot, open_snapshot
+from ml_assets.training import shard_cache
+from ml_assets.training.batches import SplitReader
+from ml_assets.training.feed import Feed
+from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.loop import fit
+from ml_assets.training.order import Order
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.run import Run, prepare
+from ml_assets.training.shard_cache import ShardCache
+from ml_assets.training.stop import StopRequest
+from ml_assets.training.streaming import ShardSource
+from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.models import TokenPairs
+from ml_assets_tests.training.ranks import one_rank
+from ml_assets_tests.training.texts import text_snapshot
+from resources.launcher.errors import BadConfiguration, InputChanged, StorageFailed
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """Ten shards to train on, with samples."""
+    return text_snapshot(tmp_path_factory.mktemp("snapshots"), shard_bytes=20_000)
+
+
+@pytest.fixture
+def shards(snapshot: Snapshot) -> tuple[Shard, ...]:
+    return snapshot.shards_of("train")
+
+
+class Store:
+    """Hands out the files of a snapshot, and counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[str] = []
+
+    def fetch(self, file: str, path: Path) -> None:
+        self.asked.append(file)
+        path.write_bytes((self.folder / file).read_bytes())
+
+
+def size_of(shard: Shard) -> int:
+    return sum(file.bytes for file in shard.files)
+
+
+def room_for(shards: tuple[Shard, ...], count: float) -> int:
+    return round(count * max(map(size_of, shards)))
+
+
+def lies_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*") if path.is_file())
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.arrow")}
+
+
+def test_a_shard_is_fetched_once_however_many_ask_for_it(
+    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
+) -> None:
+    store = Store(snapshot.folder)
+    ranks = [ShardCache(tmp_path, room_for(shards, 3), store.fetch) for _ in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        held = list(pool.map(lambda i: ranks[i % 4].hold(shards[0]), range(8)))
+    assert sorted(store.asked) == ["train-00000.arrow", "train-00000.tar"]
+    for i, one in enumerate(held):
+        ranks[i % 4].let_go(shards[0], one)
+    for file in shards[0].files:
+        assert (tmp_path / file.path).read_bytes() == (snapshot.folder / file.path).read_bytes()
+
+
+def test_who_asks_for_a_shard_that_another_reads_does_not_wait_for_the_other(
+    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
+) -> None:
+    arrived, may_go_on = threading.Event(), threading.Event()
+
+    def fetch(file: str, path: Path) -> None:
+        Store(snapshot.folder).fetch(file, path)
+        arrived.set()
+        may_go_on.wait(20)
+
+    cache = ShardCache(tmp_path, room_for(shards, 3), fetch)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.hold, shards[0])
+        assert arrived.wait(20)
+        second = pool.submit(cache.hold, shards[0])  # while it is on its way
+        may_go_on.set()
+        first.result(20)
+        second.result(20)
+        cache.bring(shards[0])
+
+
+def test_what_was_read_goes_before_what_waits_and_never_what_is_being_read(
+    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
+) -> None:
+    cache = ShardCache(tmp_path, room_for(shards, 3.2), Store(snapshot.folder).fetch)
+    cache.bring(shards[0])
+    reading = cache.hold(shards[1])
+    cache.let_go(shards[2], cache.hold(shards[2]))
+    cache.bring(shards[3])
+    assert names_in(tmp_path) == {shards[i].path for i in (0, 1, 3)}
+    cache.bring(shards[4])
+    assert names_in(tmp_path) == {shards[i].path for i in (1, 3, 4)}
+    cache.let_go(shards[1], reading)
+    cache.bring(shards[5])
+    assert names_in(tmp_path) == {shards[i].path for i in (3, 4, 5)}
+    assert not (tmp_path / "train-00001.tar").exists()
+
+
+def test_where_all_is_being_read_there_is_no_room(
+    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_cache, "_PATIENCE_SECONDS", 0.1)
+    cache = ShardCache(tmp_path, room_for(shards, 2.2), Store(snapshot.folder).fetch)
+    held = [cache.hold(shard) for shard in shards[:2]]
+    with pytest.raises(StorageFailed, match=r"all of them are being read: raise resources.shard_cache"):
+        cache.bring(shards[2])
+    cache.let_go(shards[0], held[0])
+    cache.bring(shards[2])
+
+
+def test_room_is_waited_for(snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path) -> None:
+    cache = ShardCache(tmp_path, room_for(shards, 1.2), Store(snapshot.folder).fetch)
+    held = cache.hold(shards[0])
+    waiting = threading.Thread(target=cache.bring, args=(shards[1],))
+    waiting.start()
+    while not list((tmp_path / ".locks").glob(f"{shards[1].path}.*")):
+        pass
+    cache.let_go(shards[0], held)
+    waiting.join(20)
+    assert names_in(tmp_path) == {shards[1].path}
+
+
+def test_a_file_that_is_not_the_one_of_the_manifest_is_never_seen(
+    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
+) -> None:
+    def fetch(file: str, path: Path) -> None:
+        content = bytearray((snapshot.folder / file).read_bytes())
+        content[-1] ^= file.endswith(".tar")
+        path.write_bytes(content)
+
+    cache = ShardCache(tmp_path, room_for(shards, 2), fetch)
+    for _ in range(2):
+        with pytest.raises(ShardChanged, match=r"train-00000.tar changed: SHA-256"):
+            cache.hold(shards[0])
+        assert not (tmp_path / "train-00000.tar").exists()
+        assert not any((tmp_path / ".incoming").iterdir())
+        assert not any((tmp_path / ".rooms").iterdir())
+
+
+@pytest.fixture
+def staged(snapshot: Snapshot, tmp_path: Path) -> Snapshot:
+    """The snapshot on another machine: its manifest and what validates are there, the rest is at an address."""
+    return stage(snapshot, tmp_path / "scratch" / "snapshot", room_for(snapshot.shards_of("train"), 7))
+
+
+def stage(snapshot: Snapshot, folder: Path, cache_bytes: int) -> Snapshot:
+    folder.mkdir(parents=True)
+    needed = [file.path for shard in snapshot.shards_of("validation") for file in shard.files]
+    for name in (MANIFEST, *needed):
+        os.link(snapshot.folder / name, folder / name)
+    ShardSource(url=snapshot.folder.as_uri(), cache_bytes=cache_bytes).write(folder)
+    return open_snapshot(folder, snapshot.digest)
+
+
+def reader_of(snapshot: Snapshot, lanes: int, local_ranks: int = 1) -> SplitReader:
+    source = ShardSource.read(snapshot.folder)
+    streamed = source and source.open(snapshot, lanes, local_ranks)
+    return SplitReader(snapshot, "train", CPU, TokenPairs.decode, streamed)
+
+
+@pytest.mark.parametrize("first_step", [0, 5])
+def test_streamed_shards_give_the_rows_of_those_that_lie_here_in_the_room_they_have(
+    snapshot: Snapshot, staged: Snapshot, first_step: int
+) -> None:
+    here = reader_of(snapshot, lanes=2)
+    order = Order(shard_rows=here.shard_rows, global_batch=8, seed=5, lanes=2)
+    source = ShardSource.read(staged.folder)
+    assert source is not None
+    most = 0
+    with Feed(order, reader_of(staged, lanes=2), 0, 1, first_step) as feed:
+        for step in range(first_step, first_step + 2 * order.steps_per_epoch):
+            batch, expected = feed.merged(step), here.take(order.share(step, 0, 1))
+            assert batch.row.tolist() == expected.row.tolist()
+            assert torch.equal(batch.numeric, expected.numeric)
+            assert batch.sample is not None
+            assert expected.sample is not None
+            assert torch.equal(batch.sample, expected.sample)
+            most = max(most, lies_in(staged.folder / "streamed"))
+    assert room_for(snapshot.shards_of("train"), 3) < most <= source.cache_bytes
+    assert most < sum(map(size_of, snapshot.shards_of("train")))
+
+
+def test_ranks_of_a_machine_share_what_they_bring(snapshot: Snapshot, tmp_path: Path) -> None:
+    whole = sum(map(size_of, snapshot.shards_of("train")))
+    staged = stage(snapshot, tmp_path / "snapshot", whole)
+    order = Order(shard_rows=reader_of(snapshot, 2).shard_rows, global_batch=8, seed=5, lanes=4)
+    with ExitStack() as ranks:
+        feeds = [
+            ranks.enter_context(Feed(order, reader_of(staged, 2, local_ranks=2), rank, 2, 0))
+            for rank in range(2)
+        ]
+        rows = [
+            row
+            for step in range(order.steps_per_epoch)
+            for feed in feeds
+            for row in feed.merged(step).row.tolist()
+        ]
+    assert sorted(rows) == sorted(snapshot.read("train").row.tolist())
+    assert lies_in(staged.folder / "streamed") == whole
+
+
+def test_too_small_a_cache_is_refused_with_the_arithmetic(snapshot: Snapshot, tmp_path: Path) -> None:
+    shards = snapshot.shards_of("train")
+    staged = stage(snapshot, tmp_path / "snapshot", room_for(shards, 5))
+    complaint = r"1 workers on a machine x \(2 x 3 lanes \+ 2\) = 8 shards of up to \d+ bytes are \d+"
+    with pytest.raises(BadConfiguration, match=complaint):
+        reader_of(staged, lanes=3)
+
+
+def trained(run: Run, folder: Path) -> Iterator[float]:
+    run.resume()
+    with Pulse(0) as pulse:
+        fit(run, RowLog(folder, 1, 0), StopRequest(), pulse)
+    yield run.progress.best_loss
+
+
+def test_a_training_is_the_same_where_its_shards_come_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    snapshot = small_snapshot(tmp_path / "here", shard_bytes=3_000)
+    staged = stage(snapshot, tmp_path / "there" / "snapshot", room_for(snapshot.shards_of("train"), 7))
+    losses: list[float] = []
+    with one_rank() as group:
+        for place in (snapshot, staged):
+            job = small_job(snapshot, workers=1, lanes=2, epochs=1)
+            job = dataclasses.replace(job, snapshot=str(place.folder), hyperparameters={})
+            folder = place.folder / "job"
+            folder.mkdir()
+            losses += trained(prepare(job, folder, group), folder)
+    assert losses[0] == losses[1]
+
+    changed = snapshot.folder / snapshot.shards[0].path
+    content = bytearray(changed.read_bytes())
+    content[600] ^= 1
+    changed.write_bytes(content)
+    again = stage(snapshot, tmp_path / "again" / "snapshot", room_for(snapshot.shards_of("train"), 7))
+    job = small_job(again, workers=1, lanes=2)
+    with one_rank() as group, pytest.raises(InputChanged, match=r"train-00000.arrow changed"):
+        list(trained(prepare(job, tmp_path, group), tmp_path))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shard_rows=st.lists(st.integers(1, 30), min_size=1, max_size=8).map(tuple),
+    global_batch=st.integers(1, 40),
+    lanes=st.integers(1, 6),
+    step=st.integers(0, 60),
+    data=st.data(),
+)
+def test_what_a_lane_reads_now_and_next_is_ahead(
+    shard_rows: tuple[int, ...], global_batch: int, lanes: int, step: int, data: st.DataObject
+) -> None:
+    order = Order(shard_rows=shard_rows, global_batch=global_batch, seed=3, lanes=lanes)
+    lane = data.draw(st.integers(0, lanes - 1))
+    ahead = order.ahead(step, [lane])
+    assert len(ahead) == len(set(ahead)) <= 2
+    read = [
+        (at // order.steps_per_epoch, piece.shard)
+        for at in range(step, step + 2 * order.steps_per_epoch)
+        for piece in order.lane(at, lane)
+    ]
+    visits = [shard for i, (epoch, shard) in enumerate(read) if not i or read[i - 1] != (epoch, shard)]
+    sees_two = bool(order.lane(step, lane))
+    assert set(visits[: 1 + sees_two]) <= set(ahead)
+
+
+def test_the_shards_that_are_read_now_come_before_the_next_of_any_lane() -> None:
+    order = Order(shard_rows=(100,) * 16, global_batch=64, seed=1, lanes=4)
+    ahead = order.ahead(0, range(4))
+    assert set(ahead[:4]) == {piece.shard for lane in range(4) for piece in order.lane(0, lane)}
+    assert len(ahead) == 8
