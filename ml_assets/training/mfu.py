@@ -12,7 +12,7 @@ from torch import nn
 
 from ml_assets.training.group import Group
 from resources.launcher.errors import BadConfiguration
-from resources.launcher.training_settings import TrainingSettings
+from resources.launcher.training_settings import Precision, TrainingSettings
 
 DECLARATION = "flops_per_row"
 """Attribute or method of a model: floating-point operations for one row, forward and backward. Of layers that multiply
@@ -41,20 +41,20 @@ def mfu_of_a_row(core: nn.Module, settings: TrainingSettings, group: Group) -> f
     Raises `BadConfiguration` where the model declares what is no number of operations.
     """
     flops = _declared(core)
-    peak = settings.peak_tflops or _peak_of(group.device)
+    peak = settings.peak_tflops or _peak_of(group.device, settings.precision)
     if flops is None or peak is None:
         return None
     return flops / (group.world_size * peak * 1e12)
 
 
-def peak_of(card: str, is_half: bool = False) -> float | None:
+def peak_of(card: str, precision: Precision) -> float | None:
     """10¹² operations a second of the card with this name; None where it is not known, or shared out in parts."""
     words = re.split(r"[\s-]+", card)
     if "MIG" in words:
         return None
     for wanted, (single, half) in _PEAKS.items():
         if set(wanted) <= set(words):
-            return half if is_half else single
+            return single if precision == "fp32" else half
     return None
 
 
@@ -71,5 +71,5 @@ def _declared(core: nn.Module) -> float | None:
     return float(value)
 
 
-def _peak_of(device: torch.device) -> float | None:
-    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+def _peak_of(device: torch.device, precision: Precision) -> float | None:
+    return peak_of(torch.cuda.get_device_name(device), precision) if device.type == "cuda" else None

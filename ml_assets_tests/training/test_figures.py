@@ -111,7 +111,7 @@ def test_what_is_no_number_of_operations_is_refused(declared: object) -> None:
 def test_cards_are_known_by_whole_words_of_their_names(
     card: str, single: float | None, half: float | None
 ) -> None:
-    assert (peak_of(card), peak_of(card, is_half=True)) == (single, half)
+    assert (peak_of(card, "fp32"), peak_of(card, "bf16"), peak_of(card, "fp16")) == (single, half, half)
 
 
 def test_a_peak_that_is_none_is_refused() -> None:

@@ -1,0 +1,32 @@
+"""A model that one worker is slow at, and that says what a row costs."""
+
+import os
+import time
+
+import torch
+
+from ml_assets.drills.model import DrillModel
+from ml_assets.snapshots.reader import InputSpec
+
+SLOW_RANK = 1
+
+
+class Lame(DrillModel):
+    """The drills' model; the slow rank takes `seconds` more for each pass that it learns from."""
+
+    flops_per_row = 500.0
+
+    def __init__(self, inputs: InputSpec, seconds: float) -> None:
+        super().__init__(inputs, pace=0.0, nan_after=None)
+        self._seconds = seconds if os.environ.get("RANK") == str(SLOW_RANK) else 0.0
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """As that of the drills."""
+        if self.training and torch.is_grad_enabled():
+            time.sleep(self._seconds)
+        return super().forward(numeric, category)
+
+
+def lame(inputs: InputSpec, *, pace: float) -> Lame:
+    """`pace`: seconds that the slow rank takes more for each pass."""
+    return Lame(inputs, pace)
