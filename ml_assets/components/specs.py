@@ -17,7 +17,7 @@ from ml_assets.sections import Section, refuse_unknown_keys
 from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.launcher.training_settings import Parallel, TrainingSettings
 
 
@@ -242,10 +242,8 @@ class TrainingPipelineSpec(Section):
     @model_validator(mode="after")
     def _workers_fill_the_nodes(self) -> Self:
         for key in ("", *self.resources.partitions):
-            nodes = self.resources.of(key).most_nodes
-            if self.training.workers % nodes:
-                raise ValueError(
-                    f"training.workers {self.training.workers} cannot be shared equally by resources.nodes {nodes}"
-                    + f" of partition {key}" * bool(key)
-                )
+            try:
+                ranks_of_a_node(self.training, self.resources.of(key))
+            except ProfileRefused as error:
+                raise ValueError(f"{error}" + f" (partition {key})" * bool(key)) from error
         return self

@@ -38,7 +38,10 @@ def test_a_partition_and_a_launch_each_change_what_they_name() -> None:
         ({"nodes": 3}, "training.workers 2 cannot be shared equally by resources.nodes 3"),
         ({"nodes": {"min": 1, "max": 3}}, "training.workers 2 cannot be shared equally by resources.nodes 3"),
         ({"nodes": {"min": 2, "max": 1}}, "nodes.max 1 is less than nodes.min 2"),
-        ({"partitions": {"2024-05-27": {"nodes": 3}}}, "resources.nodes 3 of partition 2024-05-27"),
+        (
+            {"partitions": {"2024-05-27": {"nodes": 3}}},
+            "use 3 workers, or other nodes (partition 2024-05-27)",
+        ),
         ({"partitions": {"2024-05-27": {"ram": "1Gi"}}}, "resources have no 'ram'"),
         ({"volumes": [{"mount_path": "/a"}]}, "one of claim, secret, config_map, host_path; /a has none"),
     ],

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
+from resources.launcher.training_settings import TrainingSettings
+
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30,
           "Ti": 2**40}  # fmt: skip
@@ -165,6 +167,23 @@ class ResourceProfile(_Part):
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ProfileRefused(f"resources: {where}: {first['msg']}, not {first['input']!r}") from error
+
+
+def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int:
+    """Workers of each pod: an equal share of the most pods there may be. Raises `ProfileRefused`."""
+    most, workers, copy = profile.most_nodes, settings.workers, settings.parallel.model_workers
+    if workers % most:
+        raise ProfileRefused(
+            f"training.workers {workers} cannot be shared equally by resources.nodes {most}: {workers} / {most} = "
+            f"{workers / most:g}; use {-(-workers // most) * most} workers, or other nodes"
+        )
+    if profile.least_nodes < most and workers // most % copy:
+        raise ProfileRefused(
+            f"each of {profile.least_nodes} to {most} nodes must hold whole copies of the model: one is cut over "
+            f"{copy} workers, and {workers} / {most} = {workers // most} are in a pod; use {copy * most} workers, or "
+            f"nodes: {most}"
+        )
+    return workers // most
 
 
 def changes_of(text: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import pytest
 
 from ml_assets_tests.resources.launcher.test_local import job_of
 from resources.launcher.kubernetes.manifest import job_manifest, service_manifest
-from resources.launcher.profile import ProfileRefused, ResourceProfile, bytes_of, changes_of
+from resources.launcher.profile import ProfileRefused, ResourceProfile, bytes_of, changes_of, ranks_of_a_node
+from resources.launcher.training_settings import Parallel, TrainingSettings
 from resources.settings import KubernetesSettings, Mount
 
 JOB = job_of("done")
@@ -162,6 +163,16 @@ def test_nodes_are_a_number_or_a_range() -> None:
     ):
         with pytest.raises(ProfileRefused, match=said):
             fixed.changed({"nodes": nodes})
+
+
+def test_pods_that_may_be_missing_hold_whole_copies_of_the_model() -> None:
+    elastic = ResourceProfile.model_validate({"nodes": {"min": 1, "max": 2}})
+    cut = TrainingSettings(workers=4, parallel=Parallel(tensor=2))
+    assert ranks_of_a_node(cut, elastic) == 2
+    wider = TrainingSettings(workers=4, parallel=Parallel(tensor=4))
+    assert ranks_of_a_node(wider, ResourceProfile(nodes=2)) == 2
+    with pytest.raises(ProfileRefused, match="cut over 4 workers, and 4 / 2 = 2 are in a pod; use 8 workers"):
+        ranks_of_a_node(wider, elastic)
 
 
 def test_a_pod_has_as_many_workers_whether_others_are_missing_or_not() -> None:

@@ -176,13 +176,23 @@ def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
 
     `ClusterUnavailable` where the API takes the deletions but pods stay.
     """
+    asked: set[str] = set()
+
+    def ask(pods: list[Pod]) -> None:
+        for pod in pods:
+            if pod.uid not in asked:
+                asked.add(pod.uid)
+                cluster.delete("pod", pod.name, grace_seconds=grace_seconds)
+
+    # Before their Job is gone, whose end would give them all of their grace: a node that has begun to wait so long does
+    # not hear of less.
+    ask(pods_of(cluster, selector))
     for job in cluster.list("job", selector):
         cluster.delete("job", job["metadata"]["name"])
     for service in cluster.list("service", selector):
         cluster.delete("service", service["metadata"]["name"])
     # Only what is there now: a launcher that begins meanwhile has pods of its own.
     left = {pod.uid for pod in pods_of(cluster, selector)}
-    asked: set[str] = set()
     began = time.monotonic()
     while pods := [pod for pod in pods_of(cluster, selector) if pod.uid in left]:
         passed = time.monotonic() - began
@@ -191,11 +201,11 @@ def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
                 f"pods {', '.join(pod.name for pod in pods)} were deleted {_REMOVED_SECONDS:g} s ago and are "
                 "still there: check the cluster's controller manager, then run ml-assets sweep"
             )
-        is_late = passed > grace_seconds + _FORCED_AFTER_SECONDS
-        for pod in pods:
-            if is_late or pod.uid not in asked:
-                asked.add(pod.uid)
-                cluster.delete("pod", pod.name, grace_seconds=0 if is_late else grace_seconds)
+        if passed > grace_seconds + _FORCED_AFTER_SECONDS:
+            for pod in pods:
+                cluster.delete("pod", pod.name, grace_seconds=0)
+        else:
+            ask(pods)
         time.sleep(POLL_SECONDS / 2)
 
 

@@ -25,7 +25,7 @@ from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import Output
 from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.kubernetes.sweep import sweep
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
 from resources.settings import KubernetesSettings
 
@@ -121,11 +121,10 @@ class KubernetesLauncher:
             raise BadConfiguration(f"{folder} is not the place of {name} among the artifacts")
         if self.settings.image is None:
             raise BadConfiguration("set ML_ASSETS_KUBERNETES_IMAGE to the image of the workers")
-        if job.settings.workers % profile.most_nodes:
-            raise BadConfiguration(
-                f"{job.settings.workers} workers cannot be shared equally by {profile.most_nodes} pods: change "
-                "resources.nodes or training.workers"
-            )
+        try:
+            ranks_of_a_node(job.settings, profile)
+        except ProfileRefused as error:
+            raise BadConfiguration(str(error)) from error
         refuse_without_gpus(job.settings, has_gpus=profile.gpus > 0, where="resources.gpus is 0")
 
 

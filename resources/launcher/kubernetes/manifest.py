@@ -9,7 +9,7 @@ from typing import Any
 
 from resources.launcher.job import TrainingJob
 from resources.launcher.kubernetes.api import Document
-from resources.launcher.profile import ResourceProfile, Toleration, Volume, bytes_of
+from resources.launcher.profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
 TRAINING, ATTEMPT = "ml-assets/training", "ml-assets/attempt"
@@ -76,8 +76,7 @@ def job_manifest(
         "TRAINING_SNAPSHOT": snapshot,
         "TRAINING_SCRATCH": SCRATCH,
         "TRAINING_NODES": str(nodes),
-        # Of each pod, also where there are fewer of them: a rank needs its own cores, memory and GPU.
-        "TRAINING_RANKS": str(job.settings.workers // profile.most_nodes),
+        "TRAINING_RANKS": str(ranks_of_a_node(job.settings, profile)),
         "TRAINING_ATTEMPT": str(attempt),
         "TRAINING_CAUSE": cause,
         "MASTER_ADDR": f"{name}-0.{name}",
