@@ -43,6 +43,7 @@ RECOVERIES = (
         seconds=4.44,
         from_step=1200,
         steps_lost=7,
+        workers=(4, 2),
         rows_repeated=0,
     ),
     Recovery(attempt=3, cause="it saved", seconds=6.0, from_step=1300, steps_lost=0, rows_repeated=0),
@@ -107,6 +108,7 @@ def test_what_interrupted_the_training_and_its_cost_are_on_it(html: str, report:
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
     assert cells == [
         "rank 1 was ended by SIGKILL &lt;b&gt;at night&lt;/b&gt;",
+        "4 → 2",
         "4.4 s",
         "1,200",
         "7",
