@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks._report import Result, emit, interleave, parse_args
 from ml_assets.features.encoding import fit
-from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.builder import SHARD_BYTES, build_snapshot
 from ml_assets.snapshots.reader import Snapshot, open_snapshot
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import RowSpec, Split
@@ -38,7 +38,7 @@ DAYS = (date(2024, 1, 1), date(2024, 1, 2), date(2024, 1, 3))
 """One partition for each split."""
 
 
-def write_snapshot(folder: Path, rows: int) -> Snapshot:
+def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> Snapshot:
     """`rows` training rows with a label that can be learned, and a few to validate and hold out."""
     chance = np.random.default_rng(0)
     few = 1000
@@ -55,7 +55,9 @@ def write_snapshot(folder: Path, rows: int) -> Snapshot:
     days = [str(day) for day in DAYS]
     chosen = choose_rows(table, Split(train=(days[0],), validation=(days[1],), holdout=(days[2],)), spec)
     fitted = fit(chosen.of("train"), names, ())
-    return build_snapshot(chosen, fitted, source_commit="none", files=[], into=folder)
+    return build_snapshot(
+        chosen, fitted, source_commit="none", files=[], into=folder, shard_bytes=shard_bytes
+    )
 
 
 def open_training(snapshot: Snapshot) -> tuple[SplitReader, Order]:
