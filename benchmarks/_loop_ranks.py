@@ -5,6 +5,7 @@ The bare one is what a careful person writes: rows in memory, a permutation an e
 the seconds of each block in `seconds.json`.
 """
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -128,14 +129,14 @@ def bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[
     numeric, category, label = (
         torch.cat([getattr(batch, name) for batch in mine]) for name in ("numeric", "category", "label")
     )
-    replica = DistributedDataParallel(run.model.core)
-    parameters = list(replica.parameters())
-    optimizer = torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
     batch_rows = settings.global_batch // group.world_size
 
-    def epoch() -> None:
+    def epoch(core: nn.Module) -> None:
+        replica = DistributedDataParallel(core)
+        parameters = list(replica.parameters())
+        optimizer = torch.optim.AdamW(
+            parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
         order = torch.randperm(len(label))
         for step in range(steps):
             chosen = order[step * batch_rows : (step + 1) * batch_rows]
@@ -150,7 +151,11 @@ def bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[
             if step % settings.metric_steps == 0:
                 loss.item()
 
-    return lambda: _seconds(group, epoch)
+    def block() -> float:
+        core = copy.deepcopy(run.model.core)  # a training begins anew, as ours does
+        return _seconds(group, lambda: epoch(core))
+
+    return block
 
 
 if __name__ == "__main__":
