@@ -121,7 +121,10 @@ class RemoteArtifacts:
     def fetch(self, name: str, file: str, target: Path) -> None:
         """See `Artifacts`."""
         key = self._key(name, relative(file))
-        self._patiently(lambda: self._fs.get_file(key, str(target), chunksize=PART))
+        try:
+            self._patiently(lambda: self._fs.get_file(key, str(target), chunksize=PART))
+        except ArtifactMissing as error:
+            raise missing(name, f"{self.address(name)}/{file}") from error
 
     def address(self, name: str) -> str:
         """See `Artifacts`."""
