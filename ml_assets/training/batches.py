@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from ml_assets.snapshots.reader import Rows, Snapshot, SplitName
-from ml_assets.training.decoding import Decode, decoded
+from ml_assets.training.decoding import Decode, Decoder
 from ml_assets.training.order import Piece
 from ml_assets.training.streaming import StreamedShards
 
@@ -80,7 +80,8 @@ class Batch:
 class SplitReader:
     """Gathers batches from the shards of one split, for `device`.
 
-    `decode` is how the model reads samples, `streamed` the shards where they do not lie in the snapshot's folder.
+    `decode` is how the model reads samples, by so many threads; `streamed` the shards where they do not lie in the
+    snapshot's folder.
     """
 
     def __init__(
@@ -90,20 +91,21 @@ class SplitReader:
         device: torch.device,
         decode: Decode | None = None,
         streamed: StreamedShards | None = None,
+        decode_threads: int = 1,
     ) -> None:
         shards = snapshot.shards_of(split)
         self._streamed = streamed
         self._shards = streamed or [snapshot.map(shard) for shard in shards]
         self._columns = len(snapshot.inputs.numeric), len(snapshot.inputs.categorical)
-        self._decode = decode
         self.device = device
+        self._decoder = decode and Decoder(decode, decode_threads, pin=self._pins)
         self.shard_rows: tuple[int, ...] = tuple(shard.rows for shard in shards)
         self._sample_bytes = sum(shard.samples.bytes for shard in shards if shard.samples is not None)
 
     @property
     def has_samples(self) -> bool:
         """Whether batches have `sample`."""
-        return self._decode is not None
+        return self._decoder is not None
 
     @property
     def row_bytes(self) -> int:
@@ -135,14 +137,14 @@ class SplitReader:
         _fill(category.numpy(), [(shard.category, rows) for shard, rows in runs])
         _fill(label.numpy(), [(shard.label, rows) for shard, rows in runs])
         _fill(row, [(shard.row, rows) for shard, rows in runs])
-        sample = None if self._decode is None else self._decoded(self._decode, runs)
+        sample = None if self._decoder is None else self._decoded(self._decoder, runs)
         return Batch(numeric=numeric, category=category, label=label, row=row, sample=sample)
 
-    def _decoded(self, decode: Decode, runs: Sequence[_Run]) -> torch.Tensor:
+    def _decoded(self, decoder: Decoder, runs: Sequence[_Run]) -> torch.Tensor:
         count = sum(len(rows) for _, rows in runs)
         # A batch without rows has samples of the same shape: what it is, any of them says.
         some = runs if count else [(self._shards[0], np.zeros(1, dtype=np.int64))]
-        return decoded(decode, _stored(some), max(count, 1), self._pins)[:count]
+        return decoder.decoded(_stored(some), max(count, 1))[:count]
 
     @property
     def _pins(self) -> bool:

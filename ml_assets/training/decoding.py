@@ -8,6 +8,7 @@ Here: one tensor of many samples, and what is said where that cannot be. Not her
 # (the annotations of torch are partial)
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -36,34 +37,43 @@ def decode_of(core: nn.Module, inputs: InputSpec) -> Decode | None:
     return decode
 
 
-def decoded(decode: Decode, contents: Iterable[tuple[int, bytes]], count: int, pin: bool) -> torch.Tensor:
-    """`[count, ...]`: the samples of `contents` (row of the table, stored bytes), in order; at least one.
+class Decoder:
+    """Decodes many samples at a time, by `threads` threads: the caller's own where that is one.
 
-    Raises `BadConfiguration` where one cannot be decoded, or comes out in another shape or type than the first.
+    `pin` puts them where a GPU's copy can go on while the host does other things.
     """
-    room, filled = torch.empty(0), np.empty(0)
-    for i, (row, content) in enumerate(contents):
-        array = _array(decode, row, content)
-        if not i:
-            room = torch.empty((count, *array.shape), dtype=_type(array, row), pin_memory=pin)
-            filled: NDArray[Any] = room.numpy()
-        elif array.shape != filled.shape[1:] or array.dtype != filled.dtype:
+
+    def __init__(self, decode: Decode, threads: int = 1, *, pin: bool = False) -> None:
+        self._decode, self._pin = decode, pin
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode") if threads > 1 else None
+
+    def decoded(self, contents: Iterable[tuple[int, bytes]], count: int) -> torch.Tensor:
+        """`[count, ...]`: the samples of `contents` (row of the table, stored bytes), in order; at least one.
+
+        Raises `BadConfiguration` where one cannot be decoded, or comes out in another shape or type than the first.
+        """
+        room, filled = torch.empty(0), np.empty(0)
+        for i, (row, array) in enumerate((self._pool.map if self._pool else map)(self._array, contents)):
+            if not i:
+                room = torch.empty((count, *array.shape), dtype=_type(array, row), pin_memory=self._pin)
+                filled: NDArray[Any] = room.numpy()
+            elif array.shape != filled.shape[1:] or array.dtype != filled.dtype:
+                raise BadConfiguration(
+                    f"the sample of row {row} was decoded to {array.dtype}{list(array.shape)}, one before it to "
+                    f"{filled.dtype}{list(filled.shape[1:])}: let `decode` crop or pad them to one shape"
+                )
+            filled[i] = array
+        return room
+
+    def _array(self, stored: tuple[int, bytes]) -> tuple[int, NDArray[Any]]:
+        row, content = stored
+        try:
+            return row, np.asarray(self._decode(content))
+        except Exception as error:  # the user's function may raise anything
             raise BadConfiguration(
-                f"the sample of row {row} was decoded to {array.dtype}{list(array.shape)}, one before it to "
-                f"{filled.dtype}{list(filled.shape[1:])}: let `decode` crop or pad them to one shape"
-            )
-        filled[i] = array
-    return room
-
-
-def _array(decode: Decode, row: int, content: bytes) -> NDArray[Any]:
-    try:
-        return np.asarray(decode(content))
-    except Exception as error:  # the user's function may raise anything
-        raise BadConfiguration(
-            f"the model's `decode` failed on the sample of row {row} ({len(content)} bytes) with "
-            f"{type(error).__name__}: {error}. Mend it, or make such samples null in the feature table"
-        ) from error
+                f"the model's `decode` failed on the sample of row {row} ({len(content)} bytes) with "
+                f"{type(error).__name__}: {error}. Mend it, or make such samples null in the feature table"
+            ) from error
 
 
 def _type(array: NDArray[Any], row: int) -> torch.dtype:

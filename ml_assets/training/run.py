@@ -212,8 +212,9 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
         decode = decode_of(model.core, snapshot.inputs)
         readers = max(1, group.world_size // settings.parallel.model_workers)  # of different rows
         streamed = source and source.open(snapshot, -(-order.lanes // readers), group.local_ranks)
-        train = SplitReader(snapshot, "train", group.device, decode, streamed)
-        validation = SplitReader(snapshot, "validation", group.device, decode)
+        threads = settings.decode_threads
+        train = SplitReader(snapshot, "train", group.device, decode, streamed, threads)
+        validation = SplitReader(snapshot, "validation", group.device, decode, decode_threads=threads)
     except ShardChanged as error:
         raise InputChanged(str(error)) from error
     if order.rows < group.world_size:

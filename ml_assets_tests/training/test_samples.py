@@ -1,6 +1,7 @@
 """Samples reach the model as the tensor its own function makes of the stored bytes; a text model learns from them."""
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,6 +68,20 @@ def test_lanes_hand_out_samples_with_their_rows_from_any_step(snapshot: Snapshot
                         assert batch.row.tolist() == reader.take(order.lane(step, lane)).row.tolist()
 
 
+def test_samples_are_decoded_side_by_side_where_that_is_asked_for_and_stay_in_order(
+    snapshot: Snapshot,
+) -> None:
+    both = threading.Barrier(2)
+
+    def decode(content: bytes) -> np.ndarray:
+        both.wait(20)  # for another that is decoding
+        return TokenPairs.decode(content)
+
+    batch = SplitReader(snapshot, "train", CPU, decode, decode_threads=2).take([Piece(1, np.arange(10))])
+    assert batch.sample is not None
+    assert batch.sample.tolist() == tokens_of(batch.row.tolist())
+
+
 def ragged(content: bytes) -> np.ndarray:
     return TokenPairs.decode(content)[: 10 + len(content) % 3]
 
@@ -79,6 +94,7 @@ def words(content: bytes) -> np.ndarray:
     return np.array(["a word"])
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("decode", "complaint"),
     [
@@ -91,10 +107,11 @@ def words(content: bytes) -> np.ndarray:
     ],
 )
 def test_samples_that_cannot_be_one_tensor_are_refused_by_row(
-    snapshot: Snapshot, decode: Decode, complaint: str
+    snapshot: Snapshot, decode: Decode, complaint: str, threads: int
 ) -> None:
+    reader = SplitReader(snapshot, "train", CPU, decode, decode_threads=threads)
     with pytest.raises(BadConfiguration, match=complaint):
-        SplitReader(snapshot, "train", CPU, decode).take([Piece(0, np.arange(20))])
+        reader.take([Piece(0, np.arange(20))])
 
 
 def test_a_model_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _CHANGES_NO_WEIGHTS = (
     "hang_seconds",
     "metrics_port",
     "peak_tflops",
+    "decode_threads",
 )
 _NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile")
 """Came after trainings had been identified without them, and are left out where they hold their default."""
@@ -136,6 +137,10 @@ class TrainingSettings:
     """10¹² operations a second a worker's device can do at most, in the precision of the training: for the figure `mfu`
     where the card is not among those known."""
 
+    decode_threads: int = 1
+    """Threads of a worker that decode samples. More help where the model's `decode` lets others run meanwhile, as
+    decoders of pictures and sound do."""
+
     def __post_init__(self) -> None:
         counts = (
             "epochs",
@@ -146,6 +151,7 @@ class TrainingSettings:
             "accumulate",
             "checkpoint_steps",
             "metric_steps",
+            "decode_threads",
         )
         for name in counts:
             if (value := getattr(self, name)) is not None and value < 1:
