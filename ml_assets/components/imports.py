@@ -1,10 +1,12 @@
-"""What a `defs.yaml` names by import path: functions, and lists of column names.
+"""What a `defs.yaml` names by import path: functions, scripts, and lists of column names.
 
 Here: finding them when the file is read, so that a wrong path is an error of the line it stands on. Not here:
 calling them.
 """
 
 import importlib
+import importlib.util
+import pkgutil
 import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -66,6 +68,25 @@ def _must_exist(path: str) -> str:
 
 FunctionPath = Annotated[str, AfterValidator(_must_exist)]
 """`package.module.function` of a function that exists."""
+
+
+def _must_be_a_module(path: str) -> str:
+    """Found, not imported: a script does its work when it is."""
+    remedy = "write package.module, without .py"
+    package, _, name = path.rpartition(".")
+    parent = _import(package, path, remedy) if package else None
+    if importlib.util.find_spec(path) is None:
+        siblings = [one.name for one in pkgutil.iter_modules(parent.__path__ if parent else None)]
+        nearest = get_close_matches(name, siblings, n=1)
+        hint = f"did you mean '{nearest[0]}'?" if nearest else remedy
+        raise FunctionNotFound(
+            f"cannot find '{path}': {package or 'the path'} has no module '{name}'; {hint}"
+        )
+    return path
+
+
+ModulePath = Annotated[str, AfterValidator(_must_be_a_module)]
+"""`package.module` of a module that exists."""
 
 
 def _names(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ml_assets.components.imports import ColumnNames, FunctionPath
+from ml_assets.components.imports import ColumnNames, FunctionPath, ModulePath
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
 from ml_assets.sections import Section, refuse_unknown_keys
@@ -18,7 +18,7 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
-from resources.launcher.training_settings import Parallel, TrainingSettings
+from resources.launcher.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
 
 
 class PartitionsSection(Section):
@@ -163,12 +163,28 @@ class ModelInputsSection(Section):
 class ModelSection(Section):
     """What is trained."""
 
-    function: FunctionPath
-    """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`."""
+    function: FunctionPath | None = None
+    """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
+    loop."""
+    entry: ModulePath | None = None
+    """Instead of `function`: `package.module` of a script with a loop of its own, which each worker runs as torchrun
+    would. `hyperparameters` are its command line."""
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
     """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
     does. Which one an alias means is decided when the training is launched, and part of its fingerprint."""
+
+    @model_validator(mode="after")
+    def _is_function_or_script(self) -> Self:
+        if (self.function is None) == (self.entry is None):
+            raise ValueError(
+                "give either function, whose model the platform's loop trains, or entry, a script with its own loop"
+            )
+        if self.entry and self.init_from:
+            raise ValueError(
+                "init_from is for a model function: a script begins with the weights it loads itself"
+            )
+        return self
 
 
 class ResourcesSection(ResourceProfile):
@@ -238,6 +254,17 @@ class TrainingPipelineSpec(Section):
             refuse_unknown_keys("training.parallel", value.get("parallel"), Parallel.__dataclass_fields__)
         # Built here so that the dataclass's own refusals (a batch that does not divide) name their reason.
         return TrainingSettings.from_document(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _scripts_have_their_own_loop(self) -> Self:
+        default = TrainingSettings()
+        for name in TrainingSettings.__dataclass_fields__ if self.model.entry else ():
+            if name not in OF_SCRIPTS and getattr(self.training, name) != getattr(default, name):
+                raise ValueError(
+                    f"training.{name} is about the platform's loop, and {self.model.entry} has its own: say it in "
+                    f"model.hyperparameters, which are its command line. Of training it takes {', '.join(OF_SCRIPTS)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _workers_fill_the_nodes(self) -> Self:

@@ -85,6 +85,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
     evaluate = evaluate_op(spec, gate.name, keys[EVALUATION])
     register = register_op(spec, keys[REGISTERED_MODEL])
     checks = {spec.get_python_identifier(): spec for spec in (inputs_current, gate)}
+    kinds = _KINDS if spec.model.function else {**_KINDS, CHECKPOINT: ("python",)}
 
     @dg.graph(name=spec.name, out={name: dg.GraphOut() for name in (*STAGES, *checks)})
     def pipeline(features):
@@ -112,7 +113,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         group_name=spec.group,
         descriptions_by_output_name=_DESCRIPTIONS,
         tags_by_output_name={
-            stage: {f"dagster/kind/{kind}": "" for kind in _KINDS[stage]} for stage in STAGES
+            stage: {f"dagster/kind/{kind}": "" for kind in kinds[stage]} for stage in STAGES
         },
         owners_by_output_name={stage: list(spec.owners) for stage in STAGES},
         automation_conditions_by_output_name={stage: condition_named(spec.automation) for stage in STAGES},

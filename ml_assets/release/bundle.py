@@ -1,6 +1,6 @@
-"""Making a bundle: from a trained torch module to the folder that is registered, served and reproduced.
+"""Making a bundle: from a trained model to the folder that is registered, served and reproduced.
 
-Here: the files of a bundle and the proof that its graph answers as the torch module. Not here: the graph
+Here: the files of a bundle and the proof that its graph answers as the model. Not here: the graph
 itself (`graph`), where bundles lie (`store`), how they are served (`runtime`).
 """
 
@@ -22,6 +22,7 @@ from ml_assets.features.encoding import FittedState
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
 from ml_assets.release.graph import null_category, serving_graph
+from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.runtime import (
     FACTS,
     GOLDEN,
@@ -49,9 +50,9 @@ class ParityBroken(Exception):
 class BundleContents:
     """What a bundle is made from."""
 
-    module: "nn.Module"
+    module: "nn.Module | MatrixGraph"
     """Trained: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → `[B]` logits (`binary`) or
-    values (`regression`)."""
+    values (`regression`); what is not torch comes as a graph of its own."""
     fitted: FittedState
     objective: Literal["binary", "regression"]
     rows: pl.DataFrame
@@ -63,7 +64,8 @@ class BundleContents:
 def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
     """Export, prove and store a bundle. The same contents give the same digest, stored once.
 
-    Raises `ParityBroken` where the graph differs from the module by more than 1e-6 on a golden row.
+    Raises `ParityBroken` where the graph differs from the module by more than 1e-6 on a golden row, `GraphRefused`
+    where a graph that was given cannot be served.
     """
     fitted = contents.fitted
     golden = golden_rows(contents.rows, fitted)
@@ -80,10 +82,14 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
         lineage=contents.lineage,
         metrics=contents.metrics,
     )
-    expected = torch_predictions(contents.module, fitted, contents.objective, golden)
+    model = contents.module
+    if isinstance(model, MatrixGraph):
+        expected = model.predictions(fitted, golden)
+    else:
+        expected = torch_predictions(model, fitted, contents.objective, golden)
     with store.incoming() as folder:
-        (folder / GRAPH).write_bytes(serving_graph(contents.module, fitted, contents.objective, output))
-        (folder / WEIGHTS).write_bytes(_weights(contents.module))
+        (folder / GRAPH).write_bytes(serving_graph(model, fitted, contents.objective, output))
+        (folder / WEIGHTS).write_bytes(_weights(model))
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
         _write_mlflow_files(folder, inputs)
@@ -119,8 +125,12 @@ def _inputs(golden: pl.DataFrame, fitted: FittedState) -> tuple[InputColumn, ...
     )
 
 
-def _weights(module: "nn.Module") -> bytes:
+def _weights(module: "nn.Module | MatrixGraph") -> bytes:
+    """Tensors by name; none of a graph, which holds its own."""
     from safetensors.torch import save
+
+    if isinstance(module, MatrixGraph):
+        return save({})
 
     return save({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
 

@@ -1,5 +1,7 @@
 """One ONNX graph from raw columns to predictions: look-up of categories, the torch module, the sigmoid.
 
+Of a model that is not torch its own graph stands in the middle.
+
 Here: export and composition of the graph, deterministic in its bytes. Not here: the other files of a bundle
 (`bundle`) and running the graph (`runtime`).
 """
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from ml_assets.features.encoding import UNKNOWN, FittedState
+from ml_assets.release.matrix import MatrixGraph
 
 if TYPE_CHECKING:
     import onnx
@@ -35,18 +38,22 @@ def null_category(fitted: FittedState) -> str:
     return null
 
 
-def serving_graph(module: "nn.Module", fitted: FittedState, objective: str, output: str) -> bytes:
+def serving_graph(
+    module: "nn.Module | MatrixGraph", fitted: FittedState, objective: str, output: str
+) -> bytes:
     """ONNX bytes of `module` behind one input `[rows, 1]` per raw column: float32, or text for a category.
 
     `module` takes (`[B, F]` float32 with NaN where missing, `[B, C]` int64) and returns `[B]`: logits where
     `objective` is `binary`, whose sigmoid is part of the graph, else values. `output` names the result,
-    `[rows]` float32. The same weights give the same bytes: paths, stack traces and versions that the
-    exporter writes into the file are taken out.
+    `[rows]` float32. A `MatrixGraph` gives predictions by itself. The same weights give the same bytes: paths, stack
+    traces and versions that the exporter writes into the file are taken out.
     """
     import onnx
     from onnx import TensorProto, helper
 
-    core = onnx.compose.add_prefix(_export(module, fitted, objective), prefix=_INSIDE)
+    is_graph = isinstance(module, MatrixGraph)
+    inner = module.core(fitted) if is_graph else _export(module, fitted, objective)
+    core = onnx.compose.add_prefix(inner, prefix=_INSIDE)
     nodes = [*_gather_columns(fitted), *core.graph.node]
     graph = helper.make_graph(
         nodes,
@@ -60,9 +67,13 @@ def serving_graph(module: "nn.Module", fitted: FittedState, objective: str, outp
     )
     graph.node.append(helper.make_node("Identity", [core.graph.output[0].name], [output]))
     _strip(graph.node)
-    opsets = [*core.opset_import, helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
+    versions = {opset.domain: opset.version for opset in core.opset_import}
+    versions["ai.onnx.ml"] = max(_ML_OPSET, versions.get("ai.onnx.ml", 0))
     whole = helper.make_model(
-        graph, producer_name="ml-assets", opset_imports=opsets, ir_version=core.ir_version
+        graph,
+        producer_name="ml-assets",
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
+        ir_version=core.ir_version,
     )
     whole.functions.extend(core.functions)
     for function in whole.functions:

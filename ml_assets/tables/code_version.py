@@ -33,13 +33,28 @@ def code_version(function: Callable[..., object]) -> str:
             f"cannot read the source of {function!r}: give a plain function or class defined in a module"
         )
     roots = frozenset({module.__name__.split(".")[0], _PLATFORM})
-    tree = _parse(Path(file))
-    used = _used(tree, name.split(".")[0])
+    used = _used(_parse(Path(file)), name.split(".")[0])
+    return _version(name, used, module.__package__ or "", roots, module.__name__)
+
+
+def script_version(module: str) -> str:
+    """Version of a module that is run as a script: 16 hex digits. It is read, not run.
+
+    `SourceUnavailable` where it has no file.
+    """
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise SourceUnavailable(f"there is no source of {module!r}: name a module, package.module")
+    roots = frozenset({module.split(".")[0], _PLATFORM})
+    body = [statement for statement in _parse(Path(spec.origin)).body if not _is_docstring(statement)]
+    return _version(module, body, spec.parent or "", roots, module)
+
+
+def _version(name: str, statements: list[ast.stmt], package: str, roots: frozenset[str], module: str) -> str:
     digest = hashlib.sha256(f"{name}\n".encode())
-    for node in used:
+    for node in statements:
         digest.update(f"{_normal(node)}\n".encode())
-    package = module.__package__ or ""
-    for imported, path in sorted(_closure(_imported(used, package), roots, {module.__name__}).items()):
+    for imported, path in sorted(_closure(_imported(statements, package), roots, {module}).items()):
         digest.update(f"{imported}\n{_normal(_parse(path))}\n".encode())
     return digest.hexdigest()[:16]
 

@@ -1,13 +1,18 @@
-"""How often a job was started, and from which step: `attempts.jsonl` in its folder, written by rank 0.
+"""How often a job was started, and from which step: `attempts.jsonl` in its folder, written by rank 0 alone.
 
 Not here: how many attempts are allowed (the launcher decides).
 """
 
+import fcntl
 import json
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from resources.launcher.protocol import read_events
 
 ATTEMPTS = "attempts.jsonl"
 
@@ -39,3 +44,30 @@ def record_attempt(folder: Path, from_step: int, world_size: int) -> Attempt:
         file.flush()
         os.fsync(file.fileno())
     return attempt
+
+
+def wait_until_alone(folder: Path) -> None:
+    """Until this process ends, no other rank 0 writes to `folder`; one of a killed attempt may still be dying."""
+    descriptor = os.open(folder / "rank-0.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Generator[None]:
+    """The ranks of this machine one after the other."""
+    descriptor = os.open(folder / "ranks.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def seconds_trained(folder: Path) -> float:
+    """From the start of each attempt to its last sign, summed; the one that runs has one now."""
+    seconds, started, last = 0.0, 0.0, 0.0
+    for event in read_events(folder):
+        if event.kind == "started":
+            seconds, started = seconds + last - started, event.time
+        last = event.time
+    return seconds + time.time() - started

@@ -3,31 +3,28 @@
 Here: the frame around the loop. Not here: starting ranks (agent), the loop itself.
 """
 
-import fcntl
 import logging
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ml_assets.training.attempts import read_attempts, record_attempt
-from ml_assets.training.events import emit, keep_events, report_failure
-from ml_assets.training.group import Group, PeerFailed, is_lost_peer, join_group
+from ml_assets.training.attempts import read_attempts, record_attempt, wait_until_alone
+from ml_assets.training.events import emit, keep_events
+from ml_assets.training.group import Group, join_group
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.loop import fit
 from ml_assets.training.machine import watching_machine
 from ml_assets.training.memory import advising
 from ml_assets.training.mirror import Mirror
+from ml_assets.training.outcome import leave, outcome_of
 from ml_assets.training.prometheus import serve_figures
 from ml_assets.training.recovery import recovery_of
 from ml_assets.training.result import store_result, write_result
 from ml_assets.training.rowlog import RowLog, count_rows
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.stop import StopRequest, end_with_parent
-from ml_assets.training.storage import is_disk_full, storage_failed
 from resources.environment import device_facts
-from resources.launcher.errors import TrainingFailed
 from resources.launcher.job import ExitCode, TrainingJob
 
 log = logging.getLogger(__name__)
@@ -44,35 +41,17 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_events(Path(folder))
     with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
-        code = _outcome(job_file, Path(folder), mirror, stop, pulse)
-    if code:
-        with suppress(OSError):
-            sys.stdout.flush()
-        # Not `sys.exit`: after the death of another rank, taking the process group down can wait for it until
-        # the timeout of a collective, and the next attempt waits too.
-        os._exit(code)
+        code = outcome_of(lambda: _join(job_file, Path(folder), mirror, stop, pulse), Path(folder))
+    leave(code)
 
 
-def _outcome(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pulse) -> int:
-    try:
-        job = TrainingJob.from_json(Path(job_file).read_text())
-        with (
-            join_group(job.settings.workers, folder_each_node=bool(mirror)) as group,
-            advising(job.settings, group),
-        ):
-            _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, pulse)
-    except TrainingFailed as error:
-        return report_failure(error)
-    except PeerFailed as error:
-        return error.code
-    except Exception as error:
-        if is_lost_peer(error):
-            log.error("a rank that this one needs is gone: %s", error)
-            return ExitCode.PEER_LOST
-        if isinstance(error, OSError) and is_disk_full(error):
-            return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
-        log.exception("this rank failed")
-        return 1
+def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pulse) -> int:
+    job = TrainingJob.from_json(Path(job_file).read_text())
+    with (
+        join_group(job.settings.workers, folder_each_node=bool(mirror)) as group,
+        advising(job.settings, group),
+    ):
+        _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, pulse)
     return ExitCode.DONE
 
 
@@ -81,7 +60,7 @@ def _train(
 ) -> None:
     run = prepare(job, folder, group, mirror)
     if group.is_first:
-        _wait_until_alone(folder)
+        wait_until_alone(folder)
     run.resume()
     first_step = run.progress.step
     attempt = group.from_first(group.all_succeed(lambda: _begin_attempt(run, pulse)))
@@ -143,9 +122,3 @@ def _count_rows(run: Run) -> dict[str, Any]:
     if count.lost or any(count.repeated.values()):
         log.error("resuming went wrong: %s. Report this as a bug, with the folder's rows/", count)
     return {"rows_repeated": count.repeated, "rows_lost": count.lost}
-
-
-def _wait_until_alone(folder: Path) -> None:
-    """Until this process ends, no other rank 0 writes to `folder`; one of a killed attempt may still be dying."""
-    descriptor = os.open(folder / "rank-0.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)

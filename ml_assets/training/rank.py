@@ -2,9 +2,18 @@
 need not import all that only ranks use: it starts sooner, and so does a training that resumes.
 """
 
+from pathlib import Path
 
-def main(*arguments: str) -> None:
-    """See `entry.main`."""
-    from ml_assets.training import entry
+from resources.launcher.job import TrainingJob
 
-    entry.main(*arguments)
+
+def main(job_file: str, *more: str) -> None:
+    """See `entry.main`, or `script_rank.main` where the job names a script."""
+    if TrainingJob.from_json(Path(job_file).read_text()).entry:
+        from ml_assets.training import script_rank
+
+        script_rank.main(job_file, *more)
+    else:
+        from ml_assets.training import entry
+
+        entry.main(job_file, *more)

@@ -6,14 +6,11 @@ Not here: reading them (load, resources.launcher.job).
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch and safetensors are partial)
 
-import os
-from collections.abc import Callable
-from pathlib import Path
-
 from ml_assets.snapshots.reader import file_sha256
 from ml_assets.training.attempts import read_attempts
 from ml_assets.training.run import Run
 from ml_assets.training.state import weights_of
+from ml_assets.training.storage import write_whole
 from resources.launcher.job import TrainingResult
 from resources.launcher.protocol import EVENTS
 
@@ -34,7 +31,7 @@ def write_result(run: Run) -> TrainingResult:
         name: value.dtype for name, value in run.model.state_dict().items()
     }  # a checkpoint may be rounded
     best = {name: value.to(dtypes[name]).contiguous() for name, value in best.items()}
-    _replace(weights, lambda path: save_file(best, path))
+    write_whole(weights, lambda path: save_file(best, path))
     attempts = read_attempts(run.folder)
     result = TrainingResult(
         fingerprint=run.job.fingerprint,
@@ -50,7 +47,7 @@ def write_result(run: Run) -> TrainingResult:
         attempts=len(attempts),
         resumed_from_steps=tuple(attempt.from_step for attempt in attempts[1:]),
     )
-    _replace(run.folder / RESULT, lambda path: path.write_text(result.to_json()))
+    write_whole(run.folder / RESULT, lambda path: path.write_text(result.to_json()))
     return result
 
 
@@ -58,11 +55,3 @@ def store_result(run: Run) -> None:
     """Let what `write_result` wrote outlive this machine, the result last. Raises `StorageFailed`."""
     if run.mirror is not None:
         run.mirror.push([WEIGHTS, EVENTS], last=RESULT)
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    writing = path.with_name(f".{path.name}")
-    write(writing)
-    with writing.open("rb") as file:
-        os.fsync(file.fileno())
-    writing.replace(path)

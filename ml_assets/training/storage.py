@@ -1,9 +1,23 @@
-"""A disk that is full, said so that a person knows what to do. Not here: object stores (mirror)."""
+"""Files that are whole or absent, and a disk that is full, said so that a person knows what to do.
+
+Not here: object stores (mirror), checkpoints of many files (checkpoints).
+"""
 
 import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 from resources.launcher.errors import StorageFailed
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have `write` make a file, which then becomes `path`: what is there survives a power cut."""
+    writing = path.with_name(f".{path.name}")
+    write(writing)
+    with writing.open("rb") as file:
+        os.fsync(file.fileno())
+    writing.replace(path)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -78,6 +78,25 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             "global_batch: 64", "global_batch: 63\n    lanes: 2", "63 / 2 = 31.5; use 62", id="arithmetic"
         ),
         pytest.param("workers: 2", "workers: 9", "workers 9 are more than lanes 8", id="lanes"),
+        pytest.param(
+            "function: ml_assets.defs.store_demand.model.build",
+            "entry: ml_assets.defs.store_demand.modell",
+            "ml_assets.defs.store_demand has no module 'modell'; did you mean 'model'?",
+            id="script",
+        ),
+        pytest.param(
+            "function: ml_assets.defs.store_demand.model.build",
+            "entry: ml_assets.defs.store_demand.model",
+            "training.epochs is about the platform's loop, and ml_assets.defs.store_demand.model has its own: say it "
+            "in model.hyperparameters",
+            id="loop of a script",
+        ),
+        pytest.param(
+            "function: ml_assets.defs.store_demand.model.build",
+            "description: nothing to train",
+            "unknown key 'description'",
+            id="neither",
+        ),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
         pytest.param("lookback: 4", "lookback: -1", "greater than or equal to 0", id="negative"),
     ],

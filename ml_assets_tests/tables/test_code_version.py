@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.tables.code_version import SourceUnavailable, code_version
+from ml_assets.tables.code_version import SourceUnavailable, code_version, script_version
 
 FILES = {
     "source.py": '''
@@ -122,6 +122,22 @@ def test_code_that_the_function_reaches_changes_the_version(
 def test_two_functions_of_a_module_have_their_own_versions(version_after: Edit) -> None:
     assert version_after(function="read") != version_after(function="unrelated")
     assert version_after("deep.py", "2", "7", function="unrelated") == version_after(function="unrelated")
+
+
+def test_a_script_counts_whole_and_is_not_run(version_after: Edit) -> None:
+    def version(*edit: str) -> str:
+        version_after(*edit)
+        del sys.modules["shop.source"]
+        found = script_version("shop.source")
+        assert "shop.source" not in sys.modules
+        return found
+
+    assert version("source.py", '"""Reads the source."""', '"""Another word."""') == version()
+    assert version("source.py", "x + OTHER", "x - OTHER") != version()
+    assert version("deep.py", "FACTOR = 2", "FACTOR = 3") != version()
+    assert version("apart.py", "1", "2") == version()
+    with pytest.raises(SourceUnavailable, match=r"no source of 'shop\.nothing'"):
+        script_version("shop.nothing")
 
 
 def test_imported_modules_are_read_not_executed(version_after: Edit) -> None:

@@ -43,23 +43,26 @@ class TrainingJob:
     partition: str
     """Partition key of the model, for people; not part of the fingerprint."""
     model_function: str
-    """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`."""
+    """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`. Empty where
+    there is an `entry`."""
     objective: str
     """`binary` (logits, cross-entropy) or `regression` (values, squared error)."""
     hyperparameters: dict[str, Any]
-    """Keyword arguments of the model function; JSON values."""
+    """Keyword arguments of the model function, or the command line of the script; JSON values."""
     snapshot: str
     """Folder with `snapshot.json` and the Arrow shards; where it lies is not part of the fingerprint."""
     snapshot_digest: str
     """SHA-256 of what is trained on; the worker refuses (66) a folder with another digest."""
     code_version: str
-    """Digest of the model function and the project modules it imports."""
+    """Digest of the model function, or of the script, and the project modules it imports."""
     seed: int
     initial_weights: str = ""
     """SHA-256 of the file of weights that training begins with; none: random ones, by the seed."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     nonce: str = ""
     """Set by `force` to train again what has been trained."""
+    entry: str = ""
+    """Import path `package.module` of a script that keeps its own loop; each worker runs it."""
 
     @property
     def fingerprint(self) -> str:
@@ -67,8 +70,9 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot"):
             del facts[place]
-        if not self.initial_weights:  # as it was before there were any
-            del facts["initial_weights"]
+        for name in ("initial_weights", "entry"):
+            if not facts[name]:  # as it was before there were any
+                del facts[name]
         facts["settings"] = self.settings.identity
         canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

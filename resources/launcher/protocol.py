@@ -36,11 +36,15 @@ class TrainingEvent:
 
     @classmethod
     def from_line(cls, line: str) -> Self | None:
-        """The event in a line of output, or None where the line is a log line."""
-        if not line.startswith(_PREFIX):
+        """The event in a line of output, or None where the line is a log line.
+
+        What stands before it is dropped: a progress bar ends no line, and what comes next is in the same.
+        """
+        _, prefix, document = line.rpartition(_PREFIX)
+        if not prefix:
             return None
         try:
-            return cls(**json.loads(line.removeprefix(_PREFIX)))
+            return cls(**json.loads(document))
         except (ValueError, TypeError):  # cut off by the death of the worker: a log line then
             return None
 

@@ -75,6 +75,17 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+OF_SCRIPTS = (
+    "workers",
+    "lanes",  # for the workers alone, which may not be more
+    "keep_checkpoints",
+    "max_attempts",
+    "hang_seconds",
+    "metrics_port",
+)
+"""What counts for a script that keeps its own loop. All else is about a loop, and the script's own affair."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """How to train. A change is another job, besides what changes no weights."""

@@ -21,8 +21,11 @@ from resources.launcher.recoveries import recoveries_of, rows_lost
 from resources.platform import Platform
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ml_assets.evaluation.gates import Champion
     from ml_assets.evaluation.result import LossCurve, Report
+    from ml_assets.release.matrix import MatrixGraph
     from ml_assets.release.store import Bundle
     from ml_assets.snapshots.reader import Snapshot
     from ml_assets.snapshots.rows import ChosenRows
@@ -73,7 +76,6 @@ def evaluate_job(
     from ml_assets.release.runtime import ServingModel
     from ml_assets.snapshots.reader import FITTED, open_snapshot
     from ml_assets.snapshots.rows import choose_rows
-    from ml_assets.training.load import load_model
 
     job = TrainingJob.from_json(snapshot_facts["job"])
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
@@ -85,7 +87,7 @@ def evaluate_job(
     holdout, train = chosen.of("holdout"), chosen.of("train")
     bundle = build_bundle(
         BundleContents(
-            module=load_model(job, snapshot.inputs, Path(result.weights)),
+            module=_trained(job, snapshot, Path(result.weights)),
             fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
             objective=spec.evaluation.objective,
             rows=holdout,
@@ -133,6 +135,19 @@ def evaluate_job(
         rows_lost=rows_lost(events),
         evaluation=measured,
     )
+
+
+def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Module | MatrixGraph":
+    if job.entry:
+        from ml_assets.release.matrix import MatrixGraph
+        from ml_assets.training.script_model import read_model
+
+        model = read_model(weights)
+        return MatrixGraph(model) if isinstance(model, bytes) else model
+
+    from ml_assets.training.load import load_model
+
+    return load_model(job, snapshot.inputs, weights)
 
 
 def _champion(
@@ -198,7 +213,9 @@ def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "Los
 
 
 def _points(events: Iterable[TrainingEvent], kind: str, value: str) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted((event.step, event.values[value]) for event in events if event.kind == kind))
+    """Of events that tell it: a script need not."""
+    told = (event for event in events if event.kind == kind and value in event.values)
+    return tuple(sorted((event.step, event.values[value]) for event in told))
 
 
 def _shown(

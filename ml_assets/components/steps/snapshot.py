@@ -12,7 +12,7 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.pages import commit_facts, run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.tables.code_version import code_version
+from ml_assets.tables.code_version import code_version, script_version
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob
 from resources.platform import Platform
@@ -148,18 +148,22 @@ def training_job(
     spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str, initial_weights: str = ""
 ) -> TrainingJob:
     """The whole of what the workers get."""
+    model = spec.model
     return TrainingJob(
         model=spec.name,
         partition=partition,
-        model_function=spec.model.function,
+        model_function=model.function or "",
         objective=spec.evaluation.objective,
-        hyperparameters=spec.model.hyperparameters,
+        hyperparameters=model.hyperparameters,
         snapshot=str(folder),
         snapshot_digest=snapshot_digest,
-        code_version=code_version(resolve_function(spec.model.function)),
+        code_version=script_version(model.entry)
+        if model.entry
+        else code_version(resolve_function(model.function or "")),
         seed=spec.seed,
         initial_weights=initial_weights,
         settings=spec.training,
+        entry=model.entry or "",
     )
 
 

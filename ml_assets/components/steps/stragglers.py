@@ -45,6 +45,8 @@ class Stragglers:
 
 def _slow_rank(event: TrainingEvent) -> int | None:
     figures = event.values
+    if "slowest_rank" not in figures:  # a loop of somebody's own
+        return None
     is_slow = figures["slowest_rank_factor"] >= _FACTOR
     is_felt = figures["slowest_rank_lag_ms"] >= _SHARE * figures["step_ms_p50"]
     return int(figures["slowest_rank"]) if is_slow and is_felt else None

@@ -16,6 +16,7 @@ from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile, changes_of
 from resources.launcher.protocol import EVENTS, TrainingEvent, read_events, training_folder_name
 from resources.launcher.recoveries import Recovery, recoveries_of
+from resources.launcher.training_settings import OF_SCRIPTS
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
@@ -179,9 +180,11 @@ def tracking_facts(
 ) -> RunFacts:
     """What the tracker is told before training starts."""
     settings = job.settings
-    params = {f"training.{name}": getattr(settings, name) for name in settings.__dataclass_fields__}
+    counting = OF_SCRIPTS if job.entry else settings.__dataclass_fields__
+    params = {f"training.{name}": getattr(settings, name) for name in counting}
     params |= {f"model.{name}": value for name, value in job.hyperparameters.items()}
-    params |= {"seed": job.seed, "model_function": job.model_function}
+    params |= {"seed": job.seed}
+    params |= {"entry": job.entry} if job.entry else {"model_function": job.model_function}
     return RunFacts(
         experiment=job.model,
         fingerprint=job.fingerprint,

@@ -46,6 +46,7 @@ def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None
         {"seed": 1},
         {"nonce": "again"},
         {"initial_weights": "2" * 64},
+        {"entry": "a.c"},
         {"settings": TrainingSettings(epochs=6)},
         {"settings": TrainingSettings(workers=1)},
         {"settings": TrainingSettings(lanes=4)},
@@ -98,6 +99,11 @@ def test_settings_that_came_later_are_no_part_of_a_job_without_them() -> None:
 def test_computing_again_is_part_of_a_compiled_job_whose_code_it_changes() -> None:
     kept, again = (TrainingSettings(compile=True, recompute=what).identity for what in ("none", "full"))
     assert kept != again
+
+
+def test_jobs_have_the_fingerprints_they_always_had() -> None:
+    """Pinned: with another one, every finished training would be trained again."""
+    assert JOB.fingerprint == "2afd64a3bafe5eae6d96bee379fc6574eed08608cac4ef8486798ecb55c55ed3"
 
 
 def test_the_number_of_workers_is_no_part_of_a_bitwise_job() -> None:
@@ -199,6 +205,7 @@ def test_a_result_reads_back(tmp_path: Path) -> None:
 def test_an_event_reads_back_and_anything_else_is_a_log_line() -> None:
     event = TrainingEvent(kind="metrics", step=3, time=1.5, values={"loss": 0.25})
     assert TrainingEvent.from_line(event.to_line()) == event
+    assert TrainingEvent.from_line(f"epoch 3:  40% |####      | {event.to_line()}") == event
     assert TrainingEvent.from_line("loss 0.25") is None
     assert TrainingEvent.from_line(event.to_line()[:-5]) is None  # cut off by a kill
     assert TrainingEvent.from_line('@event {"kind": "metrics"}') is None

@@ -1,0 +1,48 @@
+"""How a rank ends: whatever is raised in it becomes an exit code (resources.launcher.job.ExitCode).
+
+Here: that translation, for ranks of every kind. Not here: what they do (entry, script_rank).
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ml_assets.training.events import report_failure
+from ml_assets.training.group import PeerFailed, is_lost_peer
+from ml_assets.training.storage import is_disk_full, storage_failed
+from resources.launcher.errors import TrainingFailed
+from resources.launcher.job import ExitCode
+
+log = logging.getLogger(__name__)
+
+
+def outcome_of(action: Callable[[], int], folder: Path) -> int:
+    """What `action` comes to, which works in `folder`: the code it gives, or that of what it raises; 1 for what may
+    go better in another attempt. Why is in the log, and an event where it is final."""
+    try:
+        return action()
+    except TrainingFailed as error:
+        return report_failure(error)
+    except PeerFailed as error:
+        return error.code
+    except Exception as error:
+        if is_lost_peer(error):
+            log.error("a rank that this one needs is gone: %s", error)
+            return ExitCode.PEER_LOST
+        if isinstance(error, OSError) and is_disk_full(error):
+            return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
+        log.exception("this rank failed")
+        return 1
+
+
+def leave(code: int) -> None:
+    """End this process where it failed; where it did not, let it end by itself."""
+    if code:
+        with suppress(OSError):
+            sys.stdout.flush()
+        # Not `sys.exit`: after the death of another rank, taking the process group down can wait for it until
+        # the timeout of a collective, and the next attempt waits too.
+        os._exit(code)

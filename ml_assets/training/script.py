@@ -1,0 +1,296 @@
+"""What a script that keeps its own loop asks of the platform: data, a checkpoint folder, figures, a home for its model.
+
+    from ml_assets.training.script import attach
+
+    training = attach()
+    numeric, category, label = training.tensors("train")
+    ...
+    training.log(step, loss=0.3)
+    with training.checkpoint(step) as folder:
+        torch.save(state, folder / "state.pt")
+    training.finish(model, steps=step, validation_loss=0.4)
+
+Here: that surface. Not here: running the script as a rank (script_rank), what becomes of its model (script_model),
+loops of the platform itself (entry, loop).
+"""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_assets.snapshots.reader import InputSpec, Rows, ShardChanged, Snapshot, file_sha256, open_snapshot
+from ml_assets.training.attempts import (
+    one_at_a_time,
+    read_attempts,
+    record_attempt,
+    seconds_trained,
+    wait_until_alone,
+)
+from ml_assets.training.checkpoints import Checkpoints, folder_of
+from ml_assets.training.events import emit, keep_events
+from ml_assets.training.mirror import Mirror
+from ml_assets.training.parts import INDEX
+from ml_assets.training.prometheus import serve_figures
+from ml_assets.training.recovery import recovery_of
+from ml_assets.training.result import RESULT
+from ml_assets.training.script_data import ReadableSplit, matrix_of, rows_of, tensors_of
+from ml_assets.training.script_model import write_model
+from ml_assets.training.storage import write_whole
+from ml_assets.training.stored_checkpoints import StoredCheckpoints
+from resources.environment import device_facts
+from resources.launcher.errors import BadConfiguration, Diverged, InputChanged
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.protocol import EVENTS
+
+if TYPE_CHECKING:
+    import torch
+
+JOB, FOLDER, MIRROR = "TRAINING_JOB", "TRAINING_JOB_FOLDER", "TRAINING_JOB_MIRROR"
+"""Environment of a script: file of the job, its folder, address of the folder's durable copy where it has one."""
+PROCESS = "TRAINING_JOBPROCESS"
+"""Which process is the rank: those it starts to load data may import the script again, and attach."""
+_LOSSES = ("loss", "validation_loss")
+_PIECE = 1 << 20
+"""Bytes that go to a store at once."""
+
+
+@cache
+def attach() -> "Training":
+    """The training this process is a rank of, the same object at each call.
+
+    Raises `BadConfiguration` where no launcher started this, `InputChanged` where the snapshot is not the job's.
+    """
+    try:
+        job_file, folder = Path(os.environ[JOB]), Path(os.environ[FOLDER])
+    except KeyError as error:
+        raise BadConfiguration(
+            f"{error.args[0]} is not set: a pipeline starts this script, by naming it as its `entry`. To start it by "
+            f"hand, on a job that was launched before: {JOB}=…/job.json {FOLDER}=/tmp/trial torchrun -m …"
+        ) from None
+    job = TrainingJob.from_json(job_file.read_text())
+    try:
+        snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+    except ShardChanged as error:
+        raise InputChanged(str(error)) from error
+    mirror = Mirror(address, folder) if (address := os.environ.get(MIRROR)) else None
+    return Training.begin(job, snapshot, folder, mirror)
+
+
+@dataclass(kw_only=True)
+class Training:
+    """One rank's view of its training. Rank 0 speaks for all: on others `log` and `finish` write nothing."""
+
+    job: TrainingJob
+    snapshot: Snapshot
+    folder: Path
+    """The job's own, kept from one attempt to the next."""
+    rank: int
+    world_size: int
+    resumed_step: int
+    """Step of the newest whole checkpoint; 0 where there is none."""
+    step: int
+    """The newest that was logged."""
+    checkpoints: Checkpoints
+    mirror: Mirror | None
+    _recovery: Callable[[int], None] | None = field(default=None, init=False)
+    """What to tell once an attempt that goes on from another shows a first sign of training."""
+
+    @classmethod
+    def begin(cls, job: TrainingJob, snapshot: Snapshot, folder: Path, mirror: Mirror | None) -> Self:
+        """Find the newest checkpoint and, as rank 0, write down that another attempt has begun."""
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_events(folder)
+        rank = int(os.environ.get("RANK", "0"))
+        me = str(os.getpid())
+        begins = rank == 0 and os.environ.setdefault(PROCESS, me) == me
+        if begins:
+            wait_until_alone(folder)
+        kept = (folder, job.settings.keep_checkpoints, job.fingerprint)
+        checkpoints = Checkpoints(*kept) if mirror is None else StoredCheckpoints(*kept, mirror)
+        with one_at_a_time(folder):  # where they lie elsewhere, the first rank of a machine brings them
+            newest = checkpoints.newest_good()
+        training = cls(
+            job=job,
+            snapshot=snapshot,
+            folder=folder,
+            rank=rank,
+            world_size=int(os.environ.get("WORLD_SIZE", "1")),
+            resumed_step=newest or 0,
+            step=newest or 0,
+            checkpoints=checkpoints,
+            mirror=mirror,
+        )
+        if begins and not training.is_finished:
+            training._begin_attempt()
+        return training
+
+    @property
+    def inputs(self) -> InputSpec:
+        """Columns by name, sizes of embeddings, and what fills and scales a number."""
+        return self.snapshot.inputs
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """As the pipeline declares them; the script gets them as its command line, too."""
+        return self.job.hyperparameters
+
+    def rows(self, split: ReadableSplit) -> Rows:
+        """A split as arrays, numbers as they come. Raises `InputChanged` where a file is not the one the job names."""
+        return rows_of(self.snapshot, split)
+
+    def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+        """A split for torch: numbers `[rows, F]` float32, filled and scaled, category ids `[rows, C]` int64, labels
+        `[rows]` float32. A module given to `finish` takes the first two; what fills and scales goes with it."""
+        return tensors_of(self.rows(split), self.inputs)
+
+    def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A split for libraries that take one matrix: `[rows, F + C]` float32 (numbers as they come, NaN where
+        missing, then category ids) and labels `[rows]`. An ONNX graph given to `finish` takes such a matrix."""
+        return matrix_of(self.rows(split))
+
+    @property
+    def resumed_from(self) -> Path | None:
+        """The folder that the newest whole `checkpoint` of an earlier attempt filled; None at the first start."""
+        return self.folder / folder_of(self.resumed_step) if self.resumed_step else None
+
+    def log(self, step: int, **figures: float) -> None:
+        """Figures after `step`, for the run's page and the tracker; `loss` and `validation_loss` are drawn as curves.
+
+        One that is not finite is left out; a loss that is not raises `Diverged`, which no other attempt mends.
+        """
+        self.step = step
+        for name in _LOSSES:
+            if not math.isfinite(figures.get(name, 0.0)):
+                raise Diverged(
+                    f"{name} was {figures[name]} after step {step}: lower the learning rate, or look for extreme "
+                    "values in the rows"
+                )
+        if self.rank == 0:
+            finite = {name: float(value) for name, value in figures.items() if math.isfinite(value)}
+            validation = {name: finite.pop(name) for name in ("validation_loss",) if name in finite}
+            for kind, told in (("metrics", finite), ("epoch", validation)):
+                if told:
+                    emit(kind, step, **told)
+            self._tell_recovery(step)
+
+    @contextmanager
+    def checkpoint(self, step: int) -> Generator[Path]:
+        """Rank 0: an empty folder for what the script needs to go on after `step`, counted from 1.
+
+        It counts once the block has ended; whatever dies before that, the one before is whole. The newest
+        `keep_checkpoints` are kept. Raises `StorageFailed`.
+        """
+        if self.rank or step < 1:
+            raise BadConfiguration(
+                f"rank 0 saves, after step 1 or later: this is rank {self.rank}, step {step}"
+            )
+        started = time.monotonic()
+        self.checkpoints.claim(step)
+        # On one machine what the script writes is already where it stays.
+        place = self.checkpoints.writing if self.mirror is None else _fresh(self.folder / ".checkpoint")
+        try:
+            yield place
+            # The index that parts of ranks need. A script's has none, and is not of another version for that.
+            (place / INDEX).touch()
+            sha256 = {name: self._keep(place, name, step) for name in _files(place)}
+            self.checkpoints.count(step, sha256, best_step=0)
+        except BaseException:
+            self.checkpoints.discard()
+            raise
+        took = 1000 * (time.monotonic() - started)
+        emit("checkpoint", step, checkpoint_duration_ms=took, blocked_ms=took)
+        self._tell_recovery(step)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finish` was called, in this attempt or in one that died on its way out."""
+        return (self.folder / RESULT).exists()
+
+    def finish(self, model: object, *, steps: int, validation_loss: float, epochs: int = 0) -> None:
+        """Hand in the trained model: the pipeline evaluates, judges and registers it.
+
+        `model` is a torch module or an ONNX graph: `script_model.write_model` says what each takes, and raises
+        `BadConfiguration`. `epochs` is how often all training rows were read, for the rows per second.
+        """
+        if self.rank:
+            return
+        if not math.isfinite(validation_loss):
+            raise Diverged(f"validation_loss was {validation_loss}: a model without one is not handed in")
+        attempts, seconds = read_attempts(self.folder), seconds_trained(self.folder)
+        weights = write_model(model, self.inputs, self.folder)
+        result = TrainingResult(
+            fingerprint=self.job.fingerprint,
+            weights=str(weights.path),
+            weights_sha256=weights.sha256,
+            best_step=steps,
+            best_validation_loss=validation_loss,
+            steps=steps,
+            epochs=epochs,
+            world_size=self.world_size,
+            rows_per_second=epochs * self.snapshot.rows("train") / seconds,
+            seconds=seconds,
+            attempts=len(attempts),
+            resumed_from_steps=tuple(attempt.from_step for attempt in attempts[1:]),
+        )
+        self._tell_recovery(steps)
+        emit("finished", steps, best_step=steps, best_validation_loss=validation_loss, seconds=seconds)
+        write_whole(self.folder / RESULT, lambda path: path.write_text(result.to_json()))
+        if self.mirror is not None:
+            self.mirror.push([*weights.files, EVENTS], last=RESULT)
+
+    def _keep(self, place: Path, name: str, step: int) -> str:
+        """Have a file of the checkpoint of `step` survive a power cut; its SHA-256."""
+        with (place / name).open("rb") as file:
+            if self.mirror is None:
+                os.fsync(file.fileno())
+            else:
+                with self.checkpoints.create(step, name) as stored:
+                    shutil.copyfileobj(file, stored, _PIECE)
+        return file_sha256(place / name)
+
+    def _begin_attempt(self) -> None:
+        import torch
+
+        attempt = record_attempt(self.folder, self.resumed_step, self.world_size)
+        self.checkpoints.begin(attempt)
+        if attempt.number > 1:
+            self._recovery = recovery_of(self.folder, attempt)
+        emit(
+            "started",
+            self.resumed_step,
+            world_size=self.world_size,
+            pids=[os.getpid()],
+            steps=0,  # the script's own affair
+            attempt=attempt.number,
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            metrics_port=serve_figures(self.job, all_addresses=self.mirror is not None),
+            **device_facts(),
+        )
+        if self.resumed_step:
+            emit("resumed", self.resumed_step, attempt=attempt.number)
+
+    def _tell_recovery(self, step: int) -> None:
+        if self._recovery is not None:
+            self._recovery(step)
+            self._recovery = None
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def _files(folder: Path) -> list[str]:
+    """Paths of the files below `folder`."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,93 @@
+"""What a rank does whose job names a script: the script, as `python -m` would run it, within the frame of a rank.
+
+Exceptions become exit codes, the heartbeat beats, the end of the agent is the end of the rank. Where a script has its
+own way with signals, that counts. Here: running it. Not here: what it may ask for (script).
+"""
+
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from ml_assets.training.events import keep_events
+from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.machine import watching_machine
+from ml_assets.training.outcome import leave, outcome_of
+from ml_assets.training.script import FOLDER, JOB, MIRROR, PROCESS, attach
+from ml_assets.training.stop import end_with_parent
+from resources.launcher.errors import BadConfiguration
+from resources.launcher.job import ExitCode
+
+_USAGE = 2
+"""How argparse and its like end a program whose arguments they refuse."""
+
+
+def main(job_file: str, folder: str, mirror: str = "") -> None:
+    """Run the script of the job in `job_file` as one of the agent's ranks; see `entry.main`."""
+    end_with_parent()
+    keep_events(Path(folder))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)  # pyright: ignore - what it prints is the log, as it happens
+    os.environ |= {JOB: job_file, FOLDER: folder, MIRROR: mirror, PROCESS: str(os.getpid())}
+    with Pulse(int(os.environ["LOCAL_RANK"])):
+        code = outcome_of(run_script, Path(folder))
+    leave(code)
+
+
+def run_script() -> int:
+    """Run the script of the job that `attach` finds; its exit code.
+
+    Raises `BadConfiguration` where it cannot run or leaves no model.
+    """
+    training = attach()
+    if training.is_finished:
+        return ExitCode.DONE
+    entry, arguments = training.job.entry, arguments_of(training.hyperparameters)
+    with watching_machine(training.folder, lambda: training.step):
+        code = _run_module(entry, arguments)
+    if code == ExitCode.DONE and training.rank == 0 and not training.is_finished:
+        raise BadConfiguration(
+            f"{entry} came to its end without handing in a model: let it call training.finish(model, …) on rank 0"
+        )
+    return code
+
+
+def _run_module(entry: str, arguments: list[str]) -> int:
+    sys.argv = [entry, *arguments]
+    try:
+        runpy.run_module(entry, run_name="__main__", alter_sys=True)
+    except (ImportError, SyntaxError) as error:
+        raise BadConfiguration(f"{entry} cannot be run: {type(error).__name__}: {error}") from error
+    except SystemExit as end:
+        if end.code == _USAGE:
+            raise BadConfiguration(
+                f"{entry} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
+                "the pipeline's `model.hyperparameters`"
+            ) from end
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+            return 1
+        return end.code or ExitCode.DONE
+    return ExitCode.DONE
+
+
+def arguments_of(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """The command line of a script: `--name=value`, `--name` for true, nothing for false and null, `--name a b` for a
+    list. Raises `BadConfiguration` for what no command line can say."""
+    arguments: list[str] = []
+    for name, value in hyperparameters.items():
+        option = f"--{name}"
+        if value is True:
+            arguments.append(option)
+        elif isinstance(value, list):
+            arguments += [option, *map(str, cast("list[Any]", value))]
+        elif isinstance(value, dict):
+            raise BadConfiguration(
+                f"hyperparameter {name} is a mapping, which no command line can say: flatten it"
+            )
+        elif value is not None and value is not False:
+            arguments.append(f"{option}={value}")
+    return arguments

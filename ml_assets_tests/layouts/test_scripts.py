@@ -1,0 +1,308 @@
+"""Scripts with loops of their own, as pipelines: from one click to a registered version, and through a kill.
+
+A DDP trainer as tutorials have it, on two ranks, and gradient-boosted trees, which know nothing of torch.
+"""
+
+import dataclasses
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from ml_assets.components.steps.evaluate import report_name
+from ml_assets.features.encoding import FittedState
+from ml_assets.release.parts import bundles_of, registry_of
+from ml_assets.release.runtime import ServingModel
+from ml_assets.snapshots.reader import FITTED, open_snapshot
+from ml_assets.training.script_model import read_model, write_model
+from ml_assets.training.script_trees import trees_to_onnx
+from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
+from ml_assets_tests.components.world import STAGES, World, failure_of, materialized, plant_components
+from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.test_runs import Watcher
+from resources.launcher.errors import BadConfiguration
+from resources.launcher.job import TrainingJob
+from resources.launcher.protocol import TrainingEvent, read_events
+from resources.launcher.recoveries import recoveries_of
+from resources.launcher.training_settings import TrainingSettings
+
+TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
+DAY = days(1, start=WINDOW)[0]
+
+
+def pipeline(script: str, workers: int, **hyperparameters: Any) -> dict[str, Any]:
+    """The plant's pipeline with a script for its model."""
+    model = {"entry": f"ml_assets_tests.scripts.{script}", "hyperparameters": hyperparameters}
+    return {"model": model, "training": {"workers": workers}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> World:
+    """The plant with its tables; its pipeline is a script."""
+    home = tmp_path_factory.mktemp("installation")
+    shutil.copy(_empty_tracker, home / "mlflow.db")
+    world = World(home)
+    first, *_, last = days(WINDOW + 1)
+    assert world.run(READINGS, partition=first, last=last).success
+    assert world.run(FEATURES, partition=first, last=last).success
+    return world
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run of the execution set."""
+
+    world: World
+    result: ExecuteInProcessResult
+    facts: dict[str, dict[str, Any]]
+
+    @property
+    def folder(self) -> Path:
+        """Of the job."""
+        return Path(self.facts[CHECKPOINT]["folder"])
+
+    @property
+    def served(self) -> ServingModel:
+        """What would be served."""
+        return ServingModel.load(
+            bundles_of(self.world.platform).open(self.facts[EVALUATION]["bundle"]).folder
+        )
+
+    @property
+    def holdout(self) -> pl.DataFrame:
+        """Raw rows of the last day."""
+        return self.world.main.scan(FEATURES, [DAY]).collect()
+
+
+def train(world: World, **change: Any) -> Trained:
+    world = world.declared_as(plant_components(pipeline=change))
+    result = world.train(DAY)
+    assert result.success, failure_of(result)
+    facts = {
+        name: {fact: value.value for fact, value in found[DAY].metadata.items()}
+        for name in STAGES
+        if DAY in (found := materialized(result, name))
+    }
+    return Trained(world, result, facts)
+
+
+@pytest.fixture(scope="module")
+def by_ddp(world: World) -> Trained:
+    return train(world, **pipeline("ddp_adapted", 2, epochs=8, lr=0.03))
+
+
+@pytest.fixture(scope="module")
+def by_trees(world: World) -> Trained:
+    return train(world, **pipeline("trees_adapted", 1, **{"trees": 60, "trees-a-round": 20}))
+
+
+@pytest.fixture(params=["by_ddp", "by_trees"])
+def trained(request: pytest.FixtureRequest) -> Trained:
+    return request.getfixturevalue(request.param)
+
+
+def test_one_click_makes_a_registered_version_of_a_script(trained: Trained) -> None:
+    assert list(trained.facts) == list(STAGES)
+    assert trained.facts[EVALUATION]["verdict"] == "blessed"
+    assert trained.facts[EVALUATION]["rmse"] < 0.5 * trained.facts[EVALUATION]["baseline_rmse"]
+    version = registry_of(trained.world.platform).version(MODEL, trained.facts[REGISTERED]["version"])
+    assert version.fingerprint == trained.facts[TRAINING_SET]["fingerprint"]
+
+
+def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(trained: Trained) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(trained.world.settings.resolved_tracking_uri)
+    run = trained.facts[CHECKPOINT]["mlflow/run"]
+    told = client.get_metric_history(run, "validation_loss")
+    assert len(told) >= 3
+    assert told[-1].value < told[0].value
+    params = client.get_run(run).data.params
+    assert params["entry"].startswith("ml_assets_tests.scripts.")
+    assert "training.epochs" not in params  # the platform's loop had no part in it
+    name = report_name(MODEL, DAY, trained.facts[TRAINING_SET]["fingerprint"])
+    report = next(trained.world.platform.artifacts.folder(name).glob("*.json")).read_text()
+    assert '"validation"' in report
+    observed = [
+        event.asset_observation_data.asset_observation
+        for event in trained.result.get_asset_observation_events()
+    ]
+    assert any("validation_loss" in one.metadata for one in observed)
+
+
+def test_a_second_click_finds_the_training_of_a_script(by_ddp: Trained) -> None:
+    again = train(by_ddp.world, **pipeline("ddp_adapted", 2, epochs=8, lr=0.03))
+    assert again.facts[CHECKPOINT]["reused"] is True
+    assert again.facts[EVALUATION]["bundle"] == by_ddp.facts[EVALUATION]["bundle"]
+    assert again.facts[REGISTERED]["version"] == by_ddp.facts[REGISTERED]["version"]
+
+
+def test_served_trees_answer_as_scikit_learn_does(by_trees: Trained) -> None:
+    import joblib
+
+    newest = max((by_trees.folder / "checkpoints").glob("step-*"))
+    estimator = joblib.load(newest / "trees.joblib")
+    job = TrainingJob.from_json((by_trees.folder / "job.json").read_text())
+    fitted = FittedState.from_json((open_snapshot(Path(job.snapshot)).folder / FITTED).read_text())
+    rows = by_trees.holdout.with_columns(
+        pl.when(pl.int_range(pl.len()) % 5 == 0)
+        .then(None)
+        .otherwise("made_yesterday")
+        .alias("made_yesterday")
+    )
+    numeric, category = fitted.encode(rows)
+    expected = estimator.predict(np.hstack([numeric, category]))
+    np.testing.assert_allclose(by_trees.served.predict(rows), expected, rtol=1e-5)
+
+
+# Without Dagster
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
+    """Many short epochs of the DDP script on two ranks."""
+    snapshot = small_snapshot(tmp_path_factory.mktemp("snapshots"))
+    return dataclasses.replace(
+        small_job(snapshot, objective="regression"),
+        model_function="",
+        entry="ml_assets_tests.scripts.ddp_adapted",
+        hyperparameters={"epochs": 12, "batch-size": 13},
+        settings=TrainingSettings(workers=2),
+    )
+
+
+@pytest.fixture
+def kill_rank_0_at_epoch_4() -> Iterator[Watcher]:
+    def kill(watcher: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "checkpoint" and event.step == 4 and watcher.kinds().count("started") == 1:
+            os.kill(watcher.pids[0], signal.SIGKILL)
+
+    return Watcher(kill)
+
+
+def test_a_killed_script_goes_on_from_its_own_checkpoint_to_the_same_weights(
+    tmp_path: Path, job: TrainingJob, kill_rank_0_at_epoch_4: Watcher
+) -> None:
+    unbroken = Watcher().run(job, tmp_path / "unbroken")
+    killed = kill_rank_0_at_epoch_4.run(job, tmp_path / "killed")
+    assert killed.attempts == 2
+    assert killed.resumed_from_steps[0] >= 4
+    assert killed.weights_sha256 == unbroken.weights_sha256
+    assert killed.best_validation_loss == unbroken.best_validation_loss
+    (recovery,) = recoveries_of(read_events(tmp_path / "killed"))
+    assert recovery.from_step == killed.resumed_from_steps[0]
+    assert "SIGKILL" in recovery.cause
+    losses = {event.step for event in read_events(tmp_path / "killed") if event.kind == "epoch"}
+    assert losses == set(range(1, 13))
+
+
+def test_a_cancelled_script_ends_at_once_and_the_next_launch_goes_on(
+    tmp_path: Path, job: TrainingJob
+) -> None:
+    def cancel(_: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "checkpoint" and event.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Watcher(cancel).run(job, tmp_path)
+    result = Watcher().run(job, tmp_path)
+    assert result.attempts == 2
+    assert result.resumed_from_steps[0] >= 3
+
+
+# What may be handed in
+
+
+def test_a_module_is_read_back_without_the_script_and_takes_raw_numbers(
+    tmp_path: Path, job: TrainingJob
+) -> None:
+    import torch
+    from torch import nn
+
+    from ml_assets.training.preprocess import FullModel
+
+    snapshot = open_snapshot(Path(job.snapshot))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ids = nn.Embedding(snapshot.inputs.cardinalities[0], 3)
+            self.norm = nn.BatchNorm1d(3 + len(snapshot.inputs.numeric))
+            self.out = nn.Linear(3 + len(snapshot.inputs.numeric), 1)
+
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+            return self.out(self.norm(torch.cat([numeric, self.ids(category[:, 0])], dim=1))).squeeze(1)
+
+    net = Net()
+    written = write_model(net, snapshot.inputs, tmp_path)
+    rows = snapshot.read("validation")
+    numeric, category = (
+        torch.from_numpy(rows.numeric.copy()),
+        torch.from_numpy(rows.category.astype(np.int64)),
+    )
+    expected = FullModel(snapshot.inputs, net).eval()(numeric, category)
+    module = read_model(written.path)
+    assert not isinstance(module, bytes)
+    torch.testing.assert_close(module(numeric, category), expected)
+    assert written.sha256 == write_model(net, snapshot.inputs, tmp_path).sha256
+
+    class TwoAnswers(Net):
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+            return super().forward(numeric, category)[:, None].repeat(1, 2)
+
+    class OneInput(Net):
+        def forward(self, numeric: torch.Tensor) -> torch.Tensor:
+            return self.out(numeric)
+
+    with pytest.raises(BadConfiguration, match=r"shape \(2, 2\) for 2 rows: it must be \(2,\)"):
+        write_model(TwoAnswers(), snapshot.inputs, tmp_path)
+    with pytest.raises(
+        BadConfiguration, match=r"called with numbers \[rows, 3\] and category ids \[rows, 1\]"
+    ):
+        write_model(OneInput(), snapshot.inputs, tmp_path)
+
+
+def test_boosted_trees_become_a_graph_that_answers_alike_or_are_refused() -> None:
+    import onnxruntime as ort
+    from sklearn.ensemble import (
+        GradientBoostingRegressor,
+        HistGradientBoostingClassifier,
+        HistGradientBoostingRegressor,
+    )
+
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(600, 4)).astype(np.float32)
+    x[draw.random(x.shape) < 0.2] = np.nan
+    x[:, 3] = draw.integers(0, 5, 600)
+    value = np.nan_to_num(x[:, 0]) * 3 + x[:, 3]
+
+    def answers(estimator: Any) -> np.ndarray:
+        session = ort.InferenceSession(trees_to_onnx(estimator))
+        return session.run(None, {"matrix": x})[0].reshape(-1)
+
+    regressor = HistGradientBoostingRegressor(max_iter=30).fit(x, value)
+    np.testing.assert_allclose(answers(regressor), regressor.predict(x), rtol=1e-5, atol=1e-5)
+    counts = HistGradientBoostingRegressor(max_iter=30, loss="poisson").fit(x, np.exp(value / 4))
+    np.testing.assert_allclose(answers(counts), counts.predict(x), rtol=1e-5)
+    classifier = HistGradientBoostingClassifier(max_iter=30).fit(x, value > 2)
+    np.testing.assert_allclose(answers(classifier), classifier.predict_proba(x)[:, 1], atol=1e-6)
+
+    for estimator, said in (
+        (HistGradientBoostingRegressor(), "fit it first"),
+        (GradientBoostingRegressor(), "convert it with skl2onnx"),
+        (HistGradientBoostingClassifier(max_iter=2).fit(x, x[:, 3]), "it tells 5 classes apart"),
+        (
+            HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]).fit(x, value),
+            "fit with categorical_features=None",
+        ),
+    ):
+        with pytest.raises(BadConfiguration, match=said):
+            trees_to_onnx(estimator)

@@ -1,0 +1,46 @@
+"""`trees.py` as the `entry` of a pipeline: its loop and its estimator; data, saved trees and model in other places."""
+
+import argparse
+
+import joblib
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.metrics import mean_squared_error
+
+from ml_assets.training.script import attach
+from ml_assets.training.script_trees import trees_to_onnx
+
+training = attach()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trees", type=int, default=100)
+    parser.add_argument("--trees-a-round", type=int, default=10)
+    parser.add_argument("--learning-rate", type=float, default=0.1)
+    args = parser.parse_args()
+    x, y = training.matrix("train")
+    validation_x, validation_y = training.matrix("validation")
+
+    if training.resumed_from:
+        model = joblib.load(training.resumed_from / "trees.joblib")
+    else:
+        model = HistGradientBoostingRegressor(
+            learning_rate=args.learning_rate,
+            max_iter=0,
+            warm_start=True,
+            early_stopping=False,
+            random_state=0,
+        )
+    while model.max_iter < args.trees:
+        model.set_params(max_iter=model.max_iter + args.trees_a_round)
+        model.fit(x, y)
+        loss = mean_squared_error(validation_y, model.predict(validation_x))
+        training.log(model.max_iter, validation_loss=loss)
+        with training.checkpoint(model.max_iter) as folder:
+            joblib.dump(model, folder / "trees.joblib")
+    loss = mean_squared_error(validation_y, model.predict(validation_x))
+    training.finish(trees_to_onnx(model), steps=model.max_iter, validation_loss=loss)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""A script that does what its argument says, most of it wrong."""
+
+import argparse
+import sys
+
+import onnx
+from onnx import TensorProto, helper
+
+from ml_assets.training.script import attach
+
+training = attach()
+
+
+def mean_of_columns(columns: int) -> onnx.ModelProto:
+    """The plainest graph of a matrix: `[rows, columns]` → `[rows, 1]`, missing values counted as nothing."""
+    nodes = [
+        helper.make_node("IsNaN", ["x"], ["missing"]),
+        helper.make_node("Where", ["missing", "nothing", "x"], ["known"]),
+        helper.make_node("ReduceMean", ["known"], ["y"], axes=[1], keepdims=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mean",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", columns])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 1])],
+        initializer=[helper.make_tensor("nothing", TensorProto.FLOAT, [], [0.0])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--how", choices=["well", "silent", "nan", "import", "words", "code", "error", "holdout", "list"]
+    )
+    how = parser.parse_args().how
+    if how == "well":
+        x, _ = training.matrix("train")
+        training.log(1, loss=2.0, speed=float("inf"))
+        training.log(2, validation_loss=1.0)
+        training.finish(mean_of_columns(x.shape[1]), steps=2, epochs=1, validation_loss=1.0)
+    elif how == "nan":
+        training.log(3, loss=float("nan"))
+    elif how == "import":
+        import no_such_module  # noqa: F401
+    elif how == "words":
+        sys.exit("this is the end")
+    elif how == "code":
+        sys.exit(75)
+    elif how == "error":
+        raise RuntimeError("something broke")
+    elif how == "holdout":
+        training.rows("holdout")
+    elif how == "list":
+        training.finish([1, 2, 3], steps=1, validation_loss=1.0)
+
+
+if __name__ == "__main__":
+    main()

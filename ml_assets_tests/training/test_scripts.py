@@ -1,0 +1,238 @@
+"""What a script with its own loop is given, what becomes of its end, and how little of it has to change.
+
+The scripts run in this process. Real ranks, kills and the whole pipeline: ml_assets_tests/layouts/test_scripts.py.
+"""
+
+import dataclasses
+import difflib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training import events
+from ml_assets.training.outcome import outcome_of
+from ml_assets.training.script import FOLDER, JOB, PROCESS, Training, attach
+from ml_assets.training.script_model import read_model
+from ml_assets.training.script_rank import arguments_of, run_script
+from ml_assets_tests.training.jobs import small_job, small_snapshot
+from resources.launcher.errors import BadConfiguration, InputChanged
+from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
+from resources.launcher.protocol import read_events
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own-script.md"
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+def job_of(snapshot: Snapshot, **hyperparameters: object) -> TrainingJob:
+    """A job whose script is `wayward.py`."""
+    return dataclasses.replace(
+        small_job(snapshot),
+        model_function="",
+        entry="ml_assets_tests.scripts.wayward",
+        hyperparameters=hyperparameters,
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a job in whose environment this process is, as its only rank."""
+    monkeypatch.setenv(JOB, str(tmp_path / "job.json"))
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(PROCESS, str(os.getpid()))
+    monkeypatch.setattr(events, "_file", None)
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    attach.cache_clear()
+    yield tmp_path
+    attach.cache_clear()
+
+
+def run(place: Path, job: TrainingJob) -> int:
+    """What the script of `job` comes to as a rank."""
+    (place / "job.json").write_text(job.to_json())
+    return outcome_of(run_script, place)
+
+
+# Its data
+
+
+def test_a_script_reads_the_rows_of_the_snapshot_in_the_shape_it_likes(
+    place: Path, snapshot: Snapshot
+) -> None:
+    (place / "job.json").write_text(job_of(snapshot).to_json())
+    training, rows = attach(), snapshot.read("train")
+    matrix, label = training.matrix("train")
+    assert matrix.shape == (len(rows), len(snapshot.inputs.numeric) + len(snapshot.inputs.categorical))
+    assert np.array_equal(matrix[:, : rows.numeric.shape[1]], rows.numeric, equal_nan=True)
+    assert np.array_equal(matrix[:, rows.numeric.shape[1] :], rows.category)
+    assert np.array_equal(label, rows.label)
+    numeric, category, label = training.tensors("validation")
+    assert not numeric.isnan().any()
+    assert numeric.abs().mean() < 2  # scaled
+    assert np.array_equal(category.numpy(), snapshot.read("validation").category)
+    assert len(label) == snapshot.rows("validation")
+
+
+def test_a_script_does_not_see_the_holdout(place: Path, snapshot: Snapshot) -> None:
+    (place / "job.json").write_text(job_of(snapshot).to_json())
+    with pytest.raises(BadConfiguration, match="the holdout judges its model"):
+        attach().rows("holdout")  # type: ignore[arg-type]
+
+
+def test_a_changed_shard_ends_a_script_for_good(
+    place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    snapshot = small_snapshot(tmp_path_factory.mktemp("snapshots"))
+    shard = snapshot.folder / snapshot.shards_of("train")[0].path
+    content = bytearray(shard.read_bytes())
+    content[-500] ^= 1
+    shard.chmod(0o644)
+    shard.write_bytes(bytes(content))
+    (place / "job.json").write_text(job_of(snapshot).to_json())
+    with pytest.raises(InputChanged, match="changed"):
+        attach().matrix("train")
+
+
+def test_a_script_that_no_launcher_started_is_told_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(JOB, raising=False)
+    attach.cache_clear()
+    with pytest.raises(BadConfiguration, match=r"a pipeline starts this script, by naming it as its `entry`"):
+        attach()
+
+
+def test_a_process_that_loads_data_attaches_without_beginning_an_attempt(
+    place: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "job.json").write_text(job_of(snapshot).to_json())
+    attach()
+    attach.cache_clear()
+    monkeypatch.setenv(PROCESS, str(os.getppid()))
+    attach()  # would wait for the end of the rank, if it took itself for one
+    assert [event.kind for event in read_events(place)] == ["started"]
+
+
+# Its command line and its end
+
+
+def test_hyperparameters_are_its_command_line() -> None:
+    given = {
+        "epochs": 3,
+        "lr": -0.5,
+        "fast": True,
+        "slow": False,
+        "layers": [64, 32],
+        "name": "a b",
+        "seed": None,
+    }
+    assert arguments_of(given) == ["--epochs=3", "--lr=-0.5", "--fast", "--layers", "64", "32", "--name=a b"]
+    with pytest.raises(BadConfiguration, match="optimizer is a mapping, which no command line can say"):
+        arguments_of({"optimizer": {"lr": 1}})
+
+
+def test_what_a_script_hands_in_and_tells_is_kept(place: Path, snapshot: Snapshot) -> None:
+    job = job_of(snapshot, how="well")
+    assert run(place, job) == ExitCode.DONE
+    result = TrainingResult.read(place / "result.json")
+    assert (result.fingerprint, result.steps, result.epochs) == (job.fingerprint, 2, 1)
+    assert result.best_validation_loss == 1.0
+    assert result.rows_per_second > 0
+    graph = read_model(Path(result.weights))
+    assert isinstance(graph, bytes)
+    told = [(event.kind, event.step, event.values) for event in read_events(place)]
+    assert [kind for kind, _, _ in told] == ["started", "metrics", "epoch", "finished", "system"]
+    assert told[1][1:] == (1, {"loss": 2.0})  # an infinite figure is no figure
+    assert told[2][1:] == (2, {"validation_loss": 1.0})
+
+
+def test_a_finished_script_is_not_run_again(place: Path, snapshot: Snapshot) -> None:
+    (place / "result.json").write_text("of the attempt before, which died on its way out")
+    assert run(place, job_of(snapshot, how="error")) == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("silent", 64, "came to its end without handing in a model"),
+        ("nowise", 64, "refused its arguments, --how=nowise"),
+        ("import", 64, "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("holdout", 64, "the holdout judges its model"),
+        ("list", 64, "a list cannot be handed in"),
+        ("nan", 65, "loss was nan after step 3"),
+        ("code", 75, ""),
+        ("words", 1, ""),
+        ("error", 1, ""),
+    ],
+)
+def test_the_end_of_a_script_becomes_an_exit_code(
+    place: Path, snapshot: Snapshot, how: str, code: int, said: str
+) -> None:
+    assert run(place, job_of(snapshot, how=how)) == code
+    reasons = [event.values["message"] for event in read_events(place) if event.kind == "failed"]
+    assert [said in reason for reason in reasons] == [True] * bool(said)
+    assert not (place / "result.json").exists()
+
+
+# Its checkpoints
+
+
+@pytest.fixture
+def training(place: Path, snapshot: Snapshot) -> Training:
+    (place / "job.json").write_text(job_of(snapshot).to_json())
+    return attach()
+
+
+def test_a_checkpoint_counts_when_it_is_whole_and_the_newest_are_kept(training: Training) -> None:
+    for step in (5, 10, 15, 20):
+        with training.checkpoint(step) as folder:
+            (folder / "below").mkdir()
+            (folder / "below" / "state").write_text(f"after {step}")
+    kept = training.job.settings.keep_checkpoints
+    assert training.checkpoints.steps() == [20, 15, 10][:kept]
+    assert training.checkpoints.newest_good() == 20
+    (training.folder / "checkpoints/step-00000020/below/state").write_text("scribbled over")
+    assert training.checkpoints.newest_good() == 15
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_the_one_before(training: Training) -> None:
+    with training.checkpoint(5) as folder:
+        (folder / "state").write_text("whole")
+    with pytest.raises(FileNotFoundError), training.checkpoint(6) as folder:
+        (folder / "nowhere" / "state").write_text("half")
+    assert training.checkpoints.steps() == [5]
+    assert not training.checkpoints.writing.exists()
+
+
+def test_only_rank_0_saves(training: Training) -> None:
+    other = dataclasses.replace(training, rank=1)
+    with pytest.raises(BadConfiguration, match="rank 0 saves"), other.checkpoint(1):
+        pass
+    other.log(1, loss=1.0)  # and says nothing
+    assert [event.kind for event in read_events(training.folder)] == ["started"]
+
+
+# How little changes
+
+
+@pytest.mark.parametrize("name", ["ddp", "trees"])
+def test_an_existing_script_needs_twenty_lines_of_adaptation_at_most(name: str) -> None:
+    before, after = _code(SCRIPTS / f"{name}.py"), _code(SCRIPTS / f"{name}_adapted.py")
+    changed = [line for line in difflib.ndiff(before, after) if line.startswith("+ ")]
+    assert 5 < len(changed) <= 20, "\n".join(changed)
+    kept = sum(line in after for line in before)
+    assert kept > 0.6 * len(before)  # it is the same script
+    assert [line for line in changed if f"\n+{line[2:]}\n" not in DOCUMENT.read_text()] == []
+
+
+def _code(path: Path) -> list[str]:
+    """Lines of code, without the docstring of the module, imports of what is no longer used, and blank lines."""
+    text = path.read_text().split('"""', 2)[2]
+    return [line for line in text.splitlines() if line.strip()]
