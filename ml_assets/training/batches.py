@@ -118,6 +118,11 @@ class SplitReader:
         if self._streamed is not None:
             self._streamed.expect(shards)
 
+    def expect_none(self) -> None:
+        """Nothing more will be read, for now."""
+        if self._streamed is not None:
+            self._streamed.expect_none()
+
     def take(self, pieces: Sequence[Piece]) -> Batch:
         """The rows of `pieces`, in order, on the device."""
         return self.gather(pieces).to(self.device)

@@ -65,6 +65,7 @@ class Feed:
     def close(self) -> None:
         """End the thread; nothing can be asked for any more."""
         self._thread.shutdown(cancel_futures=True)
+        self._reader.expect_none()
 
     def __enter__(self) -> Self:
         return self

@@ -41,6 +41,12 @@ class StreamedShards:
             if number not in self._open and number not in self._coming:
                 self._coming[number] = self._threads.submit(self._cache.bring, self._shards[number])
 
+    def expect_none(self) -> None:
+        """What is not yet on its way need not come."""
+        for coming in self._coming.values():
+            coming.cancel()
+        self._coming.clear()
+
     def __getitem__(self, number: int) -> Rows:
         """The rows of one shard, mapped; waits until it is here.
 

@@ -24,7 +24,7 @@ from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.shard_cache import ShardCache
 from ml_assets.training.stop import StopRequest
-from ml_assets.training.streaming import ShardSource
+from ml_assets.training.streaming import ShardSource, StreamedShards
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.models import TokenPairs
 from ml_assets_tests.training.ranks import one_rank
@@ -207,6 +207,29 @@ def test_streamed_shards_give_the_rows_of_those_that_lie_here_in_the_room_they_h
             most = max(most, lies_in(staged.folder / "streamed"))
     assert room_for(snapshot.shards_of("train"), 3) < most <= source.cache_bytes
     assert most < sum(map(size_of, snapshot.shards_of("train")))
+
+
+def test_what_nobody_waits_for_any_more_does_not_come(
+    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
+) -> None:
+    store, on_their_way, may_go_on = Store(snapshot.folder), threading.Semaphore(0), threading.Event()
+
+    def fetch(file: str, path: Path) -> None:
+        on_their_way.release()
+        may_go_on.wait(20)
+        store.fetch(file, path)
+
+    cache = ShardCache(tmp_path, room_for(shards, 10), fetch)
+    streamed = StreamedShards(snapshot, shards, cache, held=2)
+    streamed.expect(range(9))
+    for _ in range(4):
+        assert on_their_way.acquire(timeout=20)
+    streamed.expect_none()
+    may_go_on.set()
+    assert len(streamed[9]) == shards[9].rows
+    assert {name for name in store.asked if name.endswith(".arrow")} <= {
+        shards[i].path for i in (0, 1, 2, 3, 9)
+    }
 
 
 def test_ranks_of_a_machine_share_what_they_bring(snapshot: Snapshot, tmp_path: Path) -> None:
