@@ -1,0 +1,58 @@
+"""A script with its own loop on two nodes that share nothing but a real S3 server: its checkpoints outlive them."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.servers.training.pods import Pods
+from ml_assets_tests.servers.training.storage import Storage
+from ml_assets_tests.training.jobs import small_job, small_snapshot
+from resources.launcher.job import ExitCode, TrainingJob
+from resources.launcher.local import LocalLauncher
+from resources.launcher.training_settings import TrainingSettings
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
+    """Short epochs of the DDP script, a rank a node."""
+    return dataclasses.replace(
+        small_job(small_snapshot(tmp_path_factory.mktemp("snapshots")), objective="regression"),
+        model_function="",
+        entry="ml_assets_tests.scripts.ddp_adapted",
+        hyperparameters={"epochs": 12, "batch-size": 13},
+        settings=TrainingSettings(workers=2),
+    )
+
+
+@pytest.fixture
+def pods(job: TrainingJob, storage: Storage, remote: str, tmp_path: Path) -> Iterator[Pods]:
+    # The script reads whole splits, whatever the bound says.
+    pods = Pods(job, storage, remote, tmp_path, shard_cache=1)
+    yield pods
+    pods.end()
+
+
+def test_a_script_goes_on_from_the_store_on_nodes_with_empty_disks(
+    pods: Pods, job: TrainingJob, tmp_path: Path
+) -> None:
+    alone = LocalLauncher().run(job, tmp_path / "alone", lambda _: None, lambda _: None)
+    pods.start()
+    pods.wait_for("checkpoint", step=3)
+    pods.kill_node(0)
+    pods.wait()
+    pods.start()
+    resumed = pods.wait_for("resumed")
+    assert resumed.step >= 3
+    assert pods.wait() == [ExitCode.DONE, ExitCode.DONE], pods.said()
+    result = pods.result()
+    assert result.attempts == 2
+    assert result.resumed_from_steps == (resumed.step,)
+    assert result.weights_sha256 == alone.weights_sha256
+    left = {path.name for path in pods.pull().iterdir()}
+    assert {"model.safetensors", "model.pt2", "result.json", "checkpoints"} <= left
+    kept = list((pods.pull() / "checkpoints").glob("step-*/snapshot.pt"))
+    assert 0 < len(kept) <= job.settings.keep_checkpoints + 1  # and the one it began from
