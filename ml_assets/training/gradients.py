@@ -21,6 +21,7 @@ from ml_assets.training.compression import compress
 from ml_assets.training.exact import largest, quanta, round_to
 from ml_assets.training.feed import Feed
 from ml_assets.training.memory import passes
+from ml_assets.training.pipeline import Pipe
 from ml_assets.training.precision import LossScale, computing
 from ml_assets.training.run import Run
 from resources.launcher.errors import BadConfiguration
@@ -46,6 +47,8 @@ def gradients_of(run: Run, feed: Feed) -> Gradients:
     """What the job's `determinism` asks for. Raises `BadConfiguration` where the model cannot give it."""
     if run.job.settings.determinism == "bitwise":
         return ExactGradients(run, feed)
+    if run.layout.pipe is not None:
+        return PipelinedGradients(run, feed, run.layout.pipe)
     return AveragedGradients(run, feed)
 
 
@@ -109,6 +112,30 @@ class AveragedGradients:
 
     def _backward(self, loss: torch.Tensor) -> None:
         (loss if self._scale is None else self._scale(loss)).backward()
+
+
+class PipelinedGradients:
+    """`tolerance`, where this rank has some of the layers: a step's passes go through all stages, one by one."""
+
+    def __init__(self, run: Run, feed: Feed, pipe: Pipe) -> None:
+        self._run, self._feed, self._pipe = run, feed, pipe
+        self.alone_seconds = 0.0
+        """Unknown: a stage waits for the one before from the start."""
+
+    def fetch(self, step: int) -> Sequence[Batch]:
+        """See `Gradients`."""
+        return [self._feed.merged(step)]
+
+    def backward(self, step: int, batches: Sequence[Batch]) -> float:
+        """See `Gradients`."""
+        run, data = self._run, self._run.layout.data
+        data.seed(run.job.seed, step, data.rank)
+        run.optimizer.zero_grad()
+        [batch] = batches
+        weight = data.world_size / run.order.batch_rows(step)
+        return self._pipe.backward(
+            run.model_inputs(batch), run.objective.target(batch), run.objective.loss_sum, weight
+        )
 
 
 class ExactGradients:

@@ -80,7 +80,7 @@ class Group:
     def copy_from_first(self, tensors: Iterable[torch.Tensor]) -> None:
         """Overwrite `tensors` by those of rank 0."""
         for tensor in tensors:
-            distributed.broadcast(tensor, 0, group=self.process_group)
+            distributed.broadcast(tensor, group=self.process_group, group_src=0)
 
     def gather(self, value: int) -> list[int]:
         """`value` of every rank, by rank."""

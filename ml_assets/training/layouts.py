@@ -8,8 +8,8 @@
         data 2    rank 4     rank 5     read other rows; a column shares its halves, a third for each
 
 Neighbours compute one model between them, since they talk most. Here: who is where, shards of a model, the optimizer
-over them, the norm of a gradient that no rank has whole. Not here: cutting layers (tensor_parallel), computing with
-the parts (gradients), how they lie in a checkpoint (state, parts).
+over them, the norm of a gradient that no rank has whole. Not here: cutting layers (tensor_parallel), dealing them out
+(pipeline), computing with the parts (gradients), how they lie in a checkpoint (state, parts).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -28,7 +28,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ml_assets.training.group import Group
+from ml_assets.training.memory import passes, rows_at_once
 from ml_assets.training.parts import State, share_of
+from ml_assets.training.pipeline import Pipe, refuse_undivided, stage_of
 from ml_assets.training.precision import shard_policy
 from ml_assets.training.recompute import blocks_of
 from ml_assets.training.state import ALIKE
@@ -68,11 +70,13 @@ class Layout:
     """This rank among those that read different rows. Whoever reads the same rows as another is in another such
     group: a sum over it counts each row once."""
     core: nn.Module
-    """The pipeline's model: what is left of it here."""
+    """What of the pipeline's model is computed here."""
     optimizer: torch.optim.Optimizer
     """Steps all parameters."""
     parameters: list[list[nn.Parameter]]
     """What of them is here; together those that lie on the same ranks."""
+    pipe: Pipe | None
+    """Where this rank computes some of the layers: how the others come to theirs."""
     keeper: torch.optim.Optimizer
     """What is kept of the parameters that this rank steps: `optimizer`, or the part of it that is this rank's."""
 
@@ -100,6 +104,8 @@ class Layout:
         the same number on every rank."""
         norms = [_norm(together) for together in self.parameters]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+        if self.pipe is not None:
+            norm = self.pipe.norm(norm)
         for together in self.parameters:
             clip_grads_with_norm_(together, most, norm)
         return norm.item()
@@ -107,7 +113,8 @@ class Layout:
     def share(self, state: State) -> State:
         """What this rank writes of `state` into a checkpoint."""
         own = () if self.keeper is self.optimizer else ("optimizer",)
-        return share_of(state, ALIKE, self.group.rank, self.group.world_size, own)
+        alike = self.group if self.pipe is None else self.data
+        return share_of(state, ALIKE, alike.rank, alike.world_size, own)
 
 
 def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> None:
@@ -115,9 +122,12 @@ def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> N
     parallel = settings.parallel
     if group.world_size % parallel.model_workers:
         raise BadConfiguration(
-            f"{group.world_size} ranks cannot be divided by parallel.tensor {parallel.tensor}: "
-            f"{group.world_size} / {parallel.tensor} = {group.world_size / parallel.tensor:g}"
+            f"{group.world_size} ranks cannot be divided into models of {parallel.model_workers} (parallel.tensor x "
+            f"pipeline): {group.world_size} / {parallel.model_workers} = "
+            f"{group.world_size / parallel.model_workers:g}"
         )
+    if parallel.pipeline > 1:
+        refuse_undivided(core, parallel.pipeline)
     if parallel.tensor > 1:
         refuse_uncuttable(core, parallel.tensor)
     scalars = [name for name, parameter in core.named_parameters() if parameter.ndim == 0]
@@ -133,22 +143,38 @@ def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingS
 
     All ranks together, each with the same whole model.
     """
-    parallel, data = settings.parallel, group
+    parallel, data, pipe = settings.parallel, group, None
     if parallel.model_workers > 1 or parallel.shard in ("gradients", "full"):
         mesh = _mesh(group, parallel)
+        data = _along(mesh, "data", group)
         if parallel.tensor > 1:
             cut_layers(core, mesh["tensor"])
+        if parallel.pipeline > 1:
+            stages = _along(mesh, "pipeline", group)
+            core = stage_of(core, stages, settings.precision if parallel.shard == "none" else "fp32")
+            done = passes(settings, group.world_size)
+            pipe = Pipe(core, stages, done, rows_at_once(settings, group.world_size))
         _shard(core, mesh, settings)
-        data = replace(
-            group,
-            rank=mesh.get_local_rank("data"),
-            world_size=mesh["data"].size(),
-            process_group=mesh.get_group("data"),
-        )
     parameters = _by_mesh(model.parameters())
     optimizer, keeper = _optimizers(parameters, settings)
     return Layout(
-        group=group, data=data, core=core, parameters=parameters, optimizer=optimizer, keeper=keeper
+        group=group,
+        data=data,
+        core=core,
+        parameters=parameters,
+        pipe=pipe,
+        optimizer=optimizer,
+        keeper=keeper,
+    )
+
+
+def _along(mesh: DeviceMesh, dimension: str, group: Group) -> Group:
+    """The ranks that differ from this one in `dimension` alone."""
+    return replace(
+        group,
+        rank=mesh.get_local_rank(dimension),
+        world_size=mesh[dimension].size(),
+        process_group=mesh.get_group(dimension),
     )
 
 
@@ -158,9 +184,10 @@ def _mesh(group: Group, parallel: Parallel) -> DeviceMesh:
         # Replicas of what is cut otherwise: shards of one, averaged over all.
         names.append("whole")
         sizes.append(1)
-    if parallel.tensor > 1:
-        names.append("tensor")
-        sizes.append(parallel.tensor)
+    for name, size in (("tensor", parallel.tensor), ("pipeline", parallel.pipeline)):
+        if size > 1:
+            names.append(name)
+            sizes.append(size)
     return init_device_mesh(group.device.type, tuple(sizes), mesh_dim_names=tuple(names))
 
 
@@ -171,9 +198,8 @@ def _shard(core: nn.Module, mesh: DeviceMesh, settings: TrainingSettings) -> Non
     if parallel.shard == "none" and mesh["data"].size() == 1:
         return  # nobody to average with
     dimensions = ("data", "whole") if parallel.shard == "none" else "data"
-    reshards = (
-        None if parallel.shard == "full" else False
-    )  # None: all but the outermost, which backward begins with
+    # None: all but the outermost, with which backward begins.
+    reshards = None if parallel.shard == "full" else False
     for unit in [*blocks_of(core), core]:
         fully_shard(unit, mesh=mesh[dimensions], reshard_after_forward=reshards, mp_policy=policy)
 

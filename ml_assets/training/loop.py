@@ -107,12 +107,13 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
 def _validate(run: Run, pulse: Pulse) -> bool:
     """Loss over the validation rows, each read by one rank; True where it is the best so far."""
     group, data, progress, reader = run.group, run.layout.data, run.progress, run.validation
-    group.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
+    data.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
     run.model.eval()
     # By lane, like the training rows: each sum is one rank's alone, and adding zeros to it rounds nothing, so that the
     # loss, and what is called best, do not depend on the number of ranks.
     sums = [0.0] * run.order.lanes
-    batch_rows = run.order.global_batch // run.order.lanes if reader.has_samples else _VALIDATION_ROWS
+    is_small = reader.has_samples or run.layout.pipe is not None
+    batch_rows = run.order.global_batch // run.order.lanes if is_small else _VALIDATION_ROWS
     work = [
         (lane, pieces)
         for lane in run.order.lanes_of(data.rank, data.world_size)
@@ -123,9 +124,9 @@ def _validate(run: Run, pulse: Pulse) -> bool:
             # Whoever is done goes on with a row that does not count.
             lane, pieces = work[number] if number < len(work) else (None, [Piece(0, np.zeros(1, np.int64))])
             batch = reader.take(pieces)
-            loss = run.objective.loss(run.model(*batch.inputs), batch)
+            loss = run.loss(batch)
             if lane is not None:
-                sums[lane] += loss.item()
+                sums[lane] += loss
             pulse.moved()
     run.model.train()
     loss = sum(data.sum(sums)) / sum(reader.shard_rows)

@@ -27,10 +27,8 @@ def write_result(run: Run) -> TrainingResult:
     run.checkpoints.bring(progress.best_step)
     best = weights_of(run.checkpoints.load(progress.best_step))
     run.checkpoints.let_go(progress.best_step)
-    dtypes = {
-        name: value.dtype for name, value in run.model.state_dict().items()
-    }  # a checkpoint may be rounded
-    best = {name: value.to(dtypes[name]).contiguous() for name, value in best.items()}
+    # A checkpoint may be rounded.
+    best = {name: value.to(run.dtypes[name]).contiguous() for name, value in best.items()}
     write_whole(weights, lambda path: save_file(best, path))
     attempts = read_attempts(run.folder)
     result = TrainingResult(

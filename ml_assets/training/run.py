@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ml_assets.snapshots.reader import ShardChanged, open_snapshot, verify
-from ml_assets.training.batches import SplitReader
+from ml_assets.training.batches import Batch, SplitReader
 from ml_assets.training.checkpoints import Checkpoints
 from ml_assets.training.compiled import compile_core
 from ml_assets.training.decoding import decode_of
@@ -69,6 +69,8 @@ class Run:
     validation: SplitReader
     model: FullModel
     objective: Objective
+    dtypes: dict[str, torch.dtype]
+    """Of each value of the whole model's `state_dict`."""
     layout: Layout
     checkpoints: Checkpoints
     progress: Progress
@@ -95,6 +97,17 @@ class Run:
         return self.progress.step >= self.total_steps or (
             self.progress.best_step > 0 and since_best >= patience
         )
+
+    def model_inputs(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """What the pipeline's own model reads."""
+        numeric, *others = batch.inputs
+        return self.model.preprocess(numeric), *others
+
+    def loss(self, batch: Batch) -> float:
+        """Of the model as it is, summed over the rows."""
+        if (pipe := self.layout.pipe) is not None:
+            return pipe.judge(self.model_inputs(batch), self.objective.target(batch), self.objective.loss_sum)
+        return self.objective.loss(self.model(*batch.inputs), batch).item()
 
     def save(self, rows: RowLog) -> None:
         """Begin a checkpoint after the current step; training may go on when this returns.
@@ -164,6 +177,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
     Raises `InputChanged` or `BadConfiguration`, on each rank where it is found, and `PeerFailed` on the others.
     """
     made = group.all_succeed(lambda: _make(job, folder, group))
+    dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
     return Run(
         job=job,
@@ -174,6 +188,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         validation=made.validation,
         model=made.model,
         objective=made.objective,
+        dtypes=dtypes,
         layout=layout,
         checkpoints=Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint)
         if mirror is None

@@ -29,9 +29,8 @@ ALIKE = ("parameters", "optimizer")
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Mapping[str, Any]) -> State:
     """The state as it is: tensors are the ones that training goes on with, not copies."""
-    values = (
-        model.state_dict()
-    )  # first: whatever was gathered to be computed with is in shards again after it
+    # First: what was gathered to be computed with is in shards again after it.
+    values = model.state_dict()
     kept = {
         f"{name}/{what}": value
         for name, parameter in model.named_parameters()
@@ -52,7 +51,9 @@ def weights_of(state: State) -> dict[str, Any]:
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Inverse of `state_of`, besides progress: of `state`, which is whole, this rank's part of each value."""
     parts = model.state_dict()
-    model.load_state_dict({name: _part(value, parts.get(name)) for name, value in weights_of(state).items()})
+    # What has other names is of other stages.
+    here = {name: value for name, value in weights_of(state).items() if name in parts}
+    model.load_state_dict({name: _part(value, parts[name]) for name, value in here.items()})
     parameters = dict(model.named_parameters())
     kept: dict[str, dict[str, Any]] = {}
     for path, value in state.get("optimizer", {}).items():

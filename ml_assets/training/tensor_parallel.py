@@ -14,13 +14,13 @@ heads, and the module has to say how many there are: `heads`. What the plan does
 # (the annotations of torch are partial)
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
+from ml_assets.training.plans import matching
 from resources.launcher.errors import BadConfiguration
 
 _STYLES: dict[str, tuple[type[ParallelStyle], int]] = {
@@ -72,20 +72,9 @@ def _planned(core: nn.Module) -> Iterator[tuple[str, nn.Module, str | ParallelSt
             f"parallel.tensor needs a model that says what of it can be cut, and {type(core).__name__} has no "
             'tensor_plan, such as {"layers.*.up": "colwise", "layers.*.down": "rowwise"}'
         )
-    modules = dict(core.named_modules())
     for pattern, style in plan.items():
-        found = [name for name in modules if _matches(name, str(pattern))]
-        if not found:
-            raise BadConfiguration(
-                f"tensor_plan of {type(core).__name__} names {pattern!r}, which it does not have"
-            )
-        for name in found:
-            yield name, modules[name], style
-
-
-def _matches(name: str, pattern: str) -> bool:
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+        for name, module in matching(core, str(pattern), "tensor_plan"):
+            yield name, module, style
 
 
 def _divisors(number: int) -> str:

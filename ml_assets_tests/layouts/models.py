@@ -22,26 +22,41 @@ class Block(nn.Module):
         return values + change
 
 
+class Enter(nn.Module):
+    """Numbers and categories of a row as one vector."""
+
+    def __init__(self, inputs: InputSpec, width: int) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(size, width) for size in inputs.cardinalities)
+        self.numbers = nn.Linear(len(inputs.numeric), width)
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """`[B, F]` float32, `[B, C]` int64 → `[B, width]` float32."""
+        values: torch.Tensor = self.numbers(numeric)
+        for place, embedding in enumerate(self.embeddings):
+            values = values + embedding(category[:, place])
+        return values
+
+
 class Residual(nn.Module):
     """Of rows of numbers and categories."""
 
     tensor_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}  # noqa: RUF012
+    pipeline_plan = ("enter", "blocks.*", "leave")
 
     def __init__(self, inputs: InputSpec, width: int, blocks: int) -> None:
         super().__init__()
-        self.embeddings = nn.ModuleList(nn.Embedding(size, width) for size in inputs.cardinalities)
-        self.enter = nn.Linear(len(inputs.numeric), width)
+        self.enter = Enter(inputs, width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
-        self.leave = nn.Linear(width, 1)
+        self.leave = nn.Sequential(nn.Linear(width, 1), nn.Flatten(0))
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
         """`[B, F]` float32, `[B, C]` int64 → `[B]` float32 logits."""
-        values: torch.Tensor = self.enter(numeric)
-        for place, embedding in enumerate(self.embeddings):
-            values = values + embedding(category[:, place])
+        values: torch.Tensor = self.enter(numeric, category)
         for block in self.blocks:
             values = block(values)
-        return self.leave(values).squeeze(1)
+        logits: torch.Tensor = self.leave(values)
+        return logits
 
 
 def residual(inputs: InputSpec, width: int = 12, blocks: int = 2) -> Residual:

@@ -44,22 +44,30 @@ class Parallel:
     gradients, too (ZeRO 2); parameters, too (ZeRO 3)."""
     tensor: int = 1
     """So many workers read the same rows; each computes its part of every layer that the model says can be cut."""
+    pipeline: int = 1
+    """So many workers read the same rows; each computes some of the layers and hands on to the next."""
 
     def __post_init__(self) -> None:
         if self.shard not in ("none", "optimizer", "gradients", "full"):
             raise ValueError(f"parallel.shard is none, optimizer, gradients or full, not {self.shard!r}")
-        if self.tensor < 1:
-            raise ValueError(f"parallel.tensor must be at least 1, not {self.tensor}")
-        if self.shard == "optimizer" and self.tensor > 1:
+        for name in ("tensor", "pipeline"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"parallel.{name} must be at least 1, not {value}")
+        if self.tensor > 1 and self.pipeline > 1:
             raise ValueError(
-                f"parallel.shard optimizer deals out whole parameters, and with tensor {self.tensor} no worker has "
-                "them: use shard gradients or full"
+                f"parallel.tensor {self.tensor} does not go with pipeline {self.pipeline}: use one of the two, with "
+                "shard full where a worker has not enough memory"
+            )
+        if self.shard == "optimizer" and self.model_workers > 1:
+            raise ValueError(
+                "parallel.shard optimizer deals out whole parameters, and with tensor or pipeline no worker has them "
+                "all: use shard gradients or full"
             )
 
     @property
     def model_workers(self) -> int:
         """Workers that read the same rows: between them they compute one model."""
-        return self.tensor
+        return self.tensor * self.pipeline
 
     @property
     def has_replicas(self) -> bool:
@@ -176,7 +184,7 @@ class TrainingSettings:
         each = self.parallel.model_workers
         if self.workers % each:
             raise ValueError(
-                f"workers {self.workers} cannot be divided by parallel.tensor {each}: "
+                f"workers {self.workers} cannot be divided into models of parallel.tensor x pipeline = {each} workers: "
                 f"{self.workers} / {each} = {self.workers / each:g}; use {-(-self.workers // each) * each}"
             )
         if self.workers > self.lane_count * each:
@@ -216,6 +224,13 @@ class TrainingSettings:
                 f"accumulate {self.accumulate} is more than the {rows} rows of a worker's share: global_batch "
                 f"{self.global_batch} / lanes {self.lane_count} × {lanes} lanes of a worker; "
                 f"use {rows} at most"
+            )
+        if self.accumulate < (stages := self.parallel.pipeline):
+            good = 4 * stages
+            raise ValueError(
+                f"parallel.pipeline {stages} with accumulate {self.accumulate} leaves workers idle: of accumulate + "
+                f"{stages - 1} turns each computes accumulate. Use at least {stages}; with {good} it is "
+                f"{good} / {good + stages - 1} = {good / (good + stages - 1):.0%} of the time"
             )
         if not self.parallel.has_replicas:
             self._refuse_what_needs_replicas()
@@ -267,8 +282,8 @@ class TrainingSettings:
         ):
             if asked:
                 raise ValueError(
-                    f"parallel with shard {self.parallel.shard} and tensor {self.parallel.tensor} does not go with "
-                    f"{setting}: {why}, or leave parallel out"
+                    f"parallel with shard {self.parallel.shard}, tensor {self.parallel.tensor} and pipeline "
+                    f"{self.parallel.pipeline} does not go with {setting}: {why}, or leave parallel out"
                 )
 
     @classmethod
@@ -277,7 +292,7 @@ class TrainingSettings:
         facts = dict(document)
         parallel: Any = facts.pop("parallel", {})
         if not isinstance(parallel, dict):
-            raise ValueError(f"parallel has keys shard and tensor, and is {parallel!r}")
+            raise ValueError(f"parallel has keys shard, tensor and pipeline, and is {parallel!r}")
         return cls(**facts, parallel=Parallel(**cast(dict[str, Any], parallel)))
 
     @property

@@ -152,7 +152,7 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ({"determinism": "bitwise", "parallel": Parallel(shard="full")}, "whole models, lane by lane"),
         (
             {"precision": "fp16", "parallel": Parallel(shard="full")},
-            "parallel with shard full and tensor 1 does not go with precision fp16",
+            "parallel with shard full, tensor 1 and pipeline 1 does not go with precision fp16",
         ),
         (
             {"comm": "bf16", "parallel": Parallel(tensor=2)},
@@ -175,10 +175,16 @@ def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(
     [
         ({"shard": "all"}, "none, optimizer, gradients or full, not 'all'"),
         ({"tensor": 0}, "at least 1, not 0"),
-        ({"shard": "optimizer", "tensor": 2}, "with tensor 2 no worker has them"),
+        ({"shard": "optimizer", "tensor": 2}, "with tensor or pipeline no worker has them all"),
+        ({"tensor": 2, "pipeline": 2}, "tensor 2 does not go with pipeline 2"),
+        (
+            {"pipeline": 2},
+            "accumulate 1 leaves workers idle: of accumulate + 1 turns each computes accumulate",
+        ),
+        ("full", "has keys shard, tensor and pipeline, and is 'full'"),
     ],
 )
-def test_layouts_that_cannot_be_are_refused(parallel: dict[str, Any], said: str) -> None:
+def test_layouts_that_cannot_be_are_refused(parallel: Any, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         TrainingSettings.from_document({"workers": 2, "parallel": parallel})
 
