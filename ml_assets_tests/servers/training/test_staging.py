@@ -10,6 +10,7 @@ from ml_assets.snapshots.reader import MANIFEST, Snapshot
 from ml_assets.training.mirror import open_artifacts
 from ml_assets.training.pod import PodSettings, stage
 from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.texts import text_snapshot
 from resources.launcher.errors import BadConfiguration, InputChanged
 from resources.launcher.job import TrainingJob
 
@@ -58,6 +59,15 @@ def test_a_pod_has_the_job_and_what_is_trained_on_but_not_the_holdout(
     here = {path.name for path in Path(job.snapshot).rglob("*.arrow")}
     assert here == {Path(s.path).name for s in snapshot.shards if s.split != "holdout"}
     assert TrainingJob.from_json((settings.scratch / "job" / "job.json").read_text()) == job
+
+
+def test_a_pod_has_the_samples_of_its_shards(settings: PodSettings, remote: str, tmp_path: Path) -> None:
+    snapshot = text_snapshot(tmp_path / "texts")
+    open_artifacts(remote, snapshot.folder.parent).push(snapshot.folder.name, last=MANIFEST)
+    push_job(settings, tmp_path, small_job(snapshot, "token_pairs", "next_token").to_json())
+    job = staged(dataclasses.replace(settings, snapshot=f"{remote}/{snapshot.folder.name}"))
+    here = {path.name for path in Path(job.snapshot).rglob("*.tar")}
+    assert here == {s.samples.path for s in snapshot.shards if s.samples and s.split != "holdout"}
 
 
 def test_a_pod_whose_shards_come_later_has_what_validates(settings: PodSettings, snapshot: Snapshot) -> None:
