@@ -19,7 +19,7 @@ from resources.launcher.local import LocalLauncher
 def test_seeded_kills_and_other_numbers_of_workers_change_no_bit_and_lose_no_row(
     tmp_path: Path, pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
-    kills = pytestconfig.getoption("--chaos-rounds") // 6  # each costs a start of the ranks
+    kills = max(1, pytestconfig.getoption("--chaos-rounds") // 6)  # each costs a start of the ranks
     snapshot = small_snapshot(tmp_path / "snapshots")
     job = small_job(
         snapshot,
