@@ -7,7 +7,6 @@ import dataclasses
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from resources.launcher.training_settings import TrainingSettings
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 DAY = days(1, start=WINDOW)[0]
+EPOCHS = 14
 
 
 def pipeline(script: str, workers: int, **hyperparameters: Any) -> dict[str, Any]:
@@ -174,48 +174,37 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
         small_job(snapshot, objective="regression"),
         model_function="",
         entry="ml_assets_tests.scripts.ddp_adapted",
-        hyperparameters={"epochs": 12, "batch-size": 13},
+        hyperparameters={"epochs": EPOCHS, "batch-size": 13},
         settings=TrainingSettings(workers=2),
     )
 
 
-@pytest.fixture
-def kill_rank_0_at_epoch_4() -> Iterator[Watcher]:
-    def kill(watcher: Watcher, event: TrainingEvent) -> None:
-        if event.kind == "checkpoint" and event.step == 4 and watcher.kinds().count("started") == 1:
-            os.kill(watcher.pids[0], signal.SIGKILL)
-
-    return Watcher(kill)
-
-
-def test_a_killed_script_goes_on_from_its_own_checkpoint_to_the_same_weights(
-    tmp_path: Path, job: TrainingJob, kill_rank_0_at_epoch_4: Watcher
-) -> None:
-    unbroken = Watcher().run(job, tmp_path / "unbroken")
-    killed = kill_rank_0_at_epoch_4.run(job, tmp_path / "killed")
-    assert killed.attempts == 2
-    assert killed.resumed_from_steps[0] >= 4
-    assert killed.weights_sha256 == unbroken.weights_sha256
-    assert killed.best_validation_loss == unbroken.best_validation_loss
-    (recovery,) = recoveries_of(read_events(tmp_path / "killed"))
-    assert recovery.from_step == killed.resumed_from_steps[0]
-    assert "SIGKILL" in recovery.cause
-    losses = {event.step for event in read_events(tmp_path / "killed") if event.kind == "epoch"}
-    assert losses == set(range(1, 13))
-
-
-def test_a_cancelled_script_ends_at_once_and_the_next_launch_goes_on(
+def test_a_script_that_is_cancelled_and_killed_goes_on_from_its_own_checkpoints_to_the_same_weights(
     tmp_path: Path, job: TrainingJob
 ) -> None:
     def cancel(_: Watcher, event: TrainingEvent) -> None:
         if event.kind == "checkpoint" and event.step == 3:
             raise KeyboardInterrupt
 
+    def kill_rank_0(watcher: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "checkpoint" and watcher.kinds().count("checkpoint") == 3:
+            os.kill(watcher.pids[0], signal.SIGKILL)
+
+    unbroken = Watcher().run(job, tmp_path / "unbroken")
+    folder = tmp_path / "broken"
     with pytest.raises(KeyboardInterrupt):
-        Watcher(cancel).run(job, tmp_path)
-    result = Watcher().run(job, tmp_path)
-    assert result.attempts == 2
-    assert result.resumed_from_steps[0] >= 3
+        Watcher(cancel).run(job, folder)
+    result = Watcher(kill_rank_0).run(job, folder)
+    assert result.attempts == 3
+    first, second = result.resumed_from_steps
+    assert 3 <= first < second
+    assert result.weights_sha256 == unbroken.weights_sha256
+    assert result.best_validation_loss == unbroken.best_validation_loss
+    events = read_events(folder)
+    assert {event.step for event in events if event.kind == "epoch"} == set(range(1, EPOCHS + 1))
+    *_, recovery = recoveries_of(events)
+    assert recovery.from_step == second
+    assert "SIGKILL" in recovery.cause
 
 
 # What may be handed in
