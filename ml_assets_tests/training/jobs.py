@@ -62,11 +62,13 @@ def small_job(
     }
     hyperparameters: dict[str, Any] = {"pace": 0.004} if model == "tiny" else {}
     for name, value in changes.items():
-        (hyperparameters if name in ("pace", "nan_after", "depth", "dropout") else settings)[name] = value
+        (hyperparameters if name in ("pace", "nan_after", "depth", "dropout", "count") else settings)[
+            name
+        ] = value
     return TrainingJob(
         model="small",
         partition="2024-01-14",
-        model_function=f"{MODELS}.{model}",
+        model_function=model if "." in model else f"{MODELS}.{model}",
         objective=objective,
         hyperparameters=hyperparameters,
         snapshot=str(snapshot.folder),

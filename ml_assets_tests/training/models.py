@@ -17,11 +17,11 @@ def tiny(inputs: InputSpec, **hyperparameters: Any) -> nn.Module:
 
 
 class Blocks(nn.Module):
-    """Numbers only, through two blocks with dropout."""
+    """Numbers only, through some blocks with dropout."""
 
-    def __init__(self, width: int, dropout: float, hidden: int = 64) -> None:
+    def __init__(self, width: int, dropout: float = 0.0, hidden: int = 64, count: int = 2) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(_block(width, hidden, dropout) for _ in range(2)))
+        self.blocks = nn.Sequential(*(_block(width, hidden, dropout) for _ in range(count)))
         self.head = nn.Linear(width, 1)
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
@@ -42,14 +42,14 @@ def _block(width: int, hidden: int, dropout: float) -> nn.Sequential:
     )
 
 
-def blocks(inputs: InputSpec, dropout: float = 0.0) -> nn.Module:
+def blocks(inputs: InputSpec, dropout: float = 0.0, count: int = 2) -> nn.Module:
     """A model with blocks."""
-    return Blocks(len(inputs.numeric), dropout)
+    return Blocks(len(inputs.numeric), dropout, count=count)
 
 
 def wide(inputs: InputSpec) -> nn.Module:
     """Some megabytes of weights, which are more than one message."""
-    return Blocks(len(inputs.numeric), 0.0, hidden=600)
+    return Blocks(len(inputs.numeric), hidden=600)
 
 
 class Hungry(Blocks):
@@ -64,7 +64,7 @@ class Hungry(Blocks):
 
 def hungry(inputs: InputSpec) -> nn.Module:
     """A model that needs too much memory."""
-    return Hungry(len(inputs.numeric), 0.0)
+    return Hungry(len(inputs.numeric))
 
 
 def two_columns(inputs: InputSpec) -> nn.Module:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.feed import Feed
@@ -36,8 +37,12 @@ def one_step(snapshot: Snapshot, folder: Path, group: Group, model: str = "block
         batches = gradients.fetch(0)
         loss = gradients.backward(0, batches)
     found = {
-        name: parameter.grad.clone()
+        name: _whole(parameter.grad).clone()
         for name, parameter in run.model.named_parameters()
         if parameter.grad is not None
     }
     return Step(loss=loss, gradients=found, passes=len(batches), run=run)
+
+
+def _whole(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient

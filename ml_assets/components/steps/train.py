@@ -156,18 +156,13 @@ def spent(
         "training_seconds": result.seconds,
         "attempts": float(result.attempts),
         "worker_hours": hours,
-        **_speed(result),
+        "training_throughput_samples_per_sec": result.rows_per_second,
     }
     if "device" in devices:
         taken["gpu_hours"] = hours if devices["device"] == "cuda" else 0.0
         if gpu_hour_price is not None:
             taken["cost"] = taken["gpu_hours"] * gpu_hour_price
     return taken
-
-
-def _speed(result: TrainingResult) -> dict[str, float]:
-    """Nothing where a script did not say how many rows it read."""
-    return {"training_throughput_samples_per_sec": result.rows_per_second} if result.epochs else {}
 
 
 def _numbers(event: TrainingEvent) -> dict[str, float]:
@@ -227,9 +222,9 @@ def _shown(result: TrainingResult) -> dict[str, Any]:
         "best validation loss": result.best_validation_loss,
         "best step": result.best_step,
         "steps": result.steps,
-        **({"epochs": result.epochs} if result.epochs else {}),
+        "epochs": result.epochs,
         "world size": result.world_size,
-        **_speed(result),
+        "training_throughput_samples_per_sec": result.rows_per_second,
         "seconds": result.seconds,
         "attempts": result.attempts,
         "resumed from steps": dg.MetadataValue.json(list(result.resumed_from_steps)),

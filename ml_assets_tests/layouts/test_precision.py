@@ -1,0 +1,147 @@
+"""What several ranks do with `precision`, `accumulate`, `comm`, `compile` and a full memory: real ranks, real jobs."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ml_assets.snapshots.reader import Snapshot, open_snapshot
+from ml_assets.training.feed import Feed
+from ml_assets.training.gradients import gradients_of
+from ml_assets.training.group import Group
+from ml_assets.training.run import prepare
+from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.ranks import in_ranks, one_rank
+from ml_assets_tests.training.steps import Step, one_step
+from ml_assets_tests.training.test_runs import Watcher
+from resources.launcher.errors import OutOfMemory
+from resources.launcher.training_settings import Parallel
+
+STEPS = 40
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a snapshot, for ranks that get no more than that."""
+    small_snapshot(tmp_path / "snapshots")
+    return tmp_path
+
+
+def snapshot_in(place: Path) -> Snapshot:
+    """That snapshot."""
+    [manifest] = place.glob("snapshots/**/snapshot.json")
+    return open_snapshot(manifest.parent)
+
+
+def run_ranks(count: int, place: Path, action: Callable[[Group, Path], None]) -> None:
+    """All of them end well."""
+    errors = [error for error in in_ranks(count, place, action) if error is not None]
+    if errors:
+        raise errors[0]
+
+
+def accumulate(group: Group, place: Path) -> None:
+    whole = one_step(snapshot_in(place), place, group, global_batch=48)
+    parts = one_step(snapshot_in(place), place, group, global_batch=48, accumulate=3)
+    assert parts.passes == 3
+    for name, gradient in whole.gradients.items():
+        torch.testing.assert_close(parts.gradients[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_three_ranks_in_three_passes_have_the_gradient_of_one_pass(place: Path) -> None:
+    run_ranks(3, place, accumulate)
+
+
+def bitwise_bf16(group: Group, place: Path) -> None:
+    torch.set_num_threads(1)
+    changes: dict[str, Any] = {"determinism": "bitwise", "precision": "bf16", "dropout": 0.2}
+    step = one_step(snapshot_in(place), place, group, global_batch=24, **changes)
+    if group.is_first:
+        torch.save(step.gradients, place / f"{group.world_size}.pt")
+
+
+def test_bf16_has_the_same_bits_for_any_number_of_workers_where_they_are_asked_for(place: Path) -> None:
+    for count in (1, 3):
+        run_ranks(count, place, bitwise_bf16)
+    alone, three = (torch.load(place / f"{count}.pt") for count in (1, 3))
+    assert all(torch.equal(three[name], gradient) for name, gradient in alone.items())
+
+
+def in_parts(group: Group, place: Path) -> None:
+    snapshot, model = snapshot_in(place), "ml_assets_tests.layouts.models.residual"
+    plain = flat(one_step(snapshot, place, group, model))
+    for parallel in (Parallel(shard="full"), Parallel(tensor=2)):
+        for changes, most in (({"accumulate": 3, "recompute": "full"}, 1e-5), ({"precision": "bf16"}, 0.02)):
+            parts = flat(one_step(snapshot, place, group, model, parallel=parallel, **changes))
+            difference = torch.linalg.vector_norm(parts - plain) / torch.linalg.vector_norm(plain)
+            assert 0 < difference < most, (parallel, changes)
+
+
+def flat(step: Step) -> torch.Tensor:
+    return torch.cat([gradient.flatten() for gradient in step.gradients.values()])
+
+
+def test_models_in_parts_are_computed_in_passes_again_and_in_bf16_as_replicas_are(place: Path) -> None:
+    run_ranks(2, place, in_parts)
+
+
+def compressed(group: Group, place: Path) -> None:
+    """Several buckets of gradients, as large models have them."""
+    torch.set_num_threads(1)
+    losses = {comm: sum(list(losses_of(group, place, comm))[-10:]) for comm in ("none", "bf16", "powersgd")}
+    assert losses["bf16"] == pytest.approx(losses["none"], rel=0.01)
+    assert losses["powersgd"] == pytest.approx(losses["none"], rel=0.1)
+    assert len({losses["none"], losses["bf16"], losses["powersgd"]}) == 3  # each did its own
+
+
+def losses_of(group: Group, place: Path, comm: str) -> Iterator[float]:
+    torch.manual_seed(1)
+    changes: dict[str, Any] = {"comm": comm, "learning_rate": 0.001, "global_batch": 48}
+    job = small_job(snapshot_in(place), "wide", workers=group.world_size, **changes)
+    run = prepare(job, place, group)
+    with Feed(run.order, run.train, group.rank, group.world_size, 0) as feed:
+        gradients = gradients_of(run, feed)
+        for step in range(STEPS):
+            loss = gradients.backward(step, gradients.fetch(step))
+            run.optimizer.step()
+            yield group.sum([loss])[0] / run.order.batch_rows(step)
+    weights = [float(one.double().sum()) for one in run.model.parameters()]
+    assert len({tuple(of_rank) for of_rank in group.gather_objects(weights)}) == 1
+
+
+def test_compressed_gradients_are_alike_on_all_ranks_and_learn_as_well(place: Path) -> None:
+    run_ranks(3, place, compressed)
+
+
+def compiled(group: Group, place: Path) -> None:
+    step = one_step(snapshot_in(place), place / "job", group, compile=True, count=1)
+    torch.save(step.gradients, place / "compiled.pt")
+
+
+def code_in(place: Path) -> dict[str, int]:
+    """Compiled files, and when they were."""
+    return {str(path): path.stat().st_mtime_ns for path in (place / "job").rglob("*.so")}
+
+
+def test_a_compiled_step_has_the_gradient_of_a_plain_one_and_its_code_is_found_by_the_next_attempt(
+    place: Path,
+) -> None:
+    with one_rank() as group:
+        plain = one_step(snapshot_in(place), place, group, count=1)
+    run_ranks(1, place, compiled)
+    first, code = torch.load(place / "compiled.pt"), code_in(place)
+    for name, gradient in plain.gradients.items():
+        torch.testing.assert_close(first[name], gradient, rtol=1e-3, atol=1e-6)
+    run_ranks(1, place, compiled)
+    again = torch.load(place / "compiled.pt")
+    assert code == code_in(place) != {}
+    assert all(torch.equal(again[name], gradient) for name, gradient in first.items())
+
+
+def test_a_training_whose_memory_is_full_ends_with_advice_and_is_not_tried_again(place: Path) -> None:
+    watcher = Watcher()
+    with pytest.raises(OutOfMemory, match=r"ran out of memory .* 13 rows at once .* accumulate 2 \(7 rows"):
+        watcher.run(small_job(snapshot_in(place), "hungry"), place / "job")
+    assert watcher.kinds().count("started") == 1
