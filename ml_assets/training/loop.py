@@ -22,7 +22,6 @@ from ml_assets.training.gradients import Gradients, gradients_of
 from ml_assets.training.group import PeerFailed
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.meter import Meter
-from ml_assets.training.mfu import mfu_of_a_row
 from ml_assets.training.order import Piece, contiguous
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run
@@ -57,8 +56,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
     settings, group, order, progress = run.job.settings, run.group, run.order, run.progress
     started = time.monotonic() - progress.seconds
     last_save = time.monotonic()
-    meter = Meter(mfu_of_a_row(run.model.core, settings, group))
-    agreement = Agreement(group, progress.step)
+    meter, agreement = Meter(run.mfu_of_a_row), Agreement(group, progress.step)
 
     while not run.is_finished:
         step = progress.step

@@ -23,6 +23,7 @@ from ml_assets.training.group import Group
 from ml_assets.training.initial import begin_with
 from ml_assets.training.layouts import Layout, lay_out, refuse_unfit
 from ml_assets.training.load import build_model, check_output
+from ml_assets.training.mfu import mfu_of_a_row
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
 from ml_assets.training.order import Order, Piece
@@ -73,6 +74,8 @@ class Run:
     """Of each value of the whole model's `state_dict`."""
     layout: Layout
     checkpoints: Checkpoints
+    mfu_of_a_row: float | None
+    """See mfu: asked of the whole model, of which a rank may keep a part."""
     progress: Progress
     mirror: Mirror | None = None
     """Where the folder does not outlive this machine: what does."""
@@ -190,6 +193,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         objective=made.objective,
         dtypes=dtypes,
         layout=layout,
+        mfu_of_a_row=made.mfu_of_a_row,
         checkpoints=Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint)
         if mirror is None
         else StoredCheckpoints(folder, job.settings.keep_checkpoints, job.fingerprint, mirror),
@@ -206,6 +210,7 @@ class _Made(NamedTuple):
     order: Order
     objective: Objective
     model: FullModel
+    mfu_of_a_row: float | None
 
 
 def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
@@ -224,6 +229,7 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
             seed=job.seed,
         )
         model = build_model(job, snapshot.inputs)
+        mfu = mfu_of_a_row(model.core, settings, group)
         decode = decode_of(model.core, snapshot.inputs)
         readers = max(1, group.world_size // settings.parallel.model_workers)  # of different rows
         streamed = source and source.open(snapshot, -(-order.lanes // readers), group.local_ranks)
@@ -246,4 +252,4 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)
-    return _Made(train, validation, order, objective_of(job.objective), model)
+    return _Made(train, validation, order, objective_of(job.objective), model, mfu)

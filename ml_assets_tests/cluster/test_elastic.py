@@ -41,11 +41,11 @@ def neighbour(tidy: ClusterEnvironment, cpu: str) -> Iterator[Callable[[], None]
 
 def test_a_training_begins_with_the_pods_there_is_room_for(launching: Launch, cpu: str) -> None:
     launch = launching(workers=3, max_attempts=1)
-    profile = launch.profile("steps steps", steps=20, nodes={"min": 1, "max": 3}, cpu=cpu)
+    profile = launch.profile("steps steps", steps=300, nodes={"min": 1, "max": 3}, cpu=cpu)
     assert launch.run(profile).attempts == 2
     assert launch.sizes() == [3, 2]
     assert any("2 of 3 pods have found a node; 0 of 1 failures" in line for line in launch.log), launch.log
-    assert metric_steps(launch.events) == list(range(20))
+    assert metric_steps(launch.events)[-1] == 299
     assert launch.left() == []
 
 
@@ -61,7 +61,7 @@ def test_room_that_comes_later_is_grown_into_without_a_step_done_twice(
     launching: Launch, neighbour: Callable[[], None], cpu: str
 ) -> None:
     launch = launching(max_attempts=1)
-    profile = launch.profile("steps steps steps", steps=1000, nodes=ONE_OR_TWO, cpu=cpu)
+    profile = launch.profile("steps steps steps", steps=800, nodes=ONE_OR_TWO, cpu=cpu)
     asked: list[str] = []
 
     def watch(event: TrainingEvent) -> None:
@@ -77,6 +77,6 @@ def test_room_that_comes_later_is_grown_into_without_a_step_done_twice(
     assert launch.sizes() == [2, 1, 2]
     assert asked == ["Pending"]
     assert result.attempts == 3
-    assert metric_steps(launch.events) == list(range(1000))
+    assert metric_steps(launch.events) == list(range(800))
     assert any("there is room for 2 pods instead of 1; 0 of 1 failures" in line for line in launch.log)
     assert launch.left() == []

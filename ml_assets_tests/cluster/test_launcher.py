@@ -186,31 +186,6 @@ def test_a_pod_taken_away_is_noticed_and_costs_no_budget(launching: Launch, how:
     assert launch.left() == []
 
 
-@pytest.mark.alone
-def test_a_node_that_is_lost_costs_no_budget(launching: Launch) -> None:
-    launch = launching(max_attempts=1)
-    lost: list[int] = []
-    resumed: list[float] = []
-
-    def cut_power(event: TrainingEvent) -> None:
-        launch.events.append(event)
-        if event.kind == "metrics" and not lost and "pod 1: attempt 1 does steps" in launch.log:
-            pod = next(one for one in launch.objects("pods") if "-1-1-" in one["metadata"]["name"])
-            lost.append(int(pod["spec"]["nodeName"].removeprefix("node")))
-            launch.cluster.cluster.kill_node(lost[0])
-        if event.kind == "started" and lost:
-            resumed.append(time.monotonic())
-
-    launcher = Platform(launch.settings).launcher
-    # Fifty seconds of steps: ten until the node counts as lost, ten tolerated, twelve for pod 0 to end by itself.
-    profile = launch.profile("steps steps", steps=1000, nodes=2)
-    result = launcher.run(launch.job, launch.folder, cut_power, launch.log.append, profile)
-    assert result.attempts == 2
-    assert any(f"on node{lost[0]} was taken away" in line for line in launch.log)
-    assert metric_steps(launch.events)[-1] == 999
-    assert launch.left() == []
-
-
 def test_a_cancelled_run_leaves_nothing_after_ten_seconds_and_goes_on_later(launching: Launch) -> None:
     launch = launching()
     cancelled: list[float] = []

@@ -100,7 +100,7 @@ def test_a_lost_node_is_done_without_within_ninety_seconds_and_used_again_when_i
     launching: Callable[..., Launching], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launch = launching(
-        pace=0.15, determinism="bitwise", global_batch=24, lanes=4, epochs=5, patience=5, max_attempts=1
+        pace=0.15, determinism="bitwise", global_batch=24, lanes=4, epochs=3, patience=3, max_attempts=1
     )
     profile = PROFILE.changed({"nodes": {"min": 1, "max": 2}})
     at: dict[str, float] = {}

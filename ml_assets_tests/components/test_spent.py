@@ -1,5 +1,7 @@
 """What a training took is told where it is known, and only there."""
 
+from dataclasses import replace
+
 from ml_assets.components.steps.train import spent
 from resources.launcher.job import TrainingResult
 
@@ -32,3 +34,8 @@ def test_workers_on_cpus_take_no_gpu_hours() -> None:
 def test_nothing_is_said_about_what_is_not_known() -> None:
     assert {"gpu_hours", "cost"} & spent(RESULT, {}, 2.5).keys() == set()
     assert "cost" not in spent(RESULT, {"device": "cuda"}, None)
+    speed = "training_throughput_samples_per_sec"
+    assert spent(RESULT, {}, None)[speed] == 1000.0
+    assert speed not in spent(
+        replace(RESULT, epochs=0, rows_per_second=0.0), {}, None
+    )  # a script need not tell

@@ -78,10 +78,12 @@ def train_and_save(group: Group, folder: Path) -> None:
                 layout.pipe.backward((numeric[mine], category[mine]), numeric[mine], squares, 1 / rows)
             layout.clip(0.1)
             layout.optimizer.step()
-        saver = Saver(Checkpoints(folder / name, 2, "f"), group, layout.share)
-        state = state_of(model, layout.keeper, {"step": STEPS})
-        saver.begin(STEPS, state, 0, lambda _: None, lambda _: None)
-        saver.wait()
+        for place, storage in ((name, "fp32"), (f"{name}, rounded", "bf16")):
+            saver = Saver(Checkpoints(folder / place, 2, "f"), group, layout.share, storage)
+            state = state_of(model, layout.keeper, {"step": STEPS})
+            saver.make_memory(lambda state=state: state)
+            saver.begin(STEPS, state, 0, lambda _: None, lambda _: None)
+            saver.wait()
 
 
 def squares(output: torch.Tensor, _: torch.Tensor | None = None) -> torch.Tensor:
@@ -134,6 +136,16 @@ def test_who_keeps_what_the_optimizer_keeps_changes_no_bit(saved: Path) -> None:
 
 def test_what_any_layout_saved_every_other_goes_on_from(saved: Path) -> None:
     every_layout(saved, load_all_and_compare)
+
+
+def test_any_layout_rounds_the_same_values(saved: Path) -> None:
+    for name in NAMES:
+        state, rounded = load(saved, name), load(saved, f"{name}, rounded")
+        for section in ("parameters", "optimizer", "buffers"):
+            assert rounded[section].keys() == state[section].keys()
+            for key, value in state[section].items():
+                is_rounded = section != "buffers" and value.dim() > 0
+                assert torch.equal(rounded[section][key], value.bfloat16() if is_rounded else value), key
 
 
 def test_ranks_write_about_as_much_as_each_other(saved: Path) -> None:

@@ -156,13 +156,18 @@ def spent(
         "training_seconds": result.seconds,
         "attempts": float(result.attempts),
         "worker_hours": hours,
-        "training_throughput_samples_per_sec": result.rows_per_second,
+        **_speed(result),
     }
     if "device" in devices:
         taken["gpu_hours"] = hours if devices["device"] == "cuda" else 0.0
         if gpu_hour_price is not None:
             taken["cost"] = taken["gpu_hours"] * gpu_hour_price
     return taken
+
+
+def _speed(result: TrainingResult) -> dict[str, float]:
+    """Nothing where a script did not say how many rows it read."""
+    return {"training_throughput_samples_per_sec": result.rows_per_second} if result.epochs else {}
 
 
 def _numbers(event: TrainingEvent) -> dict[str, float]:
@@ -222,9 +227,9 @@ def _shown(result: TrainingResult) -> dict[str, Any]:
         "best validation loss": result.best_validation_loss,
         "best step": result.best_step,
         "steps": result.steps,
-        "epochs": result.epochs,
+        **({"epochs": result.epochs} if result.epochs else {}),
         "world size": result.world_size,
-        "training_throughput_samples_per_sec": result.rows_per_second,
+        **_speed(result),
         "seconds": result.seconds,
         "attempts": result.attempts,
         "resumed from steps": dg.MetadataValue.json(list(result.resumed_from_steps)),

@@ -89,7 +89,7 @@ class Watch:
     lost: threading.Event
     """Set when somebody else leads the training."""
     grow_after: float
-    """Seconds of training with fewer pods than there may be, before room for more is looked for."""
+    """Seconds after its pods run before room for more is looked for, where there are fewer than there may be."""
 
     def __post_init__(self) -> None:
         self._nodes = size_of(self.job)

@@ -26,7 +26,7 @@ class Course:
     cause: str = ""
     """Why the last one that trained was interrupted, where its own agents may not have been able to say."""
     grow_after: float = GROW_SECONDS
-    """How long it trains before it looks for room for more pods: twice as long each time that pods did not fit."""
+    """Seconds after its pods run before it looks for room for more: twice as many each time that pods did not fit."""
 
     def then(self) -> "Course":
         """The attempt after this one."""

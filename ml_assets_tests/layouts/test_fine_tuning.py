@@ -1,0 +1,58 @@
+"""A pipeline that begins with its own production version: one click, as any other, from where that version ended."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml_assets.release.parts import releases_of
+from ml_assets_tests.components import plant
+from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
+from ml_assets_tests.components.world import STAGES, World, failure_of, materialized, plant_components
+from resources.launcher.protocol import read_events
+
+TRAINING_SET, CHECKPOINT, *_ = STAGES
+DAY, NEXT_DAY = days(2, start=WINDOW)
+
+
+def train(world: World, day: str) -> dict[str, dict[str, Any]]:
+    """One run; what stands on the pages of its assets."""
+    result = world.train(day)
+    assert result.success, failure_of(result)
+    return {
+        name: {fact: value.value for fact, value in found[day].metadata.items()}
+        for name in STAGES
+        if day in (found := materialized(result, name))
+    }
+
+
+def losses(facts: dict[str, dict[str, Any]]) -> list[float]:
+    """On the validation rows, after each epoch."""
+    events = read_events(Path(facts[CHECKPOINT]["folder"]))
+    return [event.values["validation_loss"] for event in events if event.kind == "epoch"]
+
+
+@pytest.fixture
+def world(tmp_path: Path, _empty_tracker: Path) -> World:
+    """The plant with its tables of both days."""
+    shutil.copy(_empty_tracker, tmp_path / "mlflow.db")
+    world = World(tmp_path)
+    first, *_, last = days(WINDOW + 2)
+    assert world.run(READINGS, partition=first, last=last).success
+    assert world.run(FEATURES, partition=first, last=last).success
+    return world
+
+
+def test_a_version_is_trained_further_with_the_next_day(world: World) -> None:
+    from mlflow import MlflowClient
+
+    from_nothing = train(world, DAY)
+    releases_of(world.platform).promote(MODEL, 1, author="ada", reason="the first")
+
+    model = plant.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
+    tuned = train(world.declared_as(plant_components(pipeline={"model": model})), NEXT_DAY)
+    assert tuned[TRAINING_SET]["begins with"] == f"{MODEL}/1"
+    run = MlflowClient(world.settings.resolved_tracking_uri).get_run(tuned[CHECKPOINT]["mlflow/run"])
+    assert run.data.tags["init_from"] == f"{MODEL}/1"
+    assert losses(tuned)[0] < 1.5 * min(losses(from_nothing)) < losses(from_nothing)[0]
