@@ -19,7 +19,7 @@ from typing import IO
 from ml_assets.snapshots.reader import file_sha256
 from ml_assets.training.attempts import Attempt
 from ml_assets.training.commit import COMMIT, CheckpointDamaged, Commit, kept
-from ml_assets.training.parts import INDEX, State, read
+from ml_assets.training.parts import INDEX, Like, State, read
 from ml_assets.training.storage import storage_failed
 
 _FOLDER = "checkpoints"
@@ -106,10 +106,10 @@ class Checkpoints:
     def let_go(self, step: int) -> None:
         """One rank of each machine: what was brought is not needed here any more."""
 
-    def load(self, step: int) -> State:
-        """The state after `step`, tensors on the CPU. Raises `CheckpointDamaged`."""
+    def load(self, step: int, like: Like | None = None) -> State:
+        """The state after `step`, or what `read` gives of it. Raises `CheckpointDamaged`."""
         self.check(step)
-        return read(self._path(step))
+        return read(self._path(step), like)
 
     def newest_good(self) -> int | None:
         """Newest step whose checkpoint is whole, and whose best one is too; None where there is none."""

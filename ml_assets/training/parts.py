@@ -12,7 +12,7 @@ Not here: where files lie and when they count as a checkpoint (checkpoints), doi
 # (the annotations of torch are partial)
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,18 +79,26 @@ def write(share: State, create: Create, group: Group, *, compressed: bool = Fals
     return files.sha256
 
 
-def read(folder: Path) -> State:
-    """The whole state, tensors on the CPU."""
+Like = Callable[[str, str], torch.Tensor | None]
+"""(section, name) → a tensor that lies on the ranks as the value is to; None where the value is not needed here."""
+
+
+def read(folder: Path, like: Like | None = None) -> State:
+    """The whole state, tensors on the CPU; with `like`, of what this rank needs the part that it needs."""
     known = ExtensionRegistry()
     known.register(ByteShuffle)
     reader = FileSystemReader(folder, known)
     index = reader.read_metadata()
-    flat: dict[str, Any] = {
-        name: torch.empty(facts.size, dtype=facts.properties.dtype)
-        if isinstance(facts, TensorStorageMetadata)
-        else None
-        for name, facts in index.state_dict_metadata.items()
-    }
+    flat: dict[str, Any] = {}
+    for name, facts in index.state_dict_metadata.items():
+        if not isinstance(facts, TensorStorageMetadata):
+            flat[name] = None
+            continue
+        model = torch.empty(0) if like is None else like(*index.planner_data[name])
+        if isinstance(model, DTensor) and model.shape == facts.size:
+            flat[name] = torch.empty_like(model, dtype=facts.properties.dtype)
+        elif model is not None:
+            flat[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
     with warnings.catch_warnings():
         # Reading alone is meant: what one rank needs must not depend on what the others do.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -33,7 +33,7 @@ from ml_assets.training.preprocess import FullModel
 from ml_assets.training.recompute import recompute
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.saving import Saved, Saver
-from ml_assets.training.state import refuse_infinite, restore, state_of
+from ml_assets.training.state import like_of, refuse_infinite, restore, state_of
 from ml_assets.training.stored_checkpoints import StoredCheckpoints
 from ml_assets.training.streaming import ShardSource
 from resources.launcher.errors import BadConfiguration, InputChanged
@@ -143,7 +143,8 @@ class Run:
         step = self.group.from_first(newest or 0)
         if step:
             self.group.all_succeed(lambda: self._bring(step))
-            state = self.group.all_succeed(lambda: self.checkpoints.load(step))
+            like = like_of(self.model, self.layout.keeper)
+            state = self.group.all_succeed(lambda: self.checkpoints.load(step, like))
             if self.group.local_rank == 0:
                 self.checkpoints.let_go(step)
             restore(state, self.model, self.layout.keeper)

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
-from ml_assets.training.parts import State
+from ml_assets.training.parts import Like, State
 from resources.launcher.errors import Diverged
 
 ALIKE = ("parameters", "optimizer")
@@ -49,28 +49,29 @@ def weights_of(state: State) -> dict[str, Any]:
 
 
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Inverse of `state_of`, besides progress: of `state`, which is whole, this rank's part of each value."""
-    parts = model.state_dict()
-    # What has other names is of other stages.
-    here = {name: value for name, value in weights_of(state).items() if name in parts}
-    model.load_state_dict({name: _part(value, parts[name]) for name, value in here.items()})
-    parameters = dict(model.named_parameters())
+    """Inverse of `state_of`, besides progress, with the parts that `like_of` asked for."""
+    model.load_state_dict(weights_of(state))
     kept: dict[str, dict[str, Any]] = {}
     for path, value in state.get("optimizer", {}).items():
         name, _, what = path.rpartition("/")
-        kept.setdefault(name, {})[what] = _part(value, parameters.get(name))
-    names = {parameter: name for name, parameter in parameters.items()}
+        kept.setdefault(name, {})[what] = value
+    names = {parameter: name for name, parameter in model.named_parameters()}
     order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     document = optimizer.state_dict()
     document["state"] = {i: kept[name] for i, name in enumerate(order) if name in kept}
     optimizer.load_state_dict(document)
 
 
-def _part(whole: Any, like: torch.Tensor | None) -> Any:
-    """Of `whole` what this rank has of it, where it has `like`; values of another shape (counts of steps) stay."""
-    if isinstance(like, DTensor) and isinstance(whole, torch.Tensor) and whole.shape == like.shape:
-        return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
-    return whole
+def like_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Like:
+    """What this rank needs of a checkpoint, and how it lies here."""
+    values = model.state_dict()
+    stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    kept = {name: parameter for name, parameter in model.named_parameters() if parameter in stepped}
+
+    def like(section: str, name: str) -> torch.Tensor | None:
+        return kept.get(name.rpartition("/")[0]) if section == "optimizer" else values.get(name)
+
+    return like
 
 
 def refuse_infinite(state: State, step: int) -> None:
