@@ -1,0 +1,145 @@
+"""What `precision`, `accumulate`, `recompute`, `comm` and `compile` cost and save on this machine, each against none.
+
+A network of twelve blocks. Each way trains in processes of its own, in turn, and tells steps per second, how far its
+memory grew beyond what the model itself takes, and the loss of its last steps.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks._report import Result, emit, parse_args
+from benchmarks.loader import write_snapshot
+from resources.launcher.job import TrainingJob
+from resources.launcher.training_settings import TrainingSettings
+
+ROOT = Path(__file__).parents[1]
+BATCH = 4096
+ALONE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "precision bf16": {"precision": "bf16"},
+    "accumulate 4": {"accumulate": 4},
+    "recompute selective": {"recompute": "selective"},
+    "recompute full": {"recompute": "full"},
+    "compile": {"compile": True},
+}
+TOGETHER: dict[str, dict[str, Any]] = {
+    "none": {},
+    "comm bf16": {"comm": "bf16"},
+    "comm powersgd": {"comm": "powersgd"},
+}
+LARGEST_DIFFERENCE = {"comm powersgd, 2 workers": 0.05}
+"""Of the loss after so few steps, relative to none; 0.01 where nothing is said."""
+Told = dict[str, float]
+"""`steps_per_second`, `megabytes`, `loss`."""
+
+
+def main() -> int:
+    """Measure and decide."""
+    arguments = parse_args(__doc__)
+    steps, rounds = (8, 1) if arguments.quick else (20, 3)
+    with tempfile.TemporaryDirectory() as folder:
+        snapshot = write_snapshot(Path(folder) / "snapshots", (steps + 5) * BATCH).folder
+        alone = _measure(snapshot, ALONE, 1, steps, rounds)
+        together = _measure(snapshot, TOGETHER, 2, steps, rounds)
+    results = [_speed(name, told, alone["none"]) for name, told in alone.items() if name != "none"]
+    results += [
+        _memory("accumulate 4", alone, 0.5),
+        _memory("recompute full", alone, 0.8),
+        _memory("recompute selective", alone, 1.0),
+        _memory("precision bf16", alone, 1.0),
+    ]
+    results += [
+        _speed(f"{name}, 2 workers", told, together["none"])
+        for name, told in together.items()
+        if name != "none"
+    ]
+    return emit(results, json=arguments.json)
+
+
+def _speed(name: str, told: Told, none: Told) -> Result:
+    """What it costs or gains; the loss must be near that of plain training."""
+    most = LARGEST_DIFFERENCE.get(name, 0.01)
+    differs = abs(told["loss"] / none["loss"] - 1)
+    return Result(
+        name=f"{name}: last losses {told['loss']:.4f} against {none['loss']:.4f}",
+        value=told["steps_per_second"],
+        unit="steps per second",
+        peers={"none": none["steps_per_second"]},
+        ratio=told["steps_per_second"] / none["steps_per_second"],
+        bar=f"loss within {most:.0%} of none; its speed is told",
+        ok=differs <= most,
+    )
+
+
+def _memory(name: str, told: dict[str, Told], most: float) -> Result:
+    ours, none = told[name]["megabytes"], told["none"]["megabytes"]
+    return Result(
+        name=f"{name}: memory beyond the model's",
+        value=ours,
+        unit="MB",
+        peers={"none": none},
+        ratio=ours / none,
+        bar=f"≤ {most} × none",
+        ok=ours <= most * none,
+    )
+
+
+def _measure(
+    snapshot: Path, ways: dict[str, dict[str, Any]], workers: int, steps: int, rounds: int
+) -> dict[str, Told]:
+    """Medians over the rounds."""
+    told: dict[str, list[Told]] = {name: [] for name in ways}
+    for turn in range(rounds):
+        for name in list(ways)[:: -1 if turn % 2 else 1]:
+            told[name].append(_train(snapshot, ways[name], workers, steps))
+    return {
+        name: {what: statistics.median(one[what] for one in of_way) for what in of_way[0]}
+        for name, of_way in told.items()
+    }
+
+
+def _train(snapshot: Path, changes: dict[str, Any], workers: int, steps: int) -> Told:
+    with tempfile.TemporaryDirectory() as folder:
+        job = TrainingJob(
+            model="precision",
+            partition="2024-01-01",
+            model_function="benchmarks._precision_ranks.model",
+            objective="binary",
+            hyperparameters={},
+            snapshot=str(snapshot),
+            snapshot_digest=json.loads((snapshot / "snapshot.json").read_text())["digest"],
+            code_version="benchmark",
+            seed=1,
+            settings=TrainingSettings(workers=workers, global_batch=BATCH, **changes),
+        )
+        (Path(folder) / "job.json").write_text(job.to_json())
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                f"--nproc-per-node={workers}",
+                "--rdzv-backend=c10d",
+                "--rdzv-endpoint=127.0.0.1:0",
+                "--local-addr=127.0.0.1",
+                "-m",
+                "benchmarks._precision_ranks",
+                str(folder),
+                str(steps),
+            ],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
+            stdout=sys.stderr,
+            check=True,
+        )
+        return json.loads((Path(folder) / "told.json").read_text())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
