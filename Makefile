@@ -40,10 +40,10 @@ ui: setup ## Dagster's pages and daemon together, on loopback
 test: setup ## every test that needs no server (ARGS="-k words" for some)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
-test-layouts: setup ## trainings whose model is spread over several processes in every way there is
+test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ for one
 	$(BIN)/pytest ml_assets_tests/layouts $(ARGS)
 
-test-drills: setup ## every drill and a few kills at random, on a machine that does nothing else
+test-drills: setup ## every drill and kills at random, of trainings and of the whole pipeline, on an idle machine
 	$(BIN)/pytest ml_assets_tests/drills $(ARGS)
 
 # How many random deaths each chaos test has to survive, and where the summary is kept.
