@@ -77,6 +77,18 @@ class Group:
         distributed.all_reduce(totals, group=self.process_group)
         return totals.tolist()  # waits for the device: what comes back decides what the host does next
 
+    def begin_sum(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """`sum` that nobody waits for now: what it gives is called later, by all ranks at the same place."""
+        totals = torch.tensor(values, dtype=torch.float64, device=self.device)
+        work = distributed.all_reduce(totals, group=self.process_group, async_op=True)
+
+        def end() -> list[float]:
+            if work is not None:
+                work.wait()
+            return totals.tolist()
+
+        return end
+
     def copy_from_first(self, tensors: Iterable[torch.Tensor]) -> None:
         """Overwrite `tensors` by those of rank 0."""
         for tensor in tensors:
