@@ -21,9 +21,8 @@ PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
 @click.command("doctor", short_help="Check settings, storage and versions; say the remedy.")
 def command() -> None:
     """Check each part and say what helps where one is not well. Exit status 1 if any is not."""
-    logging.getLogger().setLevel(
-        logging.ERROR
-    )  # libraries tell each try; below a line tells what came of them
+    # Libraries tell each try; below a line tells what came of them.
+    logging.getLogger().setLevel(logging.ERROR)
     project = Project.here(PATIENCE_SECONDS)
     checks: list[tuple[str, Callable[[Project], str]]] = [
         ("python", _python),

@@ -40,9 +40,8 @@ def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tens
 
     from ml_assets.training.preprocess import Preprocess
 
-    numeric = Preprocess(inputs)(
-        torch.from_numpy(rows.numeric.copy())
-    )  # copies: torch must not get what is mapped
+    # Copies: torch must not get what is mapped.
+    numeric = Preprocess(inputs)(torch.from_numpy(rows.numeric.copy()))
     category = torch.from_numpy(rows.category.astype(np.int64))
     return numeric, category, torch.from_numpy(rows.label.copy())
 

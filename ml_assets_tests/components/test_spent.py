@@ -36,6 +36,5 @@ def test_nothing_is_said_about_what_is_not_known() -> None:
     assert "cost" not in spent(RESULT, {"device": "cuda"}, None)
     speed = "training_throughput_samples_per_sec"
     assert spent(RESULT, {}, None)[speed] == 1000.0
-    assert speed not in spent(
-        replace(RESULT, epochs=0, rows_per_second=0.0), {}, None
-    )  # a script need not tell
+    # A script need not tell.
+    assert speed not in spent(replace(RESULT, epochs=0, rows_per_second=0.0), {}, None)

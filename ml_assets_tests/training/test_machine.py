@@ -50,9 +50,8 @@ def test_shares_and_rates_are_of_the_time_since_the_last_look(tmp_path: Path, ma
     assert figures["cpu_utilization_percentage"] == pytest.approx(20)  # idle and waiting for a disk are not
     rate = figures["disk_read_mb_per_s"]
     assert rate > 0
-    assert figures["disk_write_mb_per_s"] == pytest.approx(
-        1.5 * rate
-    )  # of one of two disks, three times as much
+    # Of one of two disks, three times as much.
+    assert figures["disk_write_mb_per_s"] == pytest.approx(1.5 * rate)
     assert figures["network_receive_mb_per_s"] == pytest.approx(10 / 1.024 * rate)
     assert figures["network_transmit_mb_per_s"] == pytest.approx(20 / 1.024 * rate)
     assert figures["system_memory_usage_megabytes"] == pytest.approx(2048)
