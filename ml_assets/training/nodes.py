@@ -23,7 +23,6 @@ _CALL = timedelta(seconds=10)
 """For one call of the store, none of which waits for another node."""
 _CONNECT_SECONDS = 2.0
 _POLL_SECONDS = 0.1
-_KNOWN = frozenset(map(int, ExitCode))
 
 log = logging.getLogger(__name__)
 
@@ -90,4 +89,4 @@ def _answers(node: Node) -> bool:
 def _weight(code: int) -> int:
     """How much a code explains: what happened first outweighs what followed from it."""
     follows = {ExitCode.DONE: 0, ExitCode.PEER_LOST: 1, ExitCode.PREEMPTED: 2}
-    return follows.get(ExitCode(code), 4) if code in _KNOWN else 3
+    return 3 if (known := ExitCode.of(code)) is None else follows.get(known, 4)

@@ -18,7 +18,6 @@ from resources.launcher.protocol import TrainingEvent, read_events
 from resources.launcher.recoveries import UNKNOWN_CAUSE
 
 _SIGNS = ("started", "metrics", "epoch", "checkpoint")
-_KNOWN = frozenset(map(int, ExitCode))
 
 
 def report_end(code: int, rank: int, hung: Mapping[int, str], killed: list[int]) -> None:
@@ -27,7 +26,7 @@ def report_end(code: int, rank: int, hung: Mapping[int, str], killed: list[int])
     `rank` ended first, with `code`; `hung` were ended for a reason, `killed` vanished without a word. All are
     ranks of the job.
     """
-    if code in _KNOWN and ExitCode(code).is_final:
+    if (known := ExitCode.of(code)) is not None and known.is_final:
         return
     with suppress(OSError):  # a full disk may be the cause
         emit("ended", 0, code=int(code), cause=cause_of(code, rank, hung, killed))

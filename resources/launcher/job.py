@@ -28,6 +28,11 @@ class ExitCode(IntEnum):
     PEER_LOST = 76
     """Another rank went away first; why, its own exit code tells. Retried like a failure without a code."""
 
+    @classmethod
+    def of(cls, code: int) -> Self | None:
+        """What a process said by `code`; None where it said nothing that is known here."""
+        return cls(code) if code in set(cls) else None
+
     @property
     def is_final(self) -> bool:
         """True where a retry cannot change the outcome."""
