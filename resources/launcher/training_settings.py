@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast, get_args
 
+Shard = Literal["none", "optimizer", "gradients", "full"]
 Determinism = Literal["bitwise", "tolerance"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full"]
 Comm = Literal["none", "bf16", "powersgd"]
-
 CheckpointStorage = Literal["fp32", "bf16", "compressed"]
 
 _DEFAULT_LANES = 8
@@ -29,7 +29,7 @@ _CHANGES_NO_WEIGHTS = (
     "peak_tflops",
     "decode_threads",
 )
-_NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile")
+_NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile", "checkpoint_storage")
 """Came after trainings had been identified without them, and are left out where they hold their default."""
 
 
@@ -39,7 +39,7 @@ class Parallel:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic when YAML is validated
 
-    shard: Literal["none", "optimizer", "gradients", "full"] = "none"
+    shard: Shard = "none"
     """What is divided among the workers that read different rows: nothing; what the optimizer keeps (ZeRO 1);
     gradients, too (ZeRO 2); parameters, too (ZeRO 3)."""
     tensor: int = 1
@@ -48,7 +48,7 @@ class Parallel:
     """So many workers read the same rows; each computes some of the layers and hands on to the next."""
 
     def __post_init__(self) -> None:
-        if self.shard not in ("none", "optimizer", "gradients", "full"):
+        if self.shard not in get_args(Shard):
             raise ValueError(f"parallel.shard is none, optimizer, gradients or full, not {self.shard!r}")
         for name in ("tensor", "pipeline"):
             if (value := getattr(self, name)) < 1:
@@ -81,7 +81,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "recompute": get_args(Recompute),
     "comm": get_args(Comm),
 }
-
 
 OF_SCRIPTS = (
     "workers",
@@ -155,7 +154,6 @@ class TrainingSettings:
     peak_tflops: float | None = None
     """10¹² operations a second a worker's device can do at most, in the precision of the training: for the figure `mfu`
     where the card is not among those known."""
-
     decode_threads: int = 1
     """Threads of a worker that decode samples. More help where the model's `decode` lets others run meanwhile, as
     decoders of pictures and sound do."""
@@ -197,22 +195,12 @@ class TrainingSettings:
         for name, choices in _CHOICES.items():
             if (chosen := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} is {' or '.join(choices)}, not {chosen!r}")
-        if self.peak_tflops is not None and not self.peak_tflops > 0:
-            raise ValueError(f"peak_tflops must be above 0, not {self.peak_tflops:g}")
-        if self.determinism == "bitwise" and self.parallel != Parallel():
-            raise ValueError(
-                "determinism bitwise adds up the gradients of whole models, lane by lane, and with parallel no worker "
-                "has one: use determinism tolerance, or leave parallel out"
-            )
-        if self.checkpoint_storage not in ("fp32", "bf16", "compressed"):
+        if self.checkpoint_storage not in get_args(CheckpointStorage):
             raise ValueError(
                 f"checkpoint_storage is fp32, bf16 or compressed, not {self.checkpoint_storage!r}"
             )
-        if self.checkpoint_storage == "bf16" and self.determinism == "bitwise":
-            raise ValueError(
-                "checkpoint_storage bf16 rounds what training goes on from, determinism bitwise promises that going on "
-                "changes no bit: set checkpoint_storage to compressed, or determinism to tolerance"
-            )
+        if self.peak_tflops is not None and not self.peak_tflops > 0:
+            raise ValueError(f"peak_tflops must be above 0, not {self.peak_tflops:g}")
         if self.keep_checkpoints < 2:
             raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
         if self.determinism == "bitwise":
@@ -241,6 +229,16 @@ class TrainingSettings:
             )
 
     def _refuse_what_is_not_bitwise(self) -> None:
+        if self.parallel != Parallel():
+            raise ValueError(
+                "determinism bitwise adds up the gradients of whole models, lane by lane, and with parallel no worker "
+                "has one: use determinism tolerance, or leave parallel out"
+            )
+        if self.checkpoint_storage == "bf16":
+            raise ValueError(
+                "checkpoint_storage bf16 rounds what training goes on from, determinism bitwise promises that going on "
+                "changes no bit: set checkpoint_storage to compressed, or determinism to tolerance"
+            )
         lanes = self.lane_count
         for differs, setting, why in (
             (
@@ -310,9 +308,9 @@ class TrainingSettings:
             del facts["workers"]
         if not self.compile:  # then computing again gives the same bits
             facts["recompute"] = "none"
+        if self.checkpoint_storage == "compressed":  # loses nothing
+            facts["checkpoint_storage"] = "fp32"
         default = dataclasses.asdict(type(self)())
         for name in (*_CHANGES_NO_WEIGHTS, *(new for new in _NEW if facts[new] == default[new])):
             del facts[name]
-        if self.checkpoint_storage != "bf16":  # the others lose nothing
-            del facts["checkpoint_storage"]
         return facts
