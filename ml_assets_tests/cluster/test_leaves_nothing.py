@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from deployment.local import processes
-from deployment.local.cluster import cgroups, network, record
+from deployment.local.cluster import cgroups, network, node, record
 from deployment.local.cluster.cluster import Cluster, down, up
 from deployment.local.cluster.commands import run
 from deployment.local.cluster.layout import Layout
@@ -120,8 +120,8 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
     before = Surroundings.now()
     cluster = up(layout)
     code = "import time; time.sleep(3600)"
-    for node in layout.numbers:
-        item = pod(f"sleeper{node}", cluster.image, code, node=node)
+    for number in layout.numbers:
+        item = pod(f"sleeper{number}", cluster.image, code, node=number)
         cluster.kubectl("apply", "--filename=-", stdin=json.dumps(item))
     cluster.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s", seconds=70)
     cluster.address_for_pods(9)
@@ -131,10 +131,15 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
         process for pid in cgroups.members(NAME) if (process := processes.process_of("cluster", pid))
     ]
     assert traces(layout, namespaces)  # what is looked for can be found
+    machine = record.load(layout.state).processes[layout.node(1).process("machine")]
+    # A short command inside a node may outlive who asked for it.
+    asked = subprocess.Popen(node.inside(layout.node(1), machine, ["sleep", "600"]))
+    waited_for(lambda: asked.pid in cgroups.members(NAME), "the command to be one of the cluster's", 10)
 
     began = time.monotonic()
     down(layout)
     assert time.monotonic() - began < 30
+    assert asked.wait(timeout=1) == -signal.SIGKILL
     # The kernel takes a moment to dissolve a network namespace after its last process.
     waited_for(
         lambda: not traces(layout, namespaces),

@@ -130,8 +130,9 @@ class Cluster:
         """Have all running nodes forget an image, and free its disk."""
         held = record.load(self.state)
         for number in self.layout.numbers:
-            holder = held.processes[self.layout.node(number).process("machine")]
-            run(node.ctr(holder, "images", "remove", "--sync", image), seconds=120)
+            ours = self.layout.node(number)
+            holder = held.processes[ours.process("machine")]
+            run(node.ctr(ours, holder, "images", "remove", "--sync", image), seconds=120)
 
     def down(self) -> None:
         """End it all and remove everything it made."""

@@ -7,6 +7,7 @@ that all three programs use their usual places; what they mount is seen by nobod
 
 import json
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def start_machine(node: NodeLayout) -> Process:
         ours.mkdir(parents=True, exist_ok=True)
         binds.append(f"mount --bind {ours} {own}")
     script = "\n".join(["set -e", *binds, "mount -t tmpfs tmpfs /run", "mkdir -p /run/lock"])
-    run([*_inside(machine), "sh", "-c", script])
+    run(inside(node, machine, ["sh", "-c", script]))
     network.connect(node, machine.pid)
     return machine
 
@@ -78,11 +79,11 @@ def start_containerd(node: NodeLayout, machine: Process, pause_image: str) -> Pr
     plugins.mkdir(exist_ok=True)
     write_once(plugins / "10-bridge.conflist", json.dumps(_cni(node), indent=1))
     write_once(config, _containerd_settings(node, pause_image))
-    command: list[str | Path] = [*_inside(machine), "containerd", "--config", config, "--log-level", "warn"]
+    command: list[str | Path] = [*_joining(machine), "containerd", "--config", config, "--log-level", "warn"]
     containerd = start(node, "containerd", command)
     processes.wait_ready(
         containerd,
-        lambda: "" if succeeds(ctr(machine, "version")) else f"no answer at {SOCKET} of {node.name}",
+        lambda: "" if succeeds(ctr(node, machine, "version")) else f"no answer at {SOCKET} of {node.name}",
         seconds=30,
     )
     return containerd
@@ -93,7 +94,7 @@ def start_kubelet(node: NodeLayout, machine: Process, programs: Programs, pki: P
     config = node.folder / "kubelet.json"
     write_once(config, json.dumps(_kubelet_settings(node, pki), indent=1))
     command = [
-        *_inside(machine),
+        *_joining(machine),
         programs.kubernetes / "kubelet",
         f"--kubeconfig={pki.kubeconfig(node.name)}",
         f"--config={config}",
@@ -121,7 +122,7 @@ def start_proxy(node: NodeLayout, machine: Process, programs: Programs, pki: Pki
     }
     config = node.folder / "kube-proxy.json"
     write_once(config, json.dumps(settings, indent=1))
-    command = [*_inside(machine), programs.kubernetes / "kube-proxy", f"--config={config}"]
+    command = [*_joining(machine), programs.kubernetes / "kube-proxy", f"--config={config}"]
     return start(node, "kube-proxy", command)
 
 
@@ -133,15 +134,21 @@ def start(node: NodeLayout, program: str, command: list[str | Path] | list[str])
     )
 
 
-def ctr(machine: Process, *words: str | Path) -> list[str | Path]:
+def inside(node: NodeLayout, machine: Process, command: Sequence[str | Path]) -> list[str | Path]:
+    """A short command in the node's namespaces, and in its cgroups: it ends with the node, also where who waits for it
+    is killed."""
+    return cgroups.enter_command(f"{node.cgroup}/system", [*_joining(machine), *command])
+
+
+def ctr(node: NodeLayout, machine: Process, *words: str | Path) -> list[str | Path]:
     """A command for the node's containerd, in the name space of Kubernetes."""
-    return [*_inside(machine), "ctr", "--address", SOCKET, "--namespace", "k8s.io", *words]
+    return inside(node, machine, ["ctr", "--address", SOCKET, "--namespace", "k8s.io", *words])
 
 
-def import_image(machine: Process, image: str, archive: Path) -> None:
+def import_image(node: NodeLayout, machine: Process, image: str, archive: Path) -> None:
     """Import `archive` unless the node has `image` already. Raises CommandFailed."""
-    if image not in run(ctr(machine, "images", "list", "--quiet")).split():
-        run(ctr(machine, "images", "import", "--snapshotter", "overlayfs", archive), seconds=600)
+    if image not in run(ctr(node, machine, "images", "list", "--quiet")).split():
+        run(ctr(node, machine, "images", "import", "--snapshotter", "overlayfs", archive), seconds=600)
 
 
 def remove_files(node: NodeLayout) -> None:
@@ -150,7 +157,7 @@ def remove_files(node: NodeLayout) -> None:
         shutil.rmtree(node.folder)
 
 
-def _inside(machine: Process) -> list[str | Path]:
+def _joining(machine: Process) -> list[str | Path]:
     return ["nsenter", f"--net=/proc/{machine.pid}/ns/net", f"--mount=/proc/{machine.pid}/ns/mnt", "--"]
 
 

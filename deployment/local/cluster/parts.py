@@ -103,9 +103,10 @@ def import_images(held: Record, archives: Mapping[str, Path], numbers: Iterable[
     """Images nodes lack, all nodes at once."""
 
     def to_node(number: int) -> None:
-        holder = held.processes[held.layout.node(number).process("machine")]
+        ours = held.layout.node(number)
+        holder = held.processes[ours.process("machine")]
         for image, archive in archives.items():
-            node.import_image(holder, image, archive)
+            node.import_image(ours, holder, image, archive)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(to_node, numbers))
