@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
@@ -57,7 +58,7 @@ class Spool:
     def adopt(cls, path: Path) -> Self | None:
         """The spool of a process that is gone, locked; None while its owner lives or if it was delivered."""
         try:
-            file = path.open("r+")
+            file = path.open("r+", errors="replace")
         except FileNotFoundError:
             return None
         try:
@@ -106,9 +107,14 @@ class Spool:
         self._file.close()
 
     def _lines(self) -> list[Any]:
+        """Those that are whole: a kill cuts the last one short, a power cut may leave zeros in place of some."""
         self._file.seek(0)
-        whole = [line for line in self._file if line.endswith("\n")]  # a kill may cut the last one short
-        return [json.loads(line) for line in whole]
+        lines: list[Any] = []
+        for line in self._file:
+            if line.endswith("\n"):
+                with suppress(ValueError):
+                    lines.append(json.loads(line))
+        return lines
 
 
 class MetricSink:

@@ -22,11 +22,12 @@ import logging
 import re
 import uuid
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from resources.launcher.errors import Cancelled
 from resources.mlflow_client import TrackerError, TrackerRefused, open_client, reaching, write
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+Value = TypeVar("Value")
 
 FINGERPRINT = "fingerprint"
 """Tag by which a run is found again."""
@@ -43,6 +45,7 @@ FINGERPRINT = "fingerprint"
 _MOST_POINTS = 1000
 """MLflow takes no more metrics in one call."""
 _MOST_PARAMS = 100
+_LONGEST_NAME = 250
 _DIGEST_LENGTH = 36
 """MLflow takes no longer digest of a dataset; the whole one is a tag."""
 
@@ -114,9 +117,9 @@ class Tracker:
             # Two processes may get here together: a first value has the same time from both, and is one point.
             first, again = run.info.start_time, get_current_time_millis()
             new = [
-                Metric(_allowed(name), float(value), again if _allowed(name) in known else first, step)
-                for name, value in metrics.items()
-                if known.get(_allowed(name)) != value
+                Metric(name, float(value), again if name in known else first, step)
+                for name, value in _named(metrics).items()
+                if known.get(name) != value
             ]
             for start in range(0, len(new), _MOST_POINTS):
                 self._client.log_batch(run_id, metrics=new[start : start + _MOST_POINTS])
@@ -153,7 +156,7 @@ class Tracker:
         with reaching(self.uri):
             for start in range(0, len(points), _MOST_POINTS):
                 batch = [
-                    Metric(_allowed(point.name), point.value, point.time_ms, point.step)
+                    Metric(point.name, point.value, point.time_ms, point.step)
                     for point in points[start : start + _MOST_POINTS]
                 ]
                 self._client.log_batch(run_id, metrics=batch)
@@ -225,7 +228,9 @@ class Tracker:
             write(self.uri, lambda: self._client.log_inputs(run_id, [DatasetInput(dataset)]))
         new_tags = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
         params = [
-            Param(name, str(value)) for name, value in facts.params.items() if name not in run.data.params
+            Param(name, str(value))
+            for name, value in _named(facts.params).items()
+            if name not in run.data.params
         ]
         write(self.uri, lambda: self._client.log_batch(run_id, tags=new_tags))
         for start in range(0, len(params), _MOST_PARAMS):
@@ -240,17 +245,22 @@ class Tracker:
         is_done = False
         try:
             self.deliver(run_id, spool.points())
-            # Another process may have taken the run over, or left a spool of its own: the last one ends it.
-            is_last = list(self._spools.glob(f"{run_id}-*.jsonl")) == [spool.path]
-            with reaching(self.uri):
-                if is_last and self._client.get_run(run_id).info.status == "RUNNING":
-                    self._client.set_terminated(run_id, spool.ending() or "KILLED")
+            self._end_by(spool, run_id)
             is_done = True
         except TrackerRefused as refusal:
+            with suppress(TrackerRefused):  # once more where the run itself is gone
+                self._end_by(spool, run_id)
             kept = spool.path.rename(spool.path.with_suffix(".refused"))
             logging.getLogger(__name__).warning("%s; what was not delivered stays in %s", refusal, kept)
         finally:
             spool.close(delete=is_done)
+
+    def _end_by(self, spool: Spool, run_id: str) -> None:
+        """End the run as its spool says, unless another process has taken it over or left a spool of its own."""
+        is_last = list(self._spools.glob(f"{run_id}-*.jsonl")) == [spool.path]
+        with reaching(self.uri):
+            if is_last and self._client.get_run(run_id).info.status == "RUNNING":
+                self._client.set_terminated(run_id, spool.ending() or "KILLED")
 
 
 class TrackedRun:
@@ -268,7 +278,8 @@ class TrackedRun:
 
     def log(self, values: Mapping[str, float], step: int, at: float | None = None) -> None:
         """Take the metrics of one step; never waits (`MetricSink.log`)."""
-        self._sink.log(values, step, at)
+        # Under MLflow's names from here on: by those it says which steps of them it has.
+        self._sink.log(_named(values), step, at)
 
     def finish(self, status: Status) -> None:
         """Deliver and end. To be called once; `with` does it."""
@@ -301,6 +312,14 @@ def _run_id(spool: Path) -> str:
     return spool.name.partition("-")[0]
 
 
+def _named(values: Mapping[str, Value]) -> dict[str, Value]:
+    """`values` by names that MLflow takes."""
+    return {_allowed(name): value for name, value in values.items()}
+
+
+@lru_cache(maxsize=4096)
 def _allowed(name: str) -> str:
-    """A metric's name in the characters MLflow takes."""
-    return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
+    """A name in MLflow's characters and length, as a plain path: one it refused would hold up all that comes behind."""
+    parts = re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII).split("/")
+    plain = "/".join(part for part in parts if part not in ("", ".", ".."))
+    return plain[:_LONGEST_NAME].rstrip("/") or "_"

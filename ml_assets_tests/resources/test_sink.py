@@ -108,12 +108,18 @@ def test_what_no_try_delivered_waits_in_the_file_for_the_next_process(tmp_path: 
     assert Spool.adopt(path) is None
 
 
-def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [b'["loss", 0.', b'["loss", 0.\n', b"\0" * 40 + b"\n", b"\xff\xfe\n"],
+    ids=["cut short by a kill", "cut short and gone on", "zeros after a power cut", "no text"],
+)
+def test_a_line_that_is_damaged_is_left_out(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "run.jsonl"
-    path.write_text('["loss", 0.5, 1, 1000]\n["loss", 0.')
+    path.write_bytes(b'["loss", 0.5, 1, 1000]\n' + damage)
     adopted = Spool.adopt(path)
     assert adopted is not None
     assert _names_and_steps(adopted.points()) == [("loss", 0.5, 1)]
+    assert adopted.ending() is None
 
 
 def test_steps_the_tracker_has_are_not_sent_again(spool: Spool) -> None:

@@ -213,6 +213,30 @@ def test_a_killed_process_leaves_no_running_run_and_its_points_arrive(
     assert _steps(tracker, run_id, "loss") == list(range(50))
 
 
+def test_figures_get_names_that_mlflow_takes_and_are_known_by_them_after_a_resume(tracker: Tracker) -> None:
+    figures = {"top@5": 0.9, "/heads//1/": 0.5, "../up": 0.4, "n" * 300: 0.3}
+    facts = replace(FACTS, params={"model.top@k": 5})
+    for steps in ((10, 20), (20, 30)):
+        with tracker.start(facts) as run:
+            for step in steps:
+                run.log(figures, step)
+    stored = _run(tracker, run.run_id)
+    assert stored.data.metrics == {"top_5": 0.9, "heads/1": 0.5, "up": 0.4, "n" * 250: 0.3}
+    assert stored.data.params == {"model.top_k": "5"}
+    assert _steps(tracker, run.run_id, "top_5") == [10, 20, 30]
+
+
+def test_a_run_whose_points_are_refused_is_ended_all_the_same(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as run:
+        pass
+    open_client(tracker.uri).update_run(run.run_id, status="RUNNING")  # as who is killed leaves it
+    spool = tracker._folder / "spool" / f"{run.run_id}-left.jsonl"
+    spool.write_text('["a//b", 0.1, 1, 1000]\n"FAILED"\n')
+    assert tracker.settle() == [run.run_id]
+    assert _run(tracker, run.run_id).info.status == "FAILED"
+    assert spool.with_suffix(".refused").exists()
+
+
 def test_what_a_deleted_run_left_is_put_aside(tracker: Tracker) -> None:
     with tracker.start(FACTS) as run:
         run.log({"loss": 0.1}, 1)
