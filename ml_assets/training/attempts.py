@@ -1,18 +1,20 @@
-"""How often a job was started, and from which step: `attempts.jsonl` in its folder, written by rank 0 alone.
+"""How often a job was started, from which step, by how many: `attempts.jsonl` in its folder, written by rank 0 alone.
 
-Not here: how many attempts are allowed (the launcher decides).
+Here too: how long each start lasted. Not here: how many attempts are allowed (the launcher decides).
 """
 
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from resources.launcher.protocol import read_events
+from resources.launcher.protocol import TrainingEvent, read_events
 
 ATTEMPTS = "attempts.jsonl"
 
@@ -63,11 +65,32 @@ def one_at_a_time(folder: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-def seconds_trained(folder: Path) -> float:
-    """From the start of each attempt to its last sign, summed; the one that runs has one now."""
-    seconds, started, last = 0.0, 0.0, 0.0
-    for event in read_events(folder):
-        if event.kind == "started":
-            seconds, started = seconds + last - started, event.time
-        last = event.time
-    return seconds + time.time() - started
+def seconds_trained(folder: Path) -> list[float]:
+    """How long each attempt trained, by attempt: from its start to its last sign of life. The newest, which asks, gives
+    one now.
+
+    By the times that workers wrote into the job's folder: launchers that died and came back change nothing, nor does an
+    event that is there twice or late.
+    """
+    starts = [attempt.started for attempt in read_attempts(folder)]
+    signs = [sign for event in read_events(folder) if (sign := _sign(event)) is not None]
+    signs.append(time.time())
+    return [
+        max([start, *(sign for sign in signs if sign < end)]) - start
+        for start, end in pairwise([*starts, math.inf])
+    ]
+
+
+def worker_seconds(folder: Path) -> float:
+    """`seconds_trained` of each attempt, times the workers it had."""
+    seconds = seconds_trained(folder)
+    return sum(one.world_size * took for one, took in zip(read_attempts(folder), seconds, strict=True))
+
+
+def _sign(event: TrainingEvent) -> float | None:
+    """When this event says that workers lived, seconds since the epoch."""
+    if event.kind == "ended":  # may be said of the attempt before while the next one begins
+        return None
+    if event.kind == "recovered":  # it looked closer when the attempt before had trained last
+        return event.time - float(event.values["seconds"])
+    return event.time

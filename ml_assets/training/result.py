@@ -7,7 +7,7 @@ Not here: reading them (load, resources.launcher.job).
 # (the annotations of torch and safetensors are partial)
 
 from ml_assets.snapshots.reader import file_sha256
-from ml_assets.training.attempts import read_attempts
+from ml_assets.training.attempts import read_attempts, worker_seconds
 from ml_assets.training.run import Run
 from ml_assets.training.state import weights_of
 from ml_assets.training.storage import write_whole
@@ -44,6 +44,7 @@ def write_result(run: Run) -> TrainingResult:
         seconds=progress.seconds,
         attempts=len(attempts),
         resumed_from_steps=tuple(attempt.from_step for attempt in attempts[1:]),
+        worker_seconds=worker_seconds(run.folder),
     )
     write_whole(run.folder / RESULT, lambda path: path.write_text(result.to_json()))
     return result

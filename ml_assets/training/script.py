@@ -35,6 +35,7 @@ from ml_assets.training.attempts import (
     record_attempt,
     seconds_trained,
     wait_until_alone,
+    worker_seconds,
 )
 from ml_assets.training.checkpoints import Checkpoints, folder_of
 from ml_assets.training.events import emit, keep_events
@@ -226,7 +227,7 @@ class Training:
             return
         if not math.isfinite(validation_loss):
             raise Diverged(f"validation_loss was {validation_loss}: a model without one is not handed in")
-        attempts, seconds = read_attempts(self.folder), seconds_trained(self.folder)
+        attempts, seconds = read_attempts(self.folder), sum(seconds_trained(self.folder))
         weights = write_model(model, self.inputs, self.folder)
         result = TrainingResult(
             fingerprint=self.job.fingerprint,
@@ -241,6 +242,7 @@ class Training:
             seconds=seconds,
             attempts=len(attempts),
             resumed_from_steps=tuple(attempt.from_step for attempt in attempts[1:]),
+            worker_seconds=worker_seconds(self.folder),
         )
         self._tell_recovery(steps)
         emit("finished", steps, best_step=steps, best_validation_loss=validation_loss, seconds=seconds)

@@ -31,6 +31,12 @@ def test_workers_on_cpus_take_no_gpu_hours() -> None:
     assert (taken["worker_hours"], taken["gpu_hours"], taken["cost"]) == (4.0, 0.0, 0.0)
 
 
+def test_a_training_that_changed_its_size_takes_what_each_attempt_took() -> None:
+    taken = spent(replace(RESULT, worker_seconds=9000.0), {"device": "cuda"}, 2.0)
+    assert (taken["worker_hours"], taken["gpu_hours"], taken["cost"]) == (2.5, 2.5, 5.0)
+    assert taken["training_seconds"] == 1800.0
+
+
 def test_nothing_is_said_about_what_is_not_known() -> None:
     assert {"gpu_hours", "cost"} & spent(RESULT, {}, 2.5).keys() == set()
     assert "cost" not in spent(RESULT, {"device": "cuda"}, None)

@@ -150,7 +150,16 @@ def test_kill_then_damaged_checkpoint_then_sigterm_end_in_the_bits_of_the_unbrok
     assert result.weights_sha256 == expected.weights_sha256
     assert result.best_validation_loss == expected.best_validation_loss
     assert_each_row_once_per_epoch(tmp_path, snapshot, job)
+    assert_workers_were_held_while_they_trained(result, watcher)
     assert alive(watcher.pids) == []
+
+
+def assert_workers_were_held_while_they_trained(result: TrainingResult, watcher: Watcher) -> None:
+    """Two of them: not between attempts, but also for steps that were done again."""
+    assert result.worker_seconds is not None
+    whole = watcher.events[-1].time - watcher.events[0].time
+    between = sum(event.values["seconds"] for event in watcher.events if event.kind == "recovered")
+    assert max(result.seconds, whole - between - 0.1) < result.worker_seconds / 2 < whole - between / 2
 
 
 def test_nothing_is_left_among_temporary_files_even_by_a_killed_agent(
@@ -227,6 +236,7 @@ def test_a_cancelled_run_saves_a_killed_launcher_leaves_nobody_and_another_takes
     assert result.resumed_from_steps[1] >= killed_at[0]  # the ranks saved although nobody listened
     assert result.weights_sha256 == expected.weights_sha256
     assert_each_row_once_per_epoch(tmp_path, snapshot, job)
+    assert_workers_were_held_while_they_trained(result, twin)
     assert alive(twin.pids) == []
 
 

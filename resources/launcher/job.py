@@ -113,6 +113,9 @@ class TrainingResult:
     attempts: int = 1
     resumed_from_steps: tuple[int, ...] = ()
     """Step each later attempt continued from."""
+    worker_seconds: float | None = None
+    """Of each attempt the time from its start to its last sign of life, times the workers it had; summed. None in the
+    result of an older version."""
 
     def to_json(self) -> str:
         """The content of `result.json`."""

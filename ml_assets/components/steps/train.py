@@ -149,9 +149,11 @@ def spent(
 ) -> dict[str, float]:
     """What the whole training took, over all its attempts, as metrics of its run.
 
+    `worker_hours` counts each attempt with the workers it had, and what was done again as often as it was done.
     `gpu_hours` needs to know the workers' kind of device, `cost` also the price of an hour of one GPU.
     """
-    hours = result.seconds / 3600 * result.world_size
+    of_one_size = result.seconds * result.world_size  # all that an older version knew
+    hours = (of_one_size if result.worker_seconds is None else result.worker_seconds) / 3600
     taken = {
         "training_seconds": result.seconds,
         "attempts": float(result.attempts),

@@ -73,7 +73,8 @@ def test_run_has_metrics_by_step_and_epoch_and_what_it_took(installed: Installed
     assert len(by_epoch) >= 2
     assert by_step == sorted(set(by_step))
     metrics = run.data.metrics
-    assert metrics["worker_hours"] == pytest.approx(metrics["training_seconds"] / 3600 * 2)
+    in_the_loop = metrics["training_seconds"] / 3600 * 2
+    assert in_the_loop <= metrics["worker_hours"] < in_the_loop + 2 * 60 / 3600
     assert metrics["attempts"] == 1
     assert "holdout_rmse" in metrics
 
