@@ -1,15 +1,17 @@
 """How one model lies on the ranks of a job: whole on each of them, or in parts.
 
-    parallel: {shard: full, tensor: 2} on six workers
+    parallel: {shard: full, tensor: 2, pipeline: 2} on eight workers
 
-                 tensor 0   tensor 1
-        data 0    rank 0     rank 1     read the same rows, each has half of every layer that can be cut
-        data 1    rank 2     rank 3     read other rows
-        data 2    rank 4     rank 5     read other rows; a column shares its halves, a third for each
+                 stage 0                stage 1
+                 tensor 0   tensor 1    tensor 0   tensor 1
+        data 0    rank 0     rank 1      rank 2     rank 3     read the same rows; a stage has some of the layers, a
+                                                               rank of it half of each that can be cut
+        data 1    rank 4     rank 5      rank 6     rank 7     read other rows; a column shares what it has, half each
 
-Neighbours compute one model between them, since they talk most. Here: who is where, shards of a model, the optimizer
-over them, the norm of a gradient that no rank has whole. Not here: cutting layers (tensor_parallel), dealing them out
-(pipeline), computing with the parts (gradients), how they lie in a checkpoint (state, parts).
+Neighbours compute one model between them, those next to each other the same layers, since they talk most. Here: who is
+where, shards of a model, the optimizer over them, the norm of a gradient that no rank has whole. Not here: cutting
+layers (tensor_parallel), dealing them out (pipeline), computing with the parts (gradients), how they lie in a
+checkpoint (state, parts).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -113,8 +115,11 @@ class Layout:
     def share(self, state: State) -> State:
         """What this rank writes of `state` into a checkpoint."""
         own = () if self.keeper is self.optimizer else ("optimizer",)
-        alike = self.group if self.pipe is None else self.data
-        return share_of(state, ALIKE, alike.rank, alike.world_size, own)
+        stages = 1 if self.pipe is None else self.pipe.stages
+        # Alike is what the ranks of a stage have: so many next to each other, of each group of readers.
+        neighbours = self.group.world_size // (self.data.world_size * stages)
+        place = self.data.rank * neighbours + self.group.rank % neighbours
+        return share_of(state, ALIKE, place, self.data.world_size * neighbours, own)
 
 
 def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> None:
@@ -184,7 +189,7 @@ def _mesh(group: Group, parallel: Parallel) -> DeviceMesh:
         # Replicas of what is cut otherwise: shards of one, averaged over all.
         names.append("whole")
         sizes.append(1)
-    for name, size in (("tensor", parallel.tensor), ("pipeline", parallel.pipeline)):
+    for name, size in (("pipeline", parallel.pipeline), ("tensor", parallel.tensor)):
         if size > 1:
             names.append(name)
             sizes.append(size)

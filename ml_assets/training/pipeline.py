@@ -104,6 +104,8 @@ class Pipe:
     def __init__(self, stage: nn.Module, group: Group, passes: int, rows_a_pass: int) -> None:
         """`group`: the ranks of the pipeline, by stage. A batch goes in `passes` of at most so many rows."""
         self._group = group
+        self.stages = group.world_size
+        """How many there are."""
         self._rows = rows_a_pass * passes
         place = (group.rank, group.world_size, group.device)
         self._loss: Callable[[torch.Tensor, int, int], torch.Tensor]

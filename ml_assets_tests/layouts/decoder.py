@@ -1,4 +1,4 @@
-"""A small decoder-only transformer that continues text, byte by byte, and says how it can be cut."""
+"""A small decoder-only transformer that continues text, byte by byte, and says how it can be cut and dealt out."""
 
 import numpy as np
 import torch
@@ -35,6 +35,19 @@ class Attention(nn.Module):
         return values + change
 
 
+class Enter(nn.Module):
+    """Tokens, and where each of them stands, as vectors."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(tokens, width)
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+        """`[B, T]` int64 → `[B, T, width]` float32; the rows' columns are not read."""
+        values: torch.Tensor = self.tokens(sample)
+        return values + self.places(torch.arange(sample.shape[1], device=sample.device))
+
+
 class Decoder(nn.Module):
     """Tokens are the bytes of a row's sample."""
 
@@ -44,25 +57,26 @@ class Decoder(nn.Module):
         "blocks.*.1.up": "colwise",
         "blocks.*.1.down": "rowwise",
     }
+    pipeline_plan = ("enter", "blocks.*", "leave")
 
     def __init__(self, tokens: int, width: int, heads: int, blocks: int) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(tokens, width)
+        self.enter = Enter(tokens, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(Attention(width, heads), Block(width)) for _ in range(blocks)
         )
-        self.norm, self.leave = nn.LayerNorm(width), nn.Linear(width, BYTES)
+        self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, BYTES))
 
     def decode(self, content: bytes) -> NDArray[np.int64]:
         """`[T]`: the bytes as they are."""
         return np.frombuffer(content, dtype=np.uint8).astype(np.int64)
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-        """`[B, T]` int64 → `[B, T, 256]` float32 scores of the byte after each; the rows' columns are not read."""
-        values = self.tokens(sample) + self.places(torch.arange(sample.shape[1], device=sample.device))
+        """`[B, T]` int64 → `[B, T, 256]` float32 scores of the byte after each."""
+        values = self.enter(numeric, category, sample)
         for block in self.blocks:
             values = block(values)
-        scores: torch.Tensor = self.leave(self.norm(values))
+        scores: torch.Tensor = self.leave(values)
         return scores
 
 

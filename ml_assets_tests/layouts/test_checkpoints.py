@@ -32,6 +32,7 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
         "full x tensor": {"shard": "full", "tensor": 2},
         "replicas of tensor": {"tensor": 2},
         "replicas of a pipeline": {"pipeline": 2},
+        "tensor x pipeline": {"tensor": 2, "pipeline": 2},
     },
 }
 """Ranks → what they can do."""

@@ -1,4 +1,4 @@
-"""Parameters in shards of layers that are cut, on a transformer that learns real text: Python's own help topics."""
+"""Layers that are cut, dealt out and in shards at once, on a transformer that learns Python's own help topics."""
 
 import dataclasses
 from pathlib import Path
@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets_tests.layouts.curves import train
+from ml_assets_tests.layouts.curves import Trained, train
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job
 from ml_assets_tests.training.texts import text_snapshot, text_table
 from resources.launcher.errors import BadConfiguration
@@ -41,6 +41,7 @@ def text_job(snapshot: Snapshot, workers: int, heads: int = 4, **parallel: Any) 
         epochs=2,
         global_batch=52,
         lanes=4,
+        accumulate=2 if "pipeline" in parallel else 1,
         learning_rate=0.01,
         checkpoint_steps=1000,
     )
@@ -49,18 +50,35 @@ def text_job(snapshot: Snapshot, workers: int, heads: int = 4, **parallel: Any) 
     )
 
 
-def test_a_transformer_in_shards_of_cut_layers_learns_as_on_one_worker(
-    tmp_path: Path, snapshot: Snapshot
+@pytest.fixture(scope="module")
+def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """One worker, which has everything."""
+    return train(text_job(snapshot, 1), tmp_path_factory.mktemp("alone"))
+
+
+@pytest.mark.parametrize(
+    ("workers", "parallel"),
+    [
+        pytest.param(4, {"shard": "full", "tensor": 2}, id="full x tensor"),
+        pytest.param(4, {"tensor": 2, "pipeline": 2}, id="tensor x pipeline"),
+        pytest.param(8, {"shard": "full", "tensor": 2, "pipeline": 2}, id="full x tensor x pipeline"),
+    ],
+)
+def test_a_transformer_in_parts_learns_as_on_one_worker(
+    tmp_path: Path, snapshot: Snapshot, alone: Trained, workers: int, parallel: dict[str, Any]
 ) -> None:
-    alone = train(text_job(snapshot, 1), tmp_path / "alone")
-    job = text_job(snapshot, 4, shard="full", tensor=2)
-    spread = train(job, tmp_path / "spread")
-    losses = spread.curve("loss")
-    assert losses == pytest.approx(alone.curve("loss"), rel=1e-3)
+    job = text_job(snapshot, workers, **parallel)
+    spread = train(job, tmp_path)
+    assert spread.curve("loss") == pytest.approx(alone.curve("loss"), rel=1e-3)
+    assert spread.curve("gradient_norm") == pytest.approx(alone.curve("gradient_norm"), rel=1e-2)
     assert spread.result.best_validation_loss == pytest.approx(alone.result.best_validation_loss, rel=1e-3)
-    assert losses[0] == pytest.approx(GUESSED, abs=0.4)
-    assert spread.result.best_validation_loss < 3.2
     assert_each_row_once_per_epoch(spread.folder, snapshot, job)
+
+
+def test_it_does_learn(alone: Trained) -> None:
+    assert alone.curve("loss")[0] == pytest.approx(GUESSED, abs=0.4)
+    assert alone.result.best_validation_loss < 3.2
+    assert max(alone.curve("gradient_norm")) > 1  # so that clipping counts
 
 
 def test_more_workers_than_heads_are_refused(tmp_path: Path, snapshot: Snapshot) -> None:

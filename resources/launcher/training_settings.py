@@ -53,11 +53,6 @@ class Parallel:
         for name in ("tensor", "pipeline"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"parallel.{name} must be at least 1, not {value}")
-        if self.tensor > 1 and self.pipeline > 1:
-            raise ValueError(
-                f"parallel.tensor {self.tensor} does not go with pipeline {self.pipeline}: use one of the two, with "
-                "shard full where a worker has not enough memory"
-            )
         if self.shard == "optimizer" and self.model_workers > 1:
             raise ValueError(
                 "parallel.shard optimizer deals out whole parameters, and with tensor or pipeline no worker has them "

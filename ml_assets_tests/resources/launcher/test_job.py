@@ -176,7 +176,7 @@ def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(
         ({"shard": "all"}, "none, optimizer, gradients or full, not 'all'"),
         ({"tensor": 0}, "at least 1, not 0"),
         ({"shard": "optimizer", "tensor": 2}, "with tensor or pipeline no worker has them all"),
-        ({"tensor": 2, "pipeline": 2}, "tensor 2 does not go with pipeline 2"),
+        ({"tensor": 2, "pipeline": 2}, "tensor x pipeline = 4 workers: 2 / 4 = 0.5; use 4"),
         (
             {"pipeline": 2},
             "accumulate 1 leaves workers idle: of accumulate + 1 turns each computes accumulate",
