@@ -17,7 +17,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ml_assets.training.batches import Batch
-from ml_assets.training.compression import compress
+from ml_assets.training.compression import halve
 from ml_assets.training.exact import largest, quanta, round_to
 from ml_assets.training.feed import Feed
 from ml_assets.training.memory import passes
@@ -60,9 +60,12 @@ class AveragedGradients:
         settings, progress = run.job.settings, run.progress
         self._run, self._feed = run, feed
         self._spread = run.layout.spread()
-        if isinstance(self._spread.module, DistributedDataParallel):
-            warmup = int(settings.warmup_fraction * run.total_steps) - progress.step
-            compress(self._spread.module, settings.comm, run.group.process_group, run.job.seed, warmup)
+        replica, process_group = self._spread.module, run.group.process_group
+        if isinstance(replica, DistributedDataParallel):
+            if settings.comm == "bf16":
+                halve(replica, process_group)
+            if run.power_sgd is not None:
+                run.power_sgd.attach(replica, process_group, progress.step)
         self._passes = passes(settings, run.group.world_size)
         # Shards are cast where they are gathered.
         self._precision: Precision = "fp32" if run.layout.is_sharded else settings.precision

@@ -136,11 +136,14 @@ def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> N
     if parallel.tensor > 1:
         refuse_uncuttable(core, parallel.tensor)
     scalars = [name for name, parameter in core.named_parameters() if parameter.ndim == 0]
-    if scalars and parallel.shard in ("gradients", "full"):
-        raise BadConfiguration(
-            f"parallel.shard {parallel.shard} divides parameters along their first dimension, and {scalars[0]} has "
-            "none: give it the shape (1,)"
-        )
+    for asked, what in (
+        (parallel.shard in ("gradients", "full"), f"parallel.shard {parallel.shard} divides parameters"),
+        (settings.comm == "powersgd", "comm powersgd compresses gradients"),
+    ):
+        if scalars and asked:
+            raise BadConfiguration(
+                f"{what} along their first dimension, and {scalars[0]} has none: give it the shape (1,)"
+            )
 
 
 def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingSettings) -> Layout:

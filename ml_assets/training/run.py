@@ -17,6 +17,7 @@ from ml_assets.snapshots.reader import ShardChanged, open_snapshot, verify
 from ml_assets.training.batches import Batch, SplitReader
 from ml_assets.training.checkpoints import Checkpoints
 from ml_assets.training.compiled import compile_core
+from ml_assets.training.compression import PowerSgd
 from ml_assets.training.decoding import decode_of
 from ml_assets.training.events import emit
 from ml_assets.training.group import Group
@@ -77,6 +78,8 @@ class Run:
     mfu_of_a_row: float | None
     """See mfu: asked of the whole model, of which a rank may keep a part."""
     progress: Progress
+    power_sgd: PowerSgd | None
+    """Where that is how gradients are sent."""
     mirror: Mirror | None = None
     """Where the folder does not outlive this machine: what does."""
     saver: Saver = field(init=False)
@@ -148,6 +151,8 @@ class Run:
             if self.group.local_rank == 0:
                 self.checkpoints.let_go(step)
             restore(state, self.model, self.layout.keeper)
+            if self.power_sgd is not None:
+                self.power_sgd.restore(state.get("compression", {}))
             self.progress = Progress(**state["progress"])
         self.saver = Saver(
             self.checkpoints, self.group, self.layout.share, self.job.settings.checkpoint_storage
@@ -158,7 +163,8 @@ class Run:
         self.saver.make_memory(self._state)  # not earlier: before its first step an optimizer keeps nothing
 
     def _state(self) -> State:
-        return state_of(self.model, self.layout.keeper, dataclasses.asdict(self.progress))
+        remembered = None if self.power_sgd is None else self.power_sgd.memory(self.group)
+        return state_of(self.model, self.layout.keeper, dataclasses.asdict(self.progress), remembered)
 
     def _bring(self, step: int) -> None:
         if self.group.local_rank == 0:  # for all ranks of this machine
@@ -183,6 +189,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
     made = group.all_succeed(lambda: _make(job, folder, group))
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
+    warmup = int(job.settings.warmup_fraction * job.settings.epochs * made.order.steps_per_epoch)
     return Run(
         job=job,
         folder=folder,
@@ -199,6 +206,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         if mirror is None
         else StoredCheckpoints(folder, job.settings.keep_checkpoints, job.fingerprint, mirror),
         progress=Progress(),
+        power_sgd=PowerSgd(made.model, job.seed, warmup) if job.settings.comm == "powersgd" else None,
         mirror=mirror,
     )
 

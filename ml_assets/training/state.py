@@ -2,10 +2,11 @@
 
     parameters    name → value
     optimizer     name of a parameter / what the optimizer keeps for it → value
+    compression   name of a parameter / what making its gradient smaller remembers → value; where it does
     buffers       what else the model has, name → value
     progress      where the training stands
 
-The first two are the same on all ranks, or shards of one whole; of the others rank 0's are meant.
+The first three are the same on all ranks, or shards of one whole; of the others rank 0's are meant.
 
 What follows from the job (learning rate, weight decay) or from the position (random numbers) is not in it. Not here:
 files (parts, checkpoints).
@@ -24,10 +25,15 @@ from torch.distributed.tensor import DTensor
 from ml_assets.training.parts import Like, State
 from resources.launcher.errors import Diverged
 
-ALIKE = ("parameters", "optimizer")
+ALIKE = ("parameters", "optimizer", "compression")
 
 
-def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Mapping[str, Any]) -> State:
+def state_of(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Mapping[str, Any],
+    compression: Mapping[str, torch.Tensor] | None = None,
+) -> State:
     """The state as it is: tensors are the ones that training goes on with, not copies."""
     # First: what was gathered to be computed with is in shards again after it.
     values = model.state_dict()
@@ -37,6 +43,8 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Mappi
         for what, value in optimizer.state.get(parameter, {}).items()
     }
     state: State = {"parameters": {}, "optimizer": kept, "buffers": {}, "progress": dict(progress)}
+    if compression:
+        state["compression"] = dict(compression)
     names = {name for name, _ in model.named_parameters()}
     for name, value in values.items():
         state["parameters" if name in names else "buffers"][name] = value
@@ -49,7 +57,7 @@ def weights_of(state: State) -> dict[str, Any]:
 
 
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Inverse of `state_of`, besides progress, with the parts that `like_of` asked for."""
+    """Inverse of `state_of`, besides progress and compression, with the parts that `like_of` asked for."""
     model.load_state_dict(weights_of(state))
     kept: dict[str, dict[str, Any]] = {}
     for path, value in state.get("optimizer", {}).items():
@@ -69,7 +77,9 @@ def like_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Like:
     kept = {name: parameter for name, parameter in model.named_parameters() if parameter in stepped}
 
     def like(section: str, name: str) -> torch.Tensor | None:
-        return kept.get(name.rpartition("/")[0]) if section == "optimizer" else values.get(name)
+        if section in ("optimizer", "compression"):
+            return (kept if section == "optimizer" else values).get(name.rpartition("/")[0])
+        return values.get(name)
 
     return like
 

@@ -1,6 +1,6 @@
 """What several ranks do with `precision`, `accumulate`, `comm`, `compile` and a full memory: real ranks, real jobs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from ml_assets.snapshots.reader import Snapshot, open_snapshot
+from ml_assets.training.compression import PowerSgd
 from ml_assets.training.feed import Feed
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.group import Group
-from ml_assets.training.run import prepare
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.run import Run, prepare
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.ranks import in_ranks, one_rank
 from ml_assets_tests.training.steps import Step, one_step
@@ -19,7 +21,7 @@ from ml_assets_tests.training.test_runs import Watcher
 from resources.launcher.errors import OutOfMemory
 from resources.launcher.training_settings import Parallel
 
-STEPS = 40
+STEPS, SAVED = 40, 20
 
 
 @pytest.fixture
@@ -88,31 +90,65 @@ def test_models_in_parts_are_computed_in_passes_again_and_in_bf16_as_replicas_ar
 
 
 def compressed(group: Group, place: Path) -> None:
-    """Several buckets of gradients, as large models have them."""
+    """Several buckets of gradients, as large models have them; what each way of sending them ended with."""
     torch.set_num_threads(1)
-    losses = {comm: sum(list(losses_of(group, place, comm))[-10:]) for comm in ("none", "bf16", "powersgd")}
-    assert losses["bf16"] == pytest.approx(losses["none"], rel=0.01)
-    assert losses["powersgd"] == pytest.approx(losses["none"], rel=0.1)
-    assert len({losses["none"], losses["bf16"], losses["powersgd"]}) == 3  # each did its own
+    losses = {comm: losses_of(run_of(group, place, comm)) for comm in ("none", "bf16", "powersgd")}
+    last = {comm: sum(of_comm[-10:]) for comm, of_comm in losses.items()}
+    assert last["bf16"] == pytest.approx(last["none"], rel=0.01)
+    assert last["powersgd"] == pytest.approx(last["none"], rel=0.1)
+    assert len(set(last.values())) == 3  # each did its own
+    resumed = losses_of(run_of(group, place, "powersgd"))
+    forgetful = run_of(group, place, "powersgd")
+    forgetful.power_sgd = PowerSgd(forgetful.model, forgetful.job.seed, 0)
+    found = losses["powersgd"], resumed, losses_of(forgetful)
+    if group.is_first:
+        torch.save(found, place / "losses.pt")
 
 
-def losses_of(group: Group, place: Path, comm: str) -> Iterator[float]:
+def run_of(group: Group, place: Path, comm: str) -> Run:
+    """A training of three workers, where it stands."""
     torch.manual_seed(1)
     changes: dict[str, Any] = {"comm": comm, "learning_rate": 0.001, "global_batch": 48}
-    job = small_job(snapshot_in(place), "wide", workers=group.world_size, **changes)
-    run = prepare(job, place, group)
-    with Feed(run.order, run.train, group.rank, group.world_size, 0) as feed:
+    job = small_job(snapshot_in(place), "wide", workers=3, **changes)
+    (place / comm).mkdir(exist_ok=True)
+    run = prepare(job, place / comm, group)
+    run.resume()
+    return run
+
+
+def losses_of(run: Run) -> list[float]:
+    """Of the steps that are left of `STEPS`; on the way it is saved, and goes on."""
+    group, losses = run.group, list[float]()
+    with Feed(run.order, run.train, group.rank, group.world_size, run.progress.step) as feed:
         gradients = gradients_of(run, feed)
-        for step in range(STEPS):
+        for step in range(run.progress.step, STEPS):
+            if step == SAVED and losses:
+                run.progress.step = step
+                run.save(RowLog(run.folder, 1, group.rank))
             loss = gradients.backward(step, gradients.fetch(step))
             run.optimizer.step()
-            yield group.sum([loss])[0] / run.order.batch_rows(step)
-    weights = [float(one.double().sum()) for one in run.model.parameters()]
+            losses.append(group.sum([loss])[0] / run.order.batch_rows(step))
+    run.wait_until_saved()
+    weights = [float(one.detach().double().sum()) for one in run.model.parameters()]
     assert len({tuple(of_rank) for of_rank in group.gather_objects(weights)}) == 1
+    return losses
 
 
-def test_compressed_gradients_are_alike_on_all_ranks_and_learn_as_well(place: Path) -> None:
+def test_compressed_gradients_learn_as_well_and_what_they_left_out_is_there_after_a_resume(
+    place: Path,
+) -> None:
     run_ranks(3, place, compressed)
+    undisturbed, resumed, forgetful = torch.load(place / "losses.pt")
+    assert len(resumed) == len(forgetful) == STEPS - SAVED
+    with one_rank() as group:  # two workers are lost
+        alone = losses_of(run_of(group, place, "powersgd"))
+    astray = furthest(forgetful, undisturbed[SAVED:])
+    for losses in (resumed, alone):
+        assert furthest(losses, undisturbed[SAVED:]) < 1e-3 * astray
+
+
+def furthest(losses: list[float], others: list[float]) -> float:
+    return max(abs(one - other) for one, other in zip(losses, others, strict=True))
 
 
 def compiled(group: Group, place: Path) -> None:
