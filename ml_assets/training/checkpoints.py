@@ -112,15 +112,19 @@ class Checkpoints:
         return read(self._path(step), like)
 
     def newest_good(self) -> int | None:
-        """Newest step whose checkpoint is whole, and whose best one is too; None where there is none."""
+        """Newest step whose checkpoint is whole, and whose best one is too; it is here then. None where there is
+        none."""
         for step in self.steps():
             try:
-                if best_step := self.check(step):
-                    self.check(best_step)
+                best_step = self._examined(step)
+                if best_step not in (0, step):
+                    self._examined(best_step)
+                    self.let_go(best_step)  # until the result is made of it
             except CheckpointDamaged as error:
                 log.warning(
                     "the checkpoint of step %d cannot be used, trying the one before: %s", step, error
                 )
+                self.let_go(step)
             else:
                 return step
         return None
@@ -144,6 +148,11 @@ class Checkpoints:
         if changed:
             raise CheckpointDamaged(f"{', '.join(changed)} in {folder} differ from their digests")
         return commit.best_step
+
+    def _examined(self, step: int) -> int:
+        """Bring the checkpoint of `step` and check it. Raises `CheckpointDamaged`."""
+        self.bring(step)
+        return self.check(step)
 
     def _best_step(self, step: int) -> int:
         """What the marker of `step` names; 0 where it cannot be read."""

@@ -35,7 +35,7 @@ from ml_assets.training.recompute import recompute
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.saving import Saved, Saver
 from ml_assets.training.state import like_of, refuse_infinite, restore, state_of
-from ml_assets.training.stored_checkpoints import StoredCheckpoints
+from ml_assets.training.stored_checkpoints import checkpoints_of
 from ml_assets.training.streaming import ShardSource
 from resources.launcher.errors import BadConfiguration, InputChanged
 from resources.launcher.job import TrainingJob
@@ -202,9 +202,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         dtypes=dtypes,
         layout=layout,
         mfu_of_a_row=made.mfu_of_a_row,
-        checkpoints=Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint)
-        if mirror is None
-        else StoredCheckpoints(folder, job.settings.keep_checkpoints, job.fingerprint, mirror),
+        checkpoints=checkpoints_of(job, folder, mirror),
         progress=Progress(),
         power_sgd=PowerSgd(made.model, job.seed, warmup) if job.settings.comm == "powersgd" else None,
         mirror=mirror,

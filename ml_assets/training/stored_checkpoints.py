@@ -7,7 +7,6 @@ To be read, one is brought to the machine and let go of afterwards. One that was
 count: its marker is missing, or a digest differs. Not here: what the files hold (checkpoints), S3 (mirror).
 """
 
-import logging
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -20,9 +19,14 @@ from ml_assets.training.commit import COMMIT, CheckpointDamaged, Commit, kept
 from ml_assets.training.mirror import Mirror
 from resources.artifacts import ArtifactMissing, ArtifactsRefused
 from resources.launcher.errors import StorageFailed
+from resources.launcher.job import TrainingJob
 from resources.launcher.protocol import EVENTS
 
-log = logging.getLogger(__name__)
+
+def checkpoints_of(job: TrainingJob, folder: Path, mirror: Mirror | None) -> Checkpoints:
+    """Those of `job` in its folder, or where that does not outlive this machine, in the store."""
+    facts = (folder, job.settings.keep_checkpoints, job.fingerprint)
+    return Checkpoints(*facts) if mirror is None else StoredCheckpoints(*facts, mirror)
 
 
 class StoredCheckpoints(Checkpoints):
@@ -76,22 +80,9 @@ class StoredCheckpoints(Checkpoints):
         self._forget(self._best_steps.keys() - kept(self._best_steps, self.keep, self._began_from))
 
     def newest_good(self) -> int | None:
-        """Newest stored step whose checkpoint is whole, and whose best one is too; it is here then."""
+        """See `Checkpoints`."""
         self._look()
-        for step in self.steps():
-            try:
-                best_step = self._examined(step)
-                if best_step not in (0, step):
-                    self._examined(best_step)
-                    self.let_go(best_step)  # until the result is made of it
-            except (CheckpointDamaged, ArtifactMissing, ArtifactsRefused) as error:
-                log.warning(
-                    "the stored checkpoint of step %d cannot be used, trying the one before: %s", step, error
-                )
-                self.let_go(step)
-            else:
-                return step
-        return None
+        return super().newest_good()
 
     def bring(self, step: int) -> None:
         """See `Checkpoints`. Raises what `Mirror.pull` raises."""
@@ -120,9 +111,11 @@ class StoredCheckpoints(Checkpoints):
         return self._best_step(step)
 
     def _examined(self, step: int) -> int:
-        """The step of the best one by then, if the one of `step` is whole; it is here then."""
-        self.bring(step)
-        return self.check(step)
+        """See `Checkpoints`; what is gone from the store, or refused by it, is damaged."""
+        try:
+            return super()._examined(step)
+        except (ArtifactMissing, ArtifactsRefused) as error:
+            raise CheckpointDamaged(str(error)) from error
 
     def _forget(self, steps: set[int]) -> None:
         if steps:
