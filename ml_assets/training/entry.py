@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ml_assets.training.attempts import read_attempts, record_attempt, wait_until_alone
+from ml_assets.training.attempts import read_attempts, wait_until_alone
+from ml_assets.training.beginning import begin_attempt, tell_beginning
 from ml_assets.training.events import emit, keep_events
 from ml_assets.training.group import Group, join_group
 from ml_assets.training.heartbeat import Pulse
@@ -18,13 +19,10 @@ from ml_assets.training.machine import watching_machine
 from ml_assets.training.memory import advising
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.outcome import leave, outcome_of
-from ml_assets.training.prometheus import serve_figures
-from ml_assets.training.recovery import recovery_of
 from ml_assets.training.result import store_result, write_result
 from ml_assets.training.rowlog import RowLog, count_rows
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.stop import StopRequest, end_with_parent
-from resources.environment import device_facts
 from resources.launcher.job import ExitCode, TrainingJob
 
 log = logging.getLogger(__name__)
@@ -62,24 +60,19 @@ def _train(
     if group.is_first:
         wait_until_alone(folder)
     run.resume()
-    first_step = run.progress.step
     attempt = group.from_first(group.all_succeed(lambda: _begin_attempt(run, pulse)))
     pids = group.gather(os.getpid())
     if group.is_first:
-        port = serve_figures(job, all_addresses=mirror is not None)
-        emit(
-            "started",
-            first_step,
+        tell_beginning(
+            job,
+            attempt,
+            run.progress.step,
             world_size=group.world_size,
             pids=pids,
             steps=run.total_steps,
-            attempt=attempt,
             device=group.device.type,
-            metrics_port=port,
-            **device_facts(),
+            is_stored=mirror is not None,
         )
-        if first_step:
-            emit("resumed", first_step, attempt=attempt)
     rows = RowLog(folder, attempt, group.rank)
     with watching_machine(folder, lambda: run.progress.step):
         fit(run, rows, stop, pulse)
@@ -90,11 +83,10 @@ def _train(
 def _begin_attempt(run: Run, pulse: Pulse) -> int:
     if not run.group.is_first:
         return 0
-    attempt = record_attempt(run.folder, run.progress.step, run.group.world_size)
-    run.checkpoints.begin(attempt)
-    if attempt.number > 1:
-        pulse.on_first_step(recovery_of(run.folder, attempt))
-    return attempt.number
+    number, recovered = begin_attempt(run.folder, run.checkpoints, run.progress.step, run.group.world_size)
+    if recovered is not None:
+        pulse.on_first_step(recovered)
+    return number
 
 
 def _finish(run: Run) -> None:

@@ -32,23 +32,20 @@ from ml_assets.snapshots.reader import InputSpec, Rows, ShardChanged, Snapshot, 
 from ml_assets.training.attempts import (
     one_at_a_time,
     read_attempts,
-    record_attempt,
     seconds_trained,
     wait_until_alone,
     worker_seconds,
 )
+from ml_assets.training.beginning import begin_attempt, tell_beginning
 from ml_assets.training.checkpoints import Checkpoints, folder_of
 from ml_assets.training.events import emit, keep_events
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.parts import INDEX
-from ml_assets.training.prometheus import serve_figures
-from ml_assets.training.recovery import recovery_of
 from ml_assets.training.result import RESULT
 from ml_assets.training.script_data import ReadableSplit, matrix_of, rows_of, tensors_of
 from ml_assets.training.script_model import write_model
 from ml_assets.training.storage import write_whole
-from ml_assets.training.stored_checkpoints import StoredCheckpoints
-from resources.environment import device_facts
+from ml_assets.training.stored_checkpoints import checkpoints_of
 from resources.launcher.errors import BadConfiguration, Diverged, InputChanged
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import EVENTS
@@ -116,8 +113,7 @@ class Training:
         begins = rank == 0 and os.environ.setdefault(PROCESS, me) == me
         if begins:
             wait_until_alone(folder)
-        kept = (folder, job.settings.keep_checkpoints, job.fingerprint)
-        checkpoints = Checkpoints(*kept) if mirror is None else StoredCheckpoints(*kept, mirror)
+        checkpoints = checkpoints_of(job, folder, mirror)
         with one_at_a_time(folder):  # where they lie elsewhere, the first rank of a machine brings them
             newest = checkpoints.newest_good()
         training = cls(
@@ -263,23 +259,19 @@ class Training:
     def _begin_attempt(self) -> None:
         import torch
 
-        attempt = record_attempt(self.folder, self.resumed_step, self.world_size)
-        self.checkpoints.begin(attempt)
-        if attempt.number > 1:
-            self._recovery = recovery_of(self.folder, attempt)
-        emit(
-            "started",
+        attempt, self._recovery = begin_attempt(
+            self.folder, self.checkpoints, self.resumed_step, self.world_size
+        )
+        tell_beginning(
+            self.job,
+            attempt,
             self.resumed_step,
             world_size=self.world_size,
             pids=[os.getpid()],
             steps=0,  # the script's own affair
-            attempt=attempt.number,
             device="cuda" if torch.cuda.is_available() else "cpu",
-            metrics_port=serve_figures(self.job, all_addresses=self.mirror is not None),
-            **device_facts(),
+            is_stored=self.mirror is not None,
         )
-        if self.resumed_step:
-            emit("resumed", self.resumed_step, attempt=attempt.number)
 
     def _tell_recovery(self, step: int) -> None:
         if self._recovery is not None:
