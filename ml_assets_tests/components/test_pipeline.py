@@ -24,7 +24,15 @@ from ml_assets.snapshots.reader import FITTED, file_sha256, open_snapshot
 from ml_assets.training.load import load_model
 from ml_assets_tests.components import plant
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, key_of, materialized, plant_components
+from ml_assets_tests.components.world import (
+    STAGES,
+    World,
+    facts_of,
+    failure_of,
+    key_of,
+    materialized,
+    plant_components,
+)
 from resources.launcher.job import TrainingJob, TrainingResult
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
@@ -46,21 +54,12 @@ class Chapter:
 @pytest.fixture(scope="module")
 def world(long_lived: World) -> World:
     """Readings and features for both days."""
-    first, *_, last = days(WINDOW + 2)
-    assert long_lived.run(READINGS, partition=first, last=last).success
-    assert long_lived.run(FEATURES, partition=first, last=last).success
-    return long_lived
+    return long_lived.with_tables(2)
 
 
 def _live(world: World, day: str) -> Chapter:
     result = world.train(day)
-    assert result.success, failure_of(result)
-    facts = {
-        name: {fact: value.value for fact, value in found[day].metadata.items()}
-        for name in STAGES
-        if day in (found := materialized(result, name))
-    }
-    return Chapter(result, facts, world.platform.lake.branches("keep-"))
+    return Chapter(result, facts_of(result, day), world.platform.lake.branches("keep-"))
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,18 @@ class World:
         """Materialize the plant's execution set."""
         return self.run(*STAGES, partition=partition)
 
+    def trained(self, partition: str) -> dict[str, dict[str, Any]]:
+        """Materialize the plant's execution set, which must succeed; see `facts_of`."""
+        return facts_of(self.train(partition), partition)
+
+    def with_tables(self, count: int) -> "World":
+        """Readings and features for the first `count` days that have features at all."""
+        first, *_, last = plant.days(plant.WINDOW + count)
+        for table in (plant.READINGS, plant.FEATURES):
+            result = self.run(table, partition=first, last=last)
+            assert result.success, failure_of(result)
+        return self
+
     @property
     def main(self) -> TableReader:
         """The tables as main holds them now."""
@@ -119,6 +131,17 @@ def materialized(result: ExecuteInProcessResult, name: str) -> dict[str | None, 
         event.partition: event.materialization
         for event in result.get_asset_materialization_events()
         if event.asset_key == key_of(name)
+    }
+
+
+def facts_of(result: ExecuteInProcessResult, partition: str) -> dict[str, dict[str, Any]]:
+    """Stage → what stands on its page for `partition`, as plain values; absent where it was not materialized. The run
+    must have succeeded."""
+    assert result.success, failure_of(result)
+    return {
+        name: {fact: value.value for fact, value in found[partition].metadata.items()}
+        for name in STAGES
+        if partition in (found := materialized(result, name))
     }
 
 

@@ -8,23 +8,12 @@ import pytest
 
 from ml_assets.release.parts import releases_of
 from ml_assets_tests.components import plant
-from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, materialized, plant_components
+from ml_assets_tests.components.plant import MODEL, WINDOW, days
+from ml_assets_tests.components.world import STAGES, World, plant_components
 from resources.launcher.protocol import read_events
 
 TRAINING_SET, CHECKPOINT, *_ = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)
-
-
-def train(world: World, day: str) -> dict[str, dict[str, Any]]:
-    """One run; what stands on the pages of its assets."""
-    result = world.train(day)
-    assert result.success, failure_of(result)
-    return {
-        name: {fact: value.value for fact, value in found[day].metadata.items()}
-        for name in STAGES
-        if day in (found := materialized(result, name))
-    }
 
 
 def losses(facts: dict[str, dict[str, Any]]) -> list[float]:
@@ -37,21 +26,17 @@ def losses(facts: dict[str, dict[str, Any]]) -> list[float]:
 def world(tmp_path: Path, _empty_tracker: Path) -> World:
     """The plant with its tables of both days."""
     shutil.copy(_empty_tracker, tmp_path / "mlflow.db")
-    world = World(tmp_path)
-    first, *_, last = days(WINDOW + 2)
-    assert world.run(READINGS, partition=first, last=last).success
-    assert world.run(FEATURES, partition=first, last=last).success
-    return world
+    return World(tmp_path).with_tables(2)
 
 
 def test_a_version_is_trained_further_with_the_next_day(world: World) -> None:
     from mlflow import MlflowClient
 
-    from_nothing = train(world, DAY)
+    from_nothing = world.trained(DAY)
     releases_of(world.platform).promote(MODEL, 1, author="ada", reason="the first")
 
     model = plant.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
-    tuned = train(world.declared_as(plant_components(pipeline={"model": model})), NEXT_DAY)
+    tuned = world.declared_as(plant_components(pipeline={"model": model})).trained(NEXT_DAY)
     assert tuned[TRAINING_SET]["begins with"] == f"{MODEL}/1"
     run = MlflowClient(world.settings.resolved_tracking_uri).get_run(tuned[CHECKPOINT]["mlflow/run"])
     assert run.data.tags["init_from"] == f"{MODEL}/1"

@@ -23,8 +23,13 @@ from ml_assets.release.runtime import ServingModel
 from ml_assets.snapshots.reader import FITTED, open_snapshot
 from ml_assets.training.script_model import read_model, write_model
 from ml_assets.training.script_trees import trees_to_onnx
-from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, materialized, plant_components
+from ml_assets_tests.components.plant import FEATURES, MODEL, WINDOW, days
+from ml_assets_tests.components.world import (
+    STAGES,
+    World,
+    facts_of,
+    plant_components,
+)
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
 from resources.launcher.errors import BadConfiguration
@@ -49,11 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Wor
     """The plant with its tables; its pipeline is a script."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
-    world = World(home)
-    first, *_, last = days(WINDOW + 1)
-    assert world.run(READINGS, partition=first, last=last).success
-    assert world.run(FEATURES, partition=first, last=last).success
-    return world
+    return World(home).with_tables(1)
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,7 @@ class Trained:
 def train(world: World, **change: Any) -> Trained:
     world = world.declared_as(plant_components(pipeline=change))
     result = world.train(DAY)
-    assert result.success, failure_of(result)
-    facts = {
-        name: {fact: value.value for fact, value in found[DAY].metadata.items()}
-        for name in STAGES
-        if DAY in (found := materialized(result, name))
-    }
-    return Trained(world, result, facts)
+    return Trained(world, result, facts_of(result, DAY))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +14,6 @@ from ml_assets.training.order import Piece
 from ml_assets_tests.training.jobs import small_snapshot
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
 
 
 def assert_rows(batch: Batch, snapshot: Snapshot, wanted: list[tuple[int, int]]) -> None:

@@ -14,12 +14,6 @@ from ml_assets.training.batches import Batch, SplitReader
 from ml_assets.training.digest import digest
 from ml_assets.training.feed import Feed
 from ml_assets.training.order import Order, Piece
-from ml_assets_tests.training.jobs import small_snapshot
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,11 @@ from ml_assets.snapshots.reader import Snapshot, file_sha256
 from ml_assets.training.initial import INITIAL, hand_over
 from ml_assets.training.load import build_model
 from ml_assets.training.run import Run, prepare
-from ml_assets_tests.training.jobs import MODELS, small_job, small_snapshot
+from ml_assets_tests.training.jobs import MODELS, small_job
 from ml_assets_tests.training.ranks import one_rank
 from resources.artifacts import FolderArtifacts
 from resources.launcher.errors import BadConfiguration, InputChanged
 from resources.launcher.job import TrainingJob
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
 
 
 @pytest.fixture

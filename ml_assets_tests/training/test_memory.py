@@ -1,7 +1,7 @@
 """Fewer rows at once give the same step, what is computed again the same bits, and a memory that is full advice."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,9 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.group import Group
 from ml_assets.training.memory import advising, passes, rows_at_once
 from ml_assets.training.recompute import blocks_of, recompute
-from ml_assets_tests.training.jobs import small_snapshot
-from ml_assets_tests.training.ranks import one_rank
 from ml_assets_tests.training.steps import one_step
 from resources.launcher.errors import BadConfiguration, OutOfMemory
 from resources.launcher.training_settings import Recompute, TrainingSettings
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
-
-
-@pytest.fixture(scope="module")
-def group() -> Iterator[Group]:
-    with one_rank() as group:
-        yield group
 
 
 def test_a_step_in_several_passes_has_the_gradient_of_one(

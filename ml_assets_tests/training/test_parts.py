@@ -14,13 +14,8 @@ from ml_assets.training.load import build_model
 from ml_assets.training.preprocess import Preprocess
 from ml_assets.training.rowlog import RowLog, read_rows
 from ml_assets.training.schedule import learning_rate
-from ml_assets_tests.training.jobs import MODELS, small_job, small_snapshot
+from ml_assets_tests.training.jobs import MODELS, small_job
 from resources.launcher.errors import BadConfiguration
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What is computed in fewer bits stays near what all of them give, and what needs float32 keeps it."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,25 +10,12 @@ import torch
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.group import Group
 from ml_assets.training.precision import LossScale, refuse_unable
-from ml_assets_tests.training.jobs import small_snapshot
-from ml_assets_tests.training.ranks import one_rank
 from ml_assets_tests.training.steps import one_step
 from resources.launcher.devices import has_gpus, refuse_without_gpus
 from resources.launcher.errors import BadConfiguration
 from resources.launcher.training_settings import TrainingSettings
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
-
-
-@pytest.fixture(scope="module")
-def group() -> Iterator[Group]:
-    with one_rank() as group:
-        yield group
 
 
 @pytest.mark.parametrize("determinism", ["tolerance", "bitwise"])

@@ -51,11 +51,6 @@ class Watcher:
 
 
 @pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
-
-
-@pytest.fixture(scope="module")
 def unbroken(
     tmp_path_factory: pytest.TempPathFactory, snapshot: Snapshot
 ) -> tuple[TrainingJob, Path, TrainingResult, Watcher]:

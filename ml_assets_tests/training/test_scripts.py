@@ -28,11 +28,6 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own-script.md"
 
 
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
-
-
 def job_of(snapshot: Snapshot, **hyperparameters: object) -> TrainingJob:
     """A job whose script is `wayward.py`."""
     return dataclasses.replace(

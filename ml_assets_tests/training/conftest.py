@@ -1,0 +1,23 @@
+"""What trainings of the tests share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.group import Group
+from ml_assets_tests.training.jobs import small_snapshot
+from ml_assets_tests.training.ranks import one_rank
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """Small; a module that changes its files makes one of its own."""
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    """Of one rank, this process."""
+    with one_rank() as group:
+        yield group
