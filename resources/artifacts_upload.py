@@ -3,7 +3,6 @@
 Here: S3's multipart upload as a file. Not here: patience, errors and credentials (`artifacts_remote`).
 """
 
-import io
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any, cast
 
 from resources.artifacts import ArtifactsUnavailable
+from resources.blocks import InBlocks
 
 PART = 16 << 20
 """Bytes. S3 takes 10,000 parts: 160 GB an object."""
@@ -42,35 +42,21 @@ def abort_uploads(call: Call, bucket: str, prefix: str) -> None:
         call("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
 
-class _Upload(io.RawIOBase):
+class _Upload(InBlocks):
     def __init__(self, call: Call, pool: ThreadPoolExecutor, bucket: str, key: str) -> None:
+        super().__init__(PART)
         self._call, self._pool = call, pool
         self._object = {"Bucket": bucket, "Key": key}
-        self._part = bytearray()
         self._sent: list[Future[dict[str, Any]]] = []
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        at = 0
-        while at < len(view):
-            piece = view[at : at + PART - len(self._part)]
-            self._part += piece
-            at += len(piece)
-            if len(self._part) == PART:
-                self._send()
-        return len(view)
-
-    def writable(self) -> bool:
-        return True
 
     def finish(self) -> None:
         """Make the object visible. What is no larger than a part goes as one request."""
         if not self._sent:
-            self._call("put_object", **self._object, Body=bytes(self._part))
+            self._call("put_object", **self._object, Body=bytes(self._taken()))
             return
-        if self._part:
-            self._send()
+        if self._block:
+            self._pass_on(self._taken())
         parts = [sent.result() for sent in self._sent]
         self._call("complete_multipart_upload", **self._object, MultipartUpload={"Parts": parts})
 
@@ -80,7 +66,7 @@ class _Upload(io.RawIOBase):
             self._pool.shutdown(cancel_futures=True)
             self._call("abort_multipart_upload", **self._object)
 
-    def _send(self) -> None:
+    def _pass_on(self, block: bytearray) -> None:
         if not self._sent:
             began = self._call("create_multipart_upload", **self._object)
             self._object["UploadId"] = began["UploadId"]
@@ -88,8 +74,7 @@ class _Upload(io.RawIOBase):
         for sent in self._sent:
             if sent.done():
                 sent.result()  # one that failed ends it now
-        part, self._part = bytes(self._part), bytearray()
-        self._sent.append(self._pool.submit(self._send_part, len(self._sent) + 1, part))
+        self._sent.append(self._pool.submit(self._send_part, len(self._sent) + 1, bytes(block)))
 
     def _send_part(self, number: int, part: bytes) -> dict[str, Any]:
         try:

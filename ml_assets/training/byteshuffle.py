@@ -17,6 +17,8 @@ from typing import IO, Any, cast
 import numpy as np
 from torch.distributed.checkpoint._extension import StreamTransformExtension
 
+from resources.blocks import InBlocks
+
 _pa: Any = import_module("pyarrow")  # it ships no types
 _CODEC: Any = _pa.Codec("zstd", compression_level=1)  # higher levels: a tenth of the speed for one percent
 _WORD = 4
@@ -60,37 +62,22 @@ class ByteShuffle(StreamTransformExtension):
         return whole
 
 
-class _Writer(io.RawIOBase):
+class _Writer(InBlocks):
     def __init__(self, output: IO[bytes]) -> None:
+        super().__init__(_BLOCK)
         self._output = output
-        self._block = bytearray()
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        at = 0
-        while at < len(view):
-            piece = view[at : at + _BLOCK - len(self._block)]
-            self._block += piece
-            at += len(piece)
-            if len(self._block) == _BLOCK:
-                self._write_block()
-        return len(view)
-
-    def writable(self) -> bool:
-        return True
 
     def close(self) -> None:
         if not self.closed:
             if self._block:
-                self._write_block()
+                self._pass_on(self._taken())
             self._output.close()
         super().close()
 
-    def _write_block(self) -> None:
-        stored: Any = _CODEC.compress(_shuffled(self._block))
-        self._output.write(_HEADER.pack(len(self._block), stored.size))
+    def _pass_on(self, block: bytearray) -> None:
+        stored: Any = _CODEC.compress(_shuffled(block))
+        self._output.write(_HEADER.pack(len(block), stored.size))
         self._output.write(memoryview(stored))
-        self._block = bytearray()
 
 
 def _shuffled(block: bytearray) -> bytes:
