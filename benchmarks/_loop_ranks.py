@@ -2,7 +2,7 @@
 
 Both train the same model on the same rows with the same optimizer, schedule and clipping, two ranks, one thread each.
 The bare one is what a careful person writes: rows in memory, a permutation an epoch, DDP, nothing else. Rank 0 leaves
-the seconds of each block in `seconds.json`.
+the seconds of each part in `seconds.json`, by what ours was beside.
 """
 
 import copy
@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -64,28 +64,29 @@ def model(inputs: InputSpec) -> nn.Module:
 
 
 def main(job_file: str, folder: str, steps: str, rounds: str) -> None:
-    """Measure `rounds` blocks of `steps` steps of each way."""
+    """Measure parts of `steps` steps: ours beside each other way, `rounds` times there and back."""
     job = TrainingJob.from_json(Path(job_file).read_text())
     bitwise = dataclasses.replace(job, settings=dataclasses.replace(job.settings, determinism="bitwise"))
     with join_group(job.settings.workers) as group, Pulse(group.local_rank) as pulse:
-        ways = {
-            "tolerance": platform(job, Path(folder) / "tolerance", group, pulse, int(steps)),
+        ours = platform(job, Path(folder) / "tolerance", group, pulse, int(steps))
+        others = {
             "bare": bare(job, Path(folder) / "bare", group, int(steps)),
             "bitwise": platform(bitwise, Path(folder) / "bitwise", group, pulse, int(steps)),
         }
-        for way in ways.values():
+        for way in (ours, *others.values()):
             way()
-        seconds = in_turn(ways, int(rounds))
+        seconds = {name: in_turn(ours, other, int(rounds)) for name, other in others.items()}
         if group.is_first:
             (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
 
 
-def in_turn(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each block of each way. There and back: what slows the machine down steadily disturbs all alike."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(rounds):
-        for name in list(ways)[:: -1 if turn % 2 else 1]:
-            seconds[name].append(ways[name]())
+def in_turn(ours: Callable[[], float], other: Callable[[], float], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way's parts, two a round: there and back, so that what slows the machine down steadily disturbs
+    both alike."""
+    seconds: dict[str, list[float]] = {"ours": [], "other": []}
+    for _ in range(rounds):
+        for name in ("ours", "other", "other", "ours"):
+            seconds[name].append(ours() if name == "ours" else other())
     return seconds
 
 

@@ -1,6 +1,6 @@
 """What each rank of `tracked_loop.py` does: the platform's loop with figures and checkpoints, and a bare one, in turn.
 
-Rank 0 leaves the seconds of each block in `seconds.json`.
+Rank 0 leaves the seconds of each part in `seconds.json`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ _ABOVE = 1.3
 
 
 def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -> None:
-    """Measure blocks of `steps` steps: ours with one checkpoint each, and `per_second` figures a second."""
+    """Measure parts of `steps` steps: ours with one checkpoint each, and `per_second` figures a second."""
     job = TrainingJob.from_json(Path(job_file).read_text())
     with join_group(job.settings.workers) as group, Pulse(group.local_rank) as pulse:
         hand_written = bare(job, Path(folder) / "bare", group, int(steps))
@@ -33,7 +33,7 @@ def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -
         told = dataclasses.replace(job, settings=settings)
         tracked = platform(told, Path(folder) / "tracked", group, pulse, int(steps))
         tracked()
-        seconds = in_turn({"tracked": tracked, "bare": hand_written}, int(rounds))
+        seconds = in_turn(tracked, hand_written, int(rounds))
         if group.is_first:
             (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
 

@@ -1,6 +1,6 @@
 """Our training loop beside a bare hand-written one, and what bits that are the same for any number of workers cost.
 
-Two ranks, blocks of the ways in turn, there and back; no validation and no checkpoint in a block, but all else: rows
+Two ranks, the ways in turn, there and back; no validation and no checkpoint in a part, but all else: rows
 read ahead and logged, the agreement on loss and signals, halting at what is not finite, figures every 20 steps.
 """
 
@@ -11,6 +11,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
@@ -25,33 +27,67 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH":
 """Of the ranks."""
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Two ways measured in turn, there and back: two parts of `steps` steps each make a block."""
+
+    steps: int
+    ours: Sequence[float]
+    """Seconds of each part."""
+    other: Sequence[float]
+
+    @property
+    def our_rate(self) -> float:
+        """Steps per second."""
+        return self.steps / statistics.median(self.ours)
+
+    @property
+    def other_rate(self) -> float:
+        """Steps per second."""
+        return self.steps / statistics.median(self.other)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Our steps per second over the other way's, by block."""
+        parts = range(0, len(self.ours), 2)
+        return [sum(self.other[part : part + 2]) / sum(self.ours[part : part + 2]) for part in parts]
+
+    @property
+    def ratio(self) -> float:
+        """Of a typical block."""
+        return statistics.median(self.ratios)
+
+    @property
+    def bound(self) -> float:
+        """Of that median: the value that 95 % of resampled medians reach (bootstrap)."""
+        chance, ratios = random.Random(0), self.ratios
+        medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(4000))
+        return medians[len(medians) // 20]
+
+
 def main() -> int:
     """Measure and decide."""
     arguments = parse_args(__doc__)
     steps, rounds = (60, 6) if arguments.quick else (200, 10)
     with tempfile.TemporaryDirectory() as folder:
         seconds = _measure(Path(folder), steps, rounds)
-    rates = {name: [steps / taken for taken in of_way] for name, of_way in seconds.items()}
-    medians = {name: statistics.median(of_way) for name, of_way in rates.items()}
-    ratios = [ours / bare for ours, bare in zip(rates["tolerance"], rates["bare"], strict=True)]
-    exact = [slow / fast for slow, fast in zip(rates["bitwise"], rates["tolerance"], strict=True)]
-    median, bound = statistics.median(ratios), lower_bound(ratios)
+    bare, bitwise = (Compared(steps, **seconds[name]) for name in ("bare", "bitwise"))
     results = [
         Result(
-            name=f"loop against a bare one, {rounds} blocks in turn (95 % bound {bound:.3f})",
-            value=medians["tolerance"],
+            name=f"loop against a bare one, {rounds} blocks there and back (95 % bound {bare.bound:.3f})",
+            value=bare.our_rate,
             unit="steps per second",
-            peers={"bare": medians["bare"]},
-            ratio=median,
+            peers={"bare": bare.other_rate},
+            ratio=bare.ratio,
             bar=f"≥ {LEAST_MEDIAN} × bare, 95 % bound ≥ {LEAST_BOUND}",
-            ok=median >= LEAST_MEDIAN and bound >= LEAST_BOUND,
+            ok=bare.ratio >= LEAST_MEDIAN and bare.bound >= LEAST_BOUND,
         ),
         Result(
             name=f"determinism bitwise, {LANES} lanes on {WORKERS} workers",
-            value=medians["bitwise"],
+            value=bitwise.other_rate,
             unit="steps per second",
-            peers={"tolerance": medians["tolerance"]},
-            ratio=statistics.median(exact),
+            peers={"tolerance": bitwise.our_rate},
+            ratio=1 / bitwise.ratio,
             bar="its cost is told",
             ok=True,
         ),
@@ -59,7 +95,7 @@ def main() -> int:
     return emit(results, json=arguments.json)
 
 
-def _measure(folder: Path, steps: int, rounds: int) -> dict[str, list[float]]:
+def _measure(folder: Path, steps: int, rounds: int) -> dict[str, dict[str, list[float]]]:
     write_job(folder, steps)
     subprocess.run(
         [*ranks("benchmarks._loop_ranks"), str(folder / "job.json"), str(folder), str(steps), str(rounds)],
@@ -97,13 +133,6 @@ def ranks(module: str) -> list[str]:
         *(sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={WORKERS}"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", "-m", module),
     ]
-
-
-def lower_bound(ratios: list[float]) -> float:
-    """Of the median: the value that 95 % of resampled medians reach (bootstrap)."""
-    chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(4000))
-    return medians[len(medians) // 20]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
-from benchmarks.loop import ENVIRONMENT, ROOT, lower_bound, ranks, write_job
+from benchmarks.loop import ENVIRONMENT, ROOT, Compared, ranks, write_job
 from resources.launcher.protocol import TrainingEvent
 from resources.mlflow_client import open_client
 from resources.tracker import RunFacts, TrackedRun, Tracker
@@ -35,24 +35,21 @@ def main() -> int:
         with tracker.start(RunFacts(experiment="loop", fingerprint="f", name="loop", author="a")) as run:
             told = _measure(Path(folder), steps, rounds, run)
         stored = _stored(tracker, run.run_id)
-        seconds = json.loads((Path(folder) / "seconds.json").read_text())
-    rates = {name: [steps / taken for taken in of_way] for name, of_way in seconds.items()}
-    ratios = [ours / bare for ours, bare in zip(rates["tracked"], rates["bare"], strict=True)]
-    median = statistics.median(ratios)
-    # One block of ours was not measured, but told its figures as well.
-    per_second = stored.total() / (rounds + 1) / statistics.median(seconds["tracked"])
-    longest = max(seconds["tracked"])
+        beside = Compared(steps, **json.loads((Path(folder) / "seconds.json").read_text()))
+    # One part of ours was not measured, but told its figures as well.
+    per_second = stored.total() / (len(beside.ours) + 1) / statistics.median(beside.ours)
+    longest = max(beside.ours)
     result = Result(
         name=(
             f"loop with {per_second:.0f} metrics/s tracked and a checkpoint every {longest:.0f} s or less, {rounds} "
-            f"blocks in turn (95 % bound {lower_bound(ratios):.3f}), {stored.total()} points stored of {told.total()}"
+            f"blocks there and back (95 % bound {beside.bound:.3f}), {stored.total()} points stored of {told.total()}"
         ),
-        value=statistics.median(rates["tracked"]),
+        value=beside.our_rate,
         unit="steps per second",
-        peers={"bare": statistics.median(rates["bare"])},
-        ratio=median,
+        peers={"bare": beside.other_rate},
+        ratio=beside.ratio,
         bar=f"≥ {LEAST} × bare with {PER_SECOND} metrics/s and a checkpoint every 30 s, each point stored once",
-        ok=median >= LEAST and per_second >= PER_SECOND and longest <= 30 and stored == told,
+        ok=beside.ratio >= LEAST and per_second >= PER_SECOND and longest <= 30 and stored == told,
     )
     return emit(result, json=arguments.json)
 
