@@ -52,7 +52,7 @@ CHAOS_REPORT ?= build/chaos.txt
 
 test-chaos: setup ## rounds of ending processes at random moments (ROUNDS=30), and a summary of them
 	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills -m chaos --chaos-rounds $(ROUNDS) \
-	  --chaos-report $(CHAOS_REPORT) --timeout 3600 $(ARGS)
+	  --chaos-report $(CHAOS_REPORT) --timeout 3600 -n $(JOBS) --dist worksteal $(ARGS)
 
 test-browser: setup ## clicks in a real Chromium; screenshots in build/screenshots
 	$(BIN)/pytest ml_assets_tests/browser --screenshots build/screenshots $(ARGS)
