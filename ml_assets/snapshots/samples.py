@@ -8,7 +8,7 @@ means (the model's `decode`).
 
 import mmap
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -55,8 +55,12 @@ class Samples:
 
     def __getitem__(self, row: int) -> bytes:
         """The sample of a row, 0-based."""
-        archive, first, size = (int(number) for number in self.places[row])
-        return self.archives[archive][first : first + size]
+        return next(self.take(np.array([row])))
+
+    def take(self, rows: NDArray[np.int64]) -> Iterator[bytes]:
+        """The samples of these rows, in their order, one at a time."""
+        for archive, first, size in self.places[rows].tolist():
+            yield self.archives[archive][first : first + size]
 
 
 class ArchiveWriter:

@@ -164,8 +164,7 @@ def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:
     for shard, rows in runs:
         if shard.samples is None:
             raise ValueError("these rows have no samples")
-        for row in rows.tolist():
-            yield int(shard.row[row]), shard.samples[row]
+        yield from zip(shard.row[rows].tolist(), shard.samples.take(rows), strict=True)
 
 
 def _fill(room: NDArray[Any], runs: Sequence[tuple[NDArray[Any], NDArray[np.int64]]]) -> None:
