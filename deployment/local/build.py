@@ -78,7 +78,7 @@ def build(name: str, *, modules: Path = MODULES, say: Callable[[str], None] | No
     built = cache_folder() / module.key
     if built.is_dir():
         return built
-    with _locked(cache_folder() / f"{name}.lock"):
+    with locked(cache_folder() / f"{name}.lock"):
         if not built.is_dir():
             programs = ", ".join(tool.rpartition("/")[2] for tool in module.tools)
             tell(f"Building {name} {module.version} ({programs}) into {built}; minutes on an empty cache.")
@@ -127,7 +127,8 @@ def _entries(go_mod: str, word: str) -> list[str]:
 
 
 @contextmanager
-def _locked(file: Path) -> Generator[None]:
+def locked(file: Path) -> Generator[None]:
+    """For the block nobody else has `file`, which is made; others wait."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

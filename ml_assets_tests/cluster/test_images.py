@@ -1,4 +1,4 @@
-"""The real images, built from their recipes: the platform's is well, a node imports the trainer's, and it trains what
+"""The real images, built from their recipe: the platform's is well, a node imports the trainer's, and it trains what
 this machine trains."""
 
 import dataclasses
@@ -23,7 +23,7 @@ from resources.platform import Platform
 pytestmark = pytest.mark.timeout(900)
 
 NODE = 1
-"""One node is enough, and the image is large."""
+"""One node is enough."""
 MODEL = "ml_assets.defs.flights.model.build"
 """A model the image itself has."""
 
@@ -40,9 +40,8 @@ def images(cluster: ClusterEnvironment) -> Iterator[Workshop]:
 def trainer(cluster: ClusterEnvironment, images: Workshop) -> Iterator[str]:
     """The image's name, known to one node."""
     image = images.build("trainer")
-    archive = images.archive(image)
-    cluster.cluster.import_image(image, archive, [NODE])
-    archive.unlink()
+    packed = images.pack("trainer", image)
+    cluster.cluster.import_image(image, packed.archive, [NODE], below=packed.below)
     yield image
     cluster.cluster.remove_image(image)
 

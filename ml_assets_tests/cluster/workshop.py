@@ -1,97 +1,165 @@
-"""The real images, built here from their Dockerfiles with the base image and the packages of this environment.
+"""The real images, built here from their Dockerfile with the base image and the packages of this environment.
 
-Here: the folder of packages, the build, a command run in what was built. A registry and a package index are not
-needed: the base is the cluster's own image, and the packages are those installed here, without what only a GPU would
-load.
+Here: the build, what of an image has to go to a node, a command run in what was built. A registry and a package index
+are not needed: the base is the cluster's own image, and the packages are those installed here (`packages`). Layers of
+packages stay in the cache of built things: only what lies above them is built each time.
 """
 
-import importlib.metadata
+import hashlib
+import json
 import os
-import re
 import shutil
-import sysconfig
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatch
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from deployment.local.cluster.commands import run
+from deployment.local.build import cache_folder, locked
+from deployment.local.cluster.commands import run, succeeds
+from deployment.local.cluster.layers import Layer
+from ml_assets_tests.cluster import packages
 from ml_assets_tests.cluster.environment import REPOSITORY
 
 RECIPES = REPOSITORY / "deployment" / "images"
-GPU_ONLY = ("triton*", "nvidia-cusolver*", "nvidia-nvtx*", "cuda-bindings*", "cuda-pathfinder*", "cuda-cccl*")
-"""Distributions that `import torch` does without on a machine with no GPU; 1.3 GB."""
-GPU_ONLY_FILES = ("*/libcudnn_*.so*", "torch/include/*", "torch/lib/*.a", "*/include/*.h")
-"""Loaded late or never: parts of cuDNN, headers."""
+NAMES = ("trainer", "platform")
+"""Targets of the Dockerfile, each with the packages of the one before below its own."""
+KEPT_DAYS = 7.0
+"""Layers of packages that were not used for so long are removed when others are made."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An image on its way to a node."""
+
+    archive: Path
+    """What lies above the packages, in the layout of OCI."""
+    below: tuple[Layer, ...]
 
 
 class Workshop:
-    """Builds images below one folder, beside the environment so that its packages can be linked instead of copied."""
+    """Builds images in a store that holds the layers of packages, or will."""
 
-    def __init__(self, folder: Path, base: str, archive: Path) -> None:
-        """`base` and its `archive`: what the images are built on."""
+    def __init__(self, store: Path, folder: Path, base: str, archive: Path) -> None:
+        """`base` and its `archive`: what the images are built on. `folder` is for files that go with the workshop."""
         self._folder, self._base = folder, base
+        self._store = store
+        self._tag = f"tests-{time.time_ns()}"
+        self._built: list[str] = []
         (folder / "tmp").mkdir(parents=True)
         # In a mount namespace that ends with the command: buildah leaves its storage mounted otherwise.
         self._buildah = [
             "env", f"TMPDIR={folder / 'tmp'}",
             "unshare", "--mount", "--propagation", "private",
-            "buildah", "--root", folder / "storage", "--runroot", folder / "run", "--storage-driver", "overlay",
+            "buildah", "--root", store, "--runroot", folder / "run", "--storage-driver", "overlay",
         ]  # fmt: skip
-        run([*self._buildah, "pull", "--quiet", f"docker-archive:{archive}"], seconds=120)
+        run([*self._buildah, "rm", "--all"], seconds=120)  # of one that was killed
+        if not self._has(base):
+            run([*self._buildah, "pull", "--quiet", f"docker-archive:{archive}"], seconds=120)
 
     def build(self, name: str) -> str:
-        """The image of `name`.Dockerfile with the packages of `name`.txt."""
-        packages, image = self._folder / "packages" / name, f"localhost/ml-assets/{name}:test"
-        link_packages(RECIPES / f"{name}.txt", packages)
-        run(
-            [*self._buildah, "build", "--quiet", "--isolation", "chroot", "--pull-never", "--tag", image,
-             "--build-arg", f"BASE={self._base}", "--build-context", f"installed={packages}",
-             "--file", RECIPES / f"{name}.Dockerfile", REPOSITORY],
-            seconds=600,
-        )  # fmt: skip
-        shutil.rmtree(packages)
+        """The image of target `name`."""
+        for number, below in enumerate(NAMES[: NAMES.index(name) + 1]):
+            if not self._has(_kept(below)):
+                locks = [RECIPES / f"{one}.txt" for one in NAMES[:number]]
+                installed = self._folder / "installed"
+                packages.link(RECIPES / f"{below}.txt", installed / below, without=locks)
+                self._build(f"{below}-packages", _kept(below))
+                shutil.rmtree(installed)
+        image = f"localhost/ml-assets/{name}:{self._tag}"
+        self._build(name, image)
+        self._built.append(image)
         return image
 
-    def archive(self, image: str) -> Path:
-        """It as one file that a node can import."""
-        archive = self._folder / "image.tar"
-        run([*self._buildah, "push", "--quiet", image, f"docker-archive:{archive}:{image}"], seconds=600)
-        return archive
+    def pack(self, name: str, image: str) -> Packed:
+        """What a node needs of an image `build` made."""
+        below = self._layers(_kept(name))
+        layout, archive = self._folder / "layout", self._folder / "image.tar"
+        blobs = layout / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        places = [blobs / layer.diff_id.removeprefix("sha256:") for layer in below]
+        for place in places:
+            place.touch()  # what is there already is not written
+        run([*self._buildah, "push", "--quiet", "--disable-compression", image, f"oci:{layout}:{image}"])
+        for place in places:
+            place.unlink()
+        index = json.loads((layout / "index.json").read_text())
+        index["manifests"][0]["annotations"]["io.containerd.image.name"] = image
+        (layout / "index.json").write_text(json.dumps(index))
+        run(["tar", "--create", "--file", archive, "--directory", layout, "."])
+        shutil.rmtree(layout)
+        return Packed(archive, tuple(below))
 
     def run(self, image: str, *command: str) -> str:
         """What `command` prints in a new container of the image, as the image's user."""
         name = run([*self._buildah, "from", "--pull-never", image]).strip()
         return run([*self._buildah, "run", "--isolation", "chroot", name, "--", *command], seconds=300)
 
+    def close(self) -> None:
+        """Keep the packages, and nothing else."""
+        run([*self._buildah, "rm", "--all"], seconds=120)
+        if self._built:
+            run([*self._buildah, "rmi", *self._built], seconds=120)
+
+    def _build(self, target: str, image: str) -> None:
+        installed = self._folder / "installed"
+        installed.mkdir(exist_ok=True)
+        run(
+            [*self._buildah, "build", "--quiet", "--layers", "--isolation", "chroot", "--pull-never",
+             "--target", target, "--tag", image, "--build-arg", f"BASE={self._base}",
+             "--build-context", f"installed={installed}", "--file", RECIPES / "Dockerfile", REPOSITORY],
+            seconds=600,
+        )  # fmt: skip
+
+    def _has(self, image: str) -> bool:
+        return succeeds([*self._buildah, "inspect", "--type", "image", image])
+
+    def _layers(self, image: str) -> list[Layer]:
+        """From the bottom, as the store has them."""
+        (own,) = [one for one in self._read("images") if image in one.get("names", ())]
+        known = {layer["id"]: layer for layer in self._read("layers")}
+        found: list[Layer] = []
+        layer = known.get(own["layer"])
+        while layer is not None:
+            found.insert(0, Layer(layer["diff-digest"], self._store / "overlay" / layer["id"] / "diff"))
+            layer = known.get(layer.get("parent"))
+        return found
+
+    def _read(self, what: str) -> list[dict[str, Any]]:
+        return json.loads((self._store / f"overlay-{what}" / f"{what}.json").read_text())
+
+
+def _kept(name: str) -> str:
+    return f"localhost/ml-assets/{name}-packages:kept"
+
 
 @contextmanager
 def workshop(base: str, archive: Path) -> Iterator[Workshop]:
-    """An empty one, gone afterwards."""
-    folder = REPOSITORY / "build" / "images-of-tests"
+    """One with what earlier ones left in the cache of built things; nobody else has that store meanwhile."""
+    store, folder = _store(archive), REPOSITORY / "build" / "images-of-tests"
     shutil.rmtree(folder, ignore_errors=True)
-    try:
-        yield Workshop(folder, base, archive)
-    finally:
-        shutil.rmtree(folder)
+    with locked(cache_folder() / "packages.lock"):
+        try:
+            images = Workshop(store, folder, base, archive)
+            yield images
+            images.close()
+        finally:
+            shutil.rmtree(folder)
 
 
-def link_packages(lock: Path, folder: Path) -> None:
-    """Fill `folder` with hard links to the files of what `lock` names and this environment has (it serves other
-    systems, too)."""
-    site = Path(sysconfig.get_path("purelib"))
-    names = {line.partition("==")[0] for line in lock.read_text().splitlines() if re.match(r"\w", line)}
-    here = {item.name.lower().replace("_", "-") for item in importlib.metadata.distributions()}
-    for name in sorted(names & here):
-        if any(fnmatch(name, pattern) for pattern in GPU_ONLY):
-            continue
-        for file in importlib.metadata.files(name) or []:
-            # Scripts lie outside; compiled files belong to the Python that wrote them.
-            if ".." in file.parts or file.suffix == ".pyc":
-                continue
-            if any(fnmatch(str(file), pattern) for pattern in GPU_ONLY_FILES):
-                continue
-            target = folder / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():
-                os.link(site / file, target)
+def _store(archive: Path) -> Path:
+    """The folder for layers of packages on that base; its name says what they are made of and how."""
+    made_of = [RECIPES / name for name in ("Dockerfile", "install.sh", *(f"{name}.txt" for name in NAMES))]
+    recipe = "\0".join(
+        (sys.version, str(archive), *(file.read_text() for file in (*made_of, Path(packages.__file__))))
+    )
+    store = cache_folder() / f"packages-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    if not store.exists():
+        for old in cache_folder().glob("packages-*"):
+            if time.time() - old.stat().st_mtime > KEPT_DAYS * 86_400:
+                shutil.rmtree(old)
+        store.mkdir(parents=True)
+    os.utime(store)
+    return store

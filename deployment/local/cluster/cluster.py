@@ -6,7 +6,7 @@ tests hold.
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from deployment.local.cluster import (
     record,
 )
 from deployment.local.cluster.commands import run
+from deployment.local.cluster.layers import Layer
 from deployment.local.cluster.layout import Layout
 from deployment.local.cluster.leftovers import leftovers
 from deployment.local.cluster.record import NoCluster, Record
@@ -120,10 +121,21 @@ class Cluster:
         """Ids, as this machine sees them, of all processes of a node and of its pods."""
         return cgroups.members(self.layout.node(number).cgroup)
 
-    def import_image(self, image: str, archive: Path, numbers: Iterable[int] | None = None) -> None:
-        """Give the running nodes `numbers` (all by default) an image from a docker-archive or OCI archive."""
+    def import_image(
+        self,
+        image: str,
+        archive: Path,
+        numbers: Iterable[int] | None = None,
+        *,
+        below: Sequence[Layer] = (),
+    ) -> None:
+        """Give the running nodes `numbers` (all by default) an image from a docker-archive or OCI archive.
+
+        The archive may leave out the image's lowest layers, given as `below` from the bottom: nodes get them by links.
+        """
+        held = record.load(self.state)
         parts.import_images(
-            record.load(self.state), {image: archive}, self.layout.numbers if numbers is None else numbers
+            held, {image: archive}, self.layout.numbers if numbers is None else numbers, below
         )
 
     def remove_image(self, image: str) -> None:

@@ -6,7 +6,6 @@ that all three programs use their usual places; what they mount is seen by nobod
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -63,7 +62,7 @@ def start_machine(node: NodeLayout) -> Process:
     processes.wait_ready(machine, lambda: _why_no_namespace(machine), seconds=10)
     binds = []
     for own in OWN_FOLDERS:
-        ours = node.folder / own.strip("/").replace("/", "-")
+        ours = _own_folder(node, own)
         ours.mkdir(parents=True, exist_ok=True)
         binds.append(f"mount --bind {ours} {own}")
     script = "\n".join(["set -e", *binds, "mount -t tmpfs tmpfs /run", "mkdir -p /run/lock"])
@@ -151,10 +150,14 @@ def import_image(node: NodeLayout, machine: Process, image: str, archive: Path) 
         run(ctr(node, machine, "images", "import", "--snapshotter", "overlayfs", archive), seconds=600)
 
 
-def remove_files(node: NodeLayout) -> None:
-    """Remove the node's folder; the node must have ended."""
-    if node.folder.exists():
-        shutil.rmtree(node.folder)
+def folder_of(node: NodeLayout, path: Path) -> Path:
+    """What the node's programs call `path`, below one of their own folders, as this machine calls it."""
+    own = next(own for own in OWN_FOLDERS if path.is_relative_to(own))
+    return _own_folder(node, own) / path.relative_to(own)
+
+
+def _own_folder(node: NodeLayout, own: str) -> Path:
+    return node.folder / own.strip("/").replace("/", "-")
 
 
 def _joining(machine: Process) -> list[str | Path]:

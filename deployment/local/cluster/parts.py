@@ -3,13 +3,14 @@
 What belongs here: one part at a time. The order of all of them is `cluster`'s.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
 from deployment.local import processes
 from deployment.local.cluster import api, certificates, cgroups, control, network, node
+from deployment.local.cluster.layers import Layer, link_layers
 from deployment.local.cluster.layout import NodeLayout
 from deployment.local.cluster.record import NoCluster, Record
 
@@ -99,12 +100,16 @@ def end_node(held: Record, ours: NodeLayout) -> None:
     held.save()
 
 
-def import_images(held: Record, archives: Mapping[str, Path], numbers: Iterable[int]) -> None:
-    """Images nodes lack, all nodes at once."""
+def import_images(
+    held: Record, archives: Mapping[str, Path], numbers: Iterable[int], below: Sequence[Layer] = ()
+) -> None:
+    """Images nodes lack, all nodes at once; `below` are layers that the archives leave out."""
 
     def to_node(number: int) -> None:
         ours = held.layout.node(number)
         holder = held.processes[ours.process("machine")]
+        if below:
+            link_layers(ours, holder, below)
         for image, archive in archives.items():
             node.import_image(ours, holder, image, archive)
 

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Fills /opt/venv with the packages of an image, as NAME.txt beside this script locks them. A step of Dockerfile, whose
+# mounts it expects: /deployment, and in /installed/NAME packages to copy where there is no index. Argument: NAME.
+set -eu
+name="$1"
+[ -e /opt/venv ] || python3 -m venv --without-pip /opt/venv
+
+if [ -d "/installed/$name" ]; then
+  packages="$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+  cp --recursive --preserve=timestamps "/installed/$name/." "$packages" # compiled files name their sources' times
+  exit
+fi
+
+python3 -m venv /tmp/tools
+/tmp/tools/bin/pip install --no-cache-dir --require-hashes -r /deployment/requirements/setup.txt
+# One data set of the platform is published as source: it is built with locked tools, too.
+UV_BUILD_CONSTRAINT=/deployment/requirements/build.txt UV_PREVIEW_FEATURES=build-dependency-hashes \
+  /tmp/tools/bin/uv pip sync --no-cache --compile-bytecode --require-hashes --require-build-hashes \
+  --python /opt/venv/bin/python "/deployment/images/$name.txt"
+rm -r /tmp/tools # neither cache nor installer stays
