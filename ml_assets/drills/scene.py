@@ -1,6 +1,6 @@
 """Where drills take place: a made-up snapshot, a job on it, and the training that nothing happens to.
 
-Not here: the damage (damage), what must hold afterwards (report).
+Not here: the damage, and what must hold afterwards (drills).
 """
 
 from dataclasses import dataclass, replace

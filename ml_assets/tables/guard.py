@@ -33,11 +33,6 @@ class WindowVerdict:
         """True where nothing is missing or rejected. Stale partitions are usable, and named."""
         return not self.missing and not self.rejected
 
-    @property
-    def to_materialize(self) -> tuple[str, ...]:
-        """The partitions that have to be made (again) before the window is ok, sorted."""
-        return tuple(sorted({*self.missing, *self.rejected}))
-
     def explain(self) -> str:
         """A few lines for people: what is wrong with which partitions, and what helps."""
         if self.ok and not self.stale:

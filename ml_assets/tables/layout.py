@@ -55,11 +55,6 @@ def key_of_part(path: str) -> str:
     return path.split("/")[2].removeprefix("date=")
 
 
-def key_of_manifest(path: str) -> str:
-    """Partition key of a manifest's path."""
-    return path.rsplit("/", 1)[1].removesuffix(".json")
-
-
 def audit_branch(table: str, first_key: str, run_id: str, attempt: int = 1) -> str:
     """Branch on which a run's partitions wait for their audit; lakeFS takes letters, digits, _ and - only."""
     run = re.sub(r"\W", "", run_id)[:8] or "norun"

@@ -103,11 +103,10 @@ def test_judged_content_is_found_again_for_its_own_partition_and_rules(ledger: L
     ledger.record_verdicts([new(), new("2013-01-02", content_digest="c2", status="rejected")])
     contents = {DAY: "c1", "2013-01-02": "c1", "2013-01-03": "c1"}
     assert ledger.find_judgements(TABLE, contents, "rules").keys() == {DAY}
-    assert ledger.find_judgement(TABLE, DAY, "c1", "other rules") is None
-    assert ledger.find_judgement("datasets/weather", DAY, "c1", "rules") is None
+    assert ledger.find_judgements(TABLE, contents, "other rules") == {}
+    assert ledger.find_judgements("datasets/weather", contents, "rules") == {}
     ledger.accept(TABLE, "2013-01-02", "ada", "fine")
-    found = ledger.find_judgement(TABLE, "2013-01-02", "c2", "rules")
-    assert found is not None
+    (found,) = ledger.find_judgements(TABLE, {"2013-01-02": "c2"}, "rules").values()
     assert found.status == "accepted"
 
 

@@ -119,12 +119,6 @@ class Ledger:
                         found[row.key] = _verdict_row(row)
         return found
 
-    def find_judgement(
-        self, table: str, key: str, content_digest: str, contract_digest: str
-    ) -> VerdictRow | None:
-        """`find_judgements` for one partition."""
-        return self.find_judgements(table, {key: content_digest}, contract_digest).get(key)
-
     def volumes(self, table: str) -> dict[str, int]:
         """Key → rows of its newest attempt that passed, warned or was accepted; sorted by key."""
         query = (
