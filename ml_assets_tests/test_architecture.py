@@ -62,6 +62,21 @@ def test_requirements_are_pinned_and_hashed_without_addresses(name: str) -> None
     assert "--index" not in text
 
 
+def test_images_hold_the_pins_that_are_tested_and_those_for_scripts_all_that_a_trainer_needs() -> None:
+    deployment = ROOT / "deployment"
+    images = {path.stem: _pins(path) for path in (deployment / "images").glob("*.txt")}
+    tested = _pins(deployment / "requirements" / "dev.txt")
+    assert images.keys() >= {path.stem for path in (deployment / "images").glob("*.in")}
+    for name, pins in images.items():
+        assert pins <= tested, f"{name}: run make lock"
+        assert name == "platform" or pins >= images["trainer"]
+
+
+def _pins(lock: Path) -> set[str]:
+    """`name==version` of each, with the systems it is for where they are not all."""
+    return {line.rstrip("\\ ") for line in lock.read_text().splitlines() if re.match(r"\w", line)}
+
+
 def test_no_pretended_server_is_among_the_locked_requirements() -> None:
     pretenders = (
         r"moto|localstack|fakeredis|fake-?s3|responses|requests-mock|respx|httpretty|vcrpy|aioresponses"

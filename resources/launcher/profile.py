@@ -98,6 +98,8 @@ Nodes = Annotated[
 class ResourceProfile(_Part):
     """What each pod of a training gets. Quantities are Kubernetes' own."""
 
+    image: str | None = Field(default=None, min_length=1)
+    """Of the workers, where they need other packages than those of `ML_ASSETS_KUBERNETES_IMAGE`."""
     nodes: Nodes = 1
     """Pods, or `{min, max}` of them. The workers are shared equally among the most; with fewer pods there are fewer
     workers, as many in each pod."""

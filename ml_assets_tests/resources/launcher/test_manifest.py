@@ -85,6 +85,7 @@ def test_pods_have_no_rights_no_token_and_nothing_to_write_but_their_scratch() -
 def test_a_profile_says_everything_a_pod_may_need() -> None:
     profile = ResourceProfile.model_validate(
         {
+            "image": "trees:1",
             "cpu": 2,
             "memory": "8Gi",
             "gpus": 1,
@@ -106,6 +107,7 @@ def test_a_profile_says_everything_a_pod_may_need() -> None:
     job = manifest_of(profile, mounts=(Mount(host_path="/env", mount_path="/opt/env"),))
     spec = job["spec"]["template"]["spec"]
     (container,) = spec["containers"]
+    assert container["image"] == "trees:1"
     assert container["resources"] == {
         "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"},
         "limits": {"memory": "8Gi", "nvidia.com/gpu": "1"},

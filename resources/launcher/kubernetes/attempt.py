@@ -223,7 +223,7 @@ def _why_not(
             return None
         events = cluster.list("event", fields=f"involvedObject.uid={job['metadata']['uid']}")
         return why_no_pods(events, waited, profile, patience)
-    return why_not_started(pods, profile, settings.image or "", cluster.now(), patience)
+    return why_not_started(pods, profile, profile.image or settings.image or "", cluster.now(), patience)
 
 
 def _in_trouble(

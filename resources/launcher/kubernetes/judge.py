@@ -145,10 +145,10 @@ def why_not_started(
                 return _unschedulable(pod, profile, waited)
         elif pod.waiting in _NO_IMAGE:
             if pod.waiting in _NEVER or waited > min(IMAGE_SECONDS, patience_seconds):
+                named = "resources.image" if profile.image else "ML_ASSETS_KUBERNETES_IMAGE"
                 return ImageUnavailable(
                     f"{pod.named} cannot get image {image}: {pod.waiting}: {pod.waiting_message}. Correct "
-                    "ML_ASSETS_KUBERNETES_IMAGE, push the image, or name the registry's Secret in "
-                    "resources.pull_secrets"
+                    f"{named}, push the image, or name the registry's Secret in resources.pull_secrets"
                 )
         elif pod.waiting in _REFUSED:
             if waited > min(REFUSED_SECONDS, patience_seconds):
@@ -258,7 +258,7 @@ def _hopeless(pod: Pod, profile: ResourceProfile) -> TrainingFailed | None:
     if pod.reason in _NOT_STARTED:
         return PodNotStarted(
             f"{pod.named} could not run its command: {pod.message.strip()}. The image of the workers needs it: "
-            "check ML_ASSETS_KUBERNETES_IMAGE and ML_ASSETS_KUBERNETES_COMMAND"
+            "check ML_ASSETS_KUBERNETES_IMAGE or resources.image, and ML_ASSETS_KUBERNETES_COMMAND"
         )
     return None
 

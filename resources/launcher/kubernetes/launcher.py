@@ -83,10 +83,11 @@ class KubernetesLauncher:
 
     def facts(self, profile: ResourceProfile | None = None) -> dict[str, str]:
         """See `TrainingLauncher.facts`."""
-        given = (profile or ResourceProfile()).model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        profile = profile or ResourceProfile()
+        given = profile.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
         return {
             "launcher": "kubernetes",
-            "image": self.settings.image or "",
+            "image": profile.image or self.settings.image or "",
             "namespace": self.settings.namespace,
             "resources": json.dumps(given, sort_keys=True),
         }
@@ -119,8 +120,10 @@ class KubernetesLauncher:
             )
         if folder.resolve() != self.artifacts.folder(name).resolve():
             raise BadConfiguration(f"{folder} is not the place of {name} among the artifacts")
-        if self.settings.image is None:
-            raise BadConfiguration("set ML_ASSETS_KUBERNETES_IMAGE to the image of the workers")
+        if (profile.image or self.settings.image) is None:
+            raise BadConfiguration(
+                "set ML_ASSETS_KUBERNETES_IMAGE, or the pipeline's resources.image, to the image of the workers"
+            )
         try:
             ranks_of_a_node(job.settings, profile)
         except ProfileRefused as error:

@@ -147,7 +147,7 @@ def _pod_spec(
         amounts["nvidia.com/gpu"] = limits["nvidia.com/gpu"] = str(profile.gpus)
     container: Document = {
         "name": CONTAINER,
-        "image": settings.image,
+        "image": profile.image or settings.image,
         "command": list(settings.command),
         "env": environment,
         "envFrom": [{"secretRef": {"name": secret}} for secret in profile.env_from_secrets],
