@@ -19,6 +19,7 @@ from types import FrameType
 
 from ml_assets.training.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.events import keep_events
+from ml_assets.training.heartbeat import Patience
 from ml_assets.training.stop import end_with_parent
 from resources.launcher.job import TrainingJob
 
@@ -85,9 +86,9 @@ def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: 
     use_temporary_folder(place / name)
     start_importing()
     keep_events(place)
-    settings = TrainingJob.from_json(Path(job_file).read_text()).settings
+    patience = Patience.of(TrainingJob.from_json(Path(job_file).read_text()))
     node = Node(rank=int(rank), count=int(count), address="127.0.0.1", port=int(port))
-    return run_ranks(f"drill-{port}", RANKS, (job_file, folder), settings.hang_seconds, node)
+    return run_ranks(f"drill-{port}", RANKS, (job_file, folder), patience, node)
 
 
 def _machines(folder: Path) -> list[str]:

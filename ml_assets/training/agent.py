@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from ml_assets.training.heartbeat import Watch
+from ml_assets.training.heartbeat import Patience, Watch
 from resources.launcher.job import ExitCode
 
 _ENVIRONMENT = {
@@ -92,13 +92,13 @@ def end(code: int) -> NoReturn:
 
 
 def run_ranks(
-    run_id: str, ranks: int, arguments: tuple[str, ...], hang_seconds: float, node: Node | None = None
+    run_id: str, ranks: int, arguments: tuple[str, ...], patience: Patience, node: Node | None = None
 ) -> int:
     """Run `ranks` processes of `rank.main(*arguments)` to their end; their exit code, 137 for one that was
     killed.
 
     Without `node` they are the whole job and meet on loopback. SIGTERM is passed on to them: they have time
-    to save, and the code is `PREEMPTED`. One that gives no sign of life for `hang_seconds` is ended.
+    to save, and the code is `PREEMPTED`. One that hangs is ended, after `patience`.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -122,7 +122,7 @@ def run_ranks(
         monitor_interval=0.1,
         start_method="forkserver",
     )
-    watch = Watch(ranks, hang_seconds)
+    watch = Watch(ranks, patience)
     first = 0 if node is None else node.rank * ranks
     try:
         with watch.watching():

@@ -25,6 +25,9 @@ from resources.launcher.job import ExitCode
 _TIMEOUT = timedelta(seconds=120)
 """Of every collective: a rank that waits longer ends, and the job resumes from its checkpoint."""
 
+_kept: list[object] = []
+"""What must not be taken apart before this process ends."""
+
 T = TypeVar("T")
 
 
@@ -138,6 +141,16 @@ def is_lost_peer(error: BaseException) -> bool:
     return isinstance(error, distributed.DistNetworkError | distributed.DistStoreError) or (
         isinstance(error, RuntimeError) and _LOST.search(str(error)) is not None
     )
+
+
+def keep_connections() -> None:
+    """Leave the group of a script, which has no more use for it, to the end of this process.
+
+    Where DDP holds the last reference to it, torch hangs now and then as DDP goes: it waits for the group's threads
+    with Python's lock in hand, which one of them needs to let go of a tensor.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        _kept.append(distributed.group.WORLD)
 
 
 @contextmanager

@@ -20,19 +20,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from resources.launcher.job import TrainingJob
+
 log = logging.getLogger(__name__)
 
 _WRITE_SECONDS = 0.5
 _LOOK_SECONDS = 0.25
 _ASLEEP_SECONDS = 2.0
 """Between two looks, only where the whole machine or container stood still."""
-_STILL_SECONDS = 120.0
-"""A step may take at least so long, and…"""
+_STILL_SECONDS, _STILL_SECONDS_OF_SCRIPTS = 120.0, 600.0
+"""A step may take at least so long, where a job says nothing else, and… A script tells of fewer things that it does."""
 _STILL_STEPS = 10.0
 """…so many times as long as the longest before."""
 _LAST_WORDS_SECONDS = 0.5
 """From the request for a stack trace to SIGKILL."""
-_SIGN = struct.Struct("<qqd")  # process, what its loop did or -1 where there is none, time.monotonic()
+_SIGN = struct.Struct("<qqd")  # process, `Pulse.done`, time.monotonic()
 _NAME = "heartbeat-{}"
 
 
@@ -41,7 +43,8 @@ class Pulse:
 
     def __init__(self, local_rank: int) -> None:
         self._path = _folder() / _NAME.format(local_rank)
-        self._done = -1
+        self._moves = 0
+        self._rests = True
         self._first: Callable[[int], None] | None = None
         self._over = threading.Event()
 
@@ -56,13 +59,24 @@ class Pulse:
             self._first(step)
             self._first = None
 
+    @property
+    def done(self) -> int:
+        """What the loop has done so far; below 0 where there is no loop now. Never twice the same with something done
+        in between, or an agent that looks once a step would see a loop that stands still."""
+        return -1 - self._moves if self._rests else self._moves
+
+    def begin(self) -> None:
+        """There is a loop from now on: how long it takes to the first sign says how long it may take to another."""
+        self._rests = False
+
     def moved(self) -> None:
         """The loop goes on: a step, a batch of validation."""
-        self._done = max(self._done, 0) + 1
+        self._moves += 1
+        self._rests = False
 
     def rest(self) -> None:
         """Until it moves again there is no loop: the rank stores what it has trained."""
-        self._done = -1
+        self._rests = True
 
     def __enter__(self) -> "Pulse":
         # Asked for by the agent before it ends this process: where does it hang?
@@ -82,12 +96,29 @@ class Pulse:
 
     def _write(self) -> None:
         with suppress(OSError):  # a full disk is told by what needs the space
-            os.pwrite(self._descriptor, _SIGN.pack(os.getpid(), self._done, time.monotonic()), 0)
+            os.pwrite(self._descriptor, _SIGN.pack(os.getpid(), self.done, time.monotonic()), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a rank may be silent."""
+
+    hang_seconds: float
+    """As a process."""
+    still_seconds: float
+    """As a loop, at least."""
+
+    @classmethod
+    def of(cls, job: TrainingJob) -> "Patience":
+        """As the job's settings have it."""
+        default = _STILL_SECONDS_OF_SCRIPTS if job.entry else _STILL_SECONDS
+        settings = job.settings
+        return cls(hang_seconds=settings.hang_seconds, still_seconds=settings.still_seconds or default)
 
 
 @dataclass
-class _Seen:
-    """What the agent knows of one rank."""
+class Seen:
+    """What the agent knows of one rank. Times are those of time.monotonic()."""
 
     done: int = -1
     since: float = 0.0
@@ -95,14 +126,32 @@ class _Seen:
     longest: float = 0.0
     """Seconds it took at most to do more."""
 
+    def why_end(self, done: int, alive: float, now: float, patience: Patience) -> str:
+        """Why a rank that has `done` so much, and gave its last sign of life at `alive`, is to be ended; empty where
+        it is not."""
+        if now - alive > patience.hang_seconds:
+            return f"gave no sign of life for {now - alive:.1f} s (hang_seconds {patience.hang_seconds:g})"
+        if done != self.done:
+            if min(done, self.done) >= 0:
+                self.longest = max(self.longest, now - self.since)
+            self.done, self.since = done, now
+        still = now - self.since
+        # Before the first sign nobody knows what a loop has to do.
+        if done > 0 and still > max(patience.still_seconds, _STILL_STEPS * self.longest):
+            return (
+                f"did no step for {still:.0f} s, the longest before took {self.longest:.1f} s "
+                f"(still_seconds {patience.still_seconds:g})"
+            )
+        return ""
+
 
 class Watch:
     """The agent's side: looks after the ranks of this machine."""
 
-    def __init__(self, ranks: int, hang_seconds: float) -> None:
+    def __init__(self, ranks: int, patience: Patience) -> None:
         self._ranks = range(ranks)
-        self._hang_seconds = hang_seconds
-        self._seen = [_Seen() for _ in self._ranks]
+        self._patience = patience
+        self._seen = [Seen() for _ in self._ranks]
         self._awake = time.monotonic()
         self.ended: dict[int, str] = {}
         """Local rank → why it was ended."""
@@ -136,25 +185,11 @@ class Watch:
                 sign = _read(rank)
                 if sign is None or rank in self.ended:
                     continue
-                pid, why = sign[0], self._judge(rank, *sign[1:])
+                pid, done, at = sign
+                why = self._seen[rank].why_end(done, max(at, self._awake), now, self._patience)
                 if why and _is_there(pid):
                     self.ended[rank] = why
                     _end(rank, pid, why)
-
-    def _judge(self, rank: int, done: int, at: float) -> str:
-        """Why `rank` is to be ended; empty where it is not."""
-        now, seen = time.monotonic(), self._seen[rank]
-        silence = now - max(at, self._awake)
-        if silence > self._hang_seconds:
-            return f"gave no sign of life for {silence:.1f} s (hang_seconds {self._hang_seconds:g})"
-        if done != seen.done:
-            if min(done, seen.done) >= 0:
-                seen.longest = max(seen.longest, now - seen.since)
-            seen.done, seen.since = done, now
-        still = now - seen.since
-        if done >= 0 and still > max(_STILL_SECONDS, _STILL_STEPS * seen.longest):
-            return f"did no step for {still:.0f} s, the longest before took {seen.longest:.1f} s"
-        return ""
 
 
 def _end(rank: int, pid: int, why: str) -> None:

@@ -96,6 +96,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
         if is_better or stops or due or progress.step % settings.checkpoint_steps == 0:
             pulse.rest()  # may wait for the store, which has a patience of its own
             run.save(rows)
+            pulse.moved()
             last_save = time.monotonic()
         if stops:
             run.wait_until_saved()

@@ -1,10 +1,11 @@
-"""How many rows a worker computes with at once, and what to do where its memory did not hold them.
+"""How many rows a worker computes with at once, and what to do where its memory did not hold them, or what a script
+made of them.
 
 Not here: pods a cluster ended for their limit (kubernetes.judge), full disks (storage).
 """
 
 import errno
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +13,13 @@ import torch
 from ml_assets.training.group import Group
 from resources.launcher.errors import OutOfMemory
 from resources.launcher.training_settings import TrainingSettings
+
+_FOR_SCRIPTS = (
+    "What helps is in the script, whose loop it is: fewer rows at once (a smaller batch, or several backward passes a "
+    "step), torch.utils.checkpoint, torch.autocast in bfloat16, fewer processes that load data; what of it is in "
+    "model.hyperparameters needs no change of code. With more memory alone (on a cluster resources.memory, for one "
+    "launch --resources memory=…) it goes on from its checkpoint"
+)
 
 
 def passes(settings: TrainingSettings, world_size: int) -> int:
@@ -35,12 +43,29 @@ def rows_at_once(settings: TrainingSettings, world_size: int) -> int:
 @contextmanager
 def advising(settings: TrainingSettings, group: Group) -> Generator[None]:
     """Raise `OutOfMemory`, which says what helps, where memory runs out inside."""
+    with _naming(group.rank, group.world_size, lambda: _advice(settings, group)):
+        yield
+
+
+@contextmanager
+def advising_script(rank: int, world_size: int) -> Generator[None]:
+    """The same for a loop that is not ours."""
+    with _naming(rank, world_size, lambda: _FOR_SCRIPTS):
+        yield
+
+
+@contextmanager
+def _naming(rank: int, world_size: int, advice: Callable[[], str]) -> Generator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(_advice(error, settings, group)) from error
+        place = "its GPU" if isinstance(error, torch.OutOfMemoryError) else "this machine"
+        what = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise OutOfMemory(
+            f"rank {rank} of {world_size} ran out of memory of {place}: {what}. {advice()}"
+        ) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -52,10 +77,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _advice(error: BaseException, settings: TrainingSettings, group: Group) -> str:
-    place = "its GPU" if group.device.type == "cuda" else "this machine"
+def _advice(settings: TrainingSettings, group: Group) -> str:
     rows = rows_at_once(settings, group.world_size)
-    what = str(error).strip().partition("\n")[0] or type(error).__name__
     if settings.determinism == "bitwise":
         made_of = f"global_batch {settings.global_batch} / lanes {settings.lane_count}"
         fewer = "more lanes"
@@ -74,7 +97,4 @@ def _advice(error: BaseException, settings: TrainingSettings, group: Group) -> s
             f"parallel shard: full (a worker keeps 1/{group.world_size} of weights and what goes with them)"
         )
     steps.append("a smaller global_batch (learns otherwise), or a larger device")
-    return (
-        f"rank {group.rank} of {group.world_size} ran out of memory of {place}: {what}. It computes with {rows} rows "
-        f"at once ({made_of}). What helps, first what changes least: {'; '.join(steps)}"
-    )
+    return f"It computes with {rows} rows at once ({made_of}). What helps, first what changes least: {'; '.join(steps)}"

@@ -39,6 +39,7 @@ from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
 from ml_assets.training.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.attempts import ATTEMPTS
 from ml_assets.training.events import emit, keep_events, report_failure
+from ml_assets.training.heartbeat import Patience
 from ml_assets.training.initial import INITIAL
 from ml_assets.training.mirror import Mirror, open_artifacts
 from ml_assets.training.storage import is_disk_full, storage_failed
@@ -146,7 +147,7 @@ def _run(settings: PodSettings) -> int:
         job.fingerprint[:12],
         settings.ranks,
         (str(folder / _JOB), str(folder), settings.folder),
-        job.settings.hang_seconds,
+        Patience.of(job),
         settings.node,
     )
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is near, and has a code of its own

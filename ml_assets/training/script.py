@@ -39,6 +39,7 @@ from ml_assets.training.attempts import (
 from ml_assets.training.beginning import begin_attempt, tell_beginning
 from ml_assets.training.checkpoints import Checkpoints, folder_of
 from ml_assets.training.events import emit, keep_events
+from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.parts import INDEX
 from ml_assets.training.result import RESULT
@@ -100,6 +101,8 @@ class Training:
     """The newest that was logged."""
     checkpoints: Checkpoints
     mirror: Mirror | None
+    pulse: Pulse = field(default_factory=lambda: Pulse(0), init=False)
+    """Where whatever is called here shows that the script goes on; by default nobody listens."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
     """What to tell once an attempt that goes on from another shows a first sign of training."""
 
@@ -165,6 +168,7 @@ class Training:
 
         One that is not finite is left out; a loss that is not raises `Diverged`, which no other attempt mends.
         """
+        self.moved()
         self.step = step
         for name in _LOSSES:
             if not math.isfinite(figures.get(name, 0.0)):
@@ -180,6 +184,13 @@ class Training:
                     emit(kind, step, **told)
             self._tell_recovery(step)
 
+    def moved(self) -> None:
+        """Show that the script goes on, where for long there is nothing to `log`: a batch of an epoch, of a validation.
+
+        Costs an addition. Where nothing is shown for long (`training.still_seconds`), the rank counts as stuck.
+        """
+        self.pulse.moved()
+
     @contextmanager
     def checkpoint(self, step: int) -> Generator[Path]:
         """Rank 0: an empty folder for what the script needs to go on after `step`, counted from 1.
@@ -192,6 +203,7 @@ class Training:
                 f"rank 0 saves, after step 1 or later: this is rank {self.rank}, step {step}"
             )
         started = time.monotonic()
+        self.pulse.rest()  # a store has a patience of its own
         self.checkpoints.claim(step)
         # On one machine what the script writes is already where it stays.
         place = self.checkpoints.writing if self.mirror is None else _fresh(self.folder / ".checkpoint")
@@ -205,6 +217,7 @@ class Training:
             self.checkpoints.discard()
             raise
         took = 1000 * (time.monotonic() - started)
+        self.moved()
         emit("checkpoint", step, checkpoint_duration_ms=took, blocked_ms=took)
         self._tell_recovery(step)
 
@@ -217,8 +230,13 @@ class Training:
         """Hand in the trained model: the pipeline evaluates, judges and registers it.
 
         `model` is a torch module or an ONNX graph: `script_model.write_model` says what each takes, and raises
-        `BadConfiguration`. `epochs` is how often all training rows were read, for the rows per second.
+        `BadConfiguration`. `epochs` is how often all training rows were read, for the rows per second. The script ends
+        soon after; whatever becomes of its ranks, the training is done.
         """
+        from ml_assets.training.group import keep_connections
+
+        self.pulse.rest()
+        keep_connections()
         if self.rank:
             return
         if not math.isfinite(validation_loss):

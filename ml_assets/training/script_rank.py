@@ -14,6 +14,7 @@ from typing import Any, cast
 from ml_assets.training.events import keep_events
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.machine import watching_machine
+from ml_assets.training.memory import advising_script
 from ml_assets.training.outcome import leave, outcome_of
 from ml_assets.training.script import FOLDER, JOB, MIRROR, PROCESS, attach
 from ml_assets.training.stop import end_with_parent
@@ -32,21 +33,26 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)  # pyright: ignore - what it prints is the log, as it happens
     os.environ |= {JOB: job_file, FOLDER: folder, MIRROR: mirror, PROCESS: str(os.getpid())}
-    with Pulse(int(os.environ["LOCAL_RANK"])):
-        code = outcome_of(run_script, Path(folder))
+    with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
+        code = outcome_of(lambda: run_script(pulse), Path(folder))
     leave(code)
 
 
-def run_script() -> int:
-    """Run the script of the job that `attach` finds; its exit code.
+def run_script(pulse: Pulse) -> int:
+    """Run the script of the job that `attach` finds; its exit code. `pulse` shows what it does.
 
-    Raises `BadConfiguration` where it cannot run or leaves no model.
+    Raises `BadConfiguration` where it cannot run or leaves no model, `OutOfMemory` with advice.
     """
     training = attach()
     if training.is_finished:
         return ExitCode.DONE
     entry, arguments = training.job.entry, arguments_of(training.hyperparameters)
-    with watching_machine(training.folder, lambda: training.step):
+    training.pulse = pulse
+    pulse.begin()
+    with (
+        watching_machine(training.folder, lambda: training.step),
+        advising_script(training.rank, training.world_size),
+    ):
         code = _run_module(entry, arguments)
     if code == ExitCode.DONE and training.rank == 0 and not training.is_finished:
         raise BadConfiguration(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ml_assets.training.agent import end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.events import keep_events
+from ml_assets.training.heartbeat import Patience
 from resources.launcher.job import TrainingJob
 
 
@@ -26,8 +27,7 @@ def main(job_file: str, folder: str) -> int:
     _end_with_stdin()
     job = TrainingJob.from_json(Path(job_file).read_text())
     keep_events(Path(folder))
-    settings = job.settings
-    return run_ranks(job.fingerprint[:12], settings.workers, (job_file, folder), settings.hang_seconds)
+    return run_ranks(job.fingerprint[:12], job.settings.workers, (job_file, folder), Patience.of(job))
 
 
 def _end_with_stdin() -> None:

@@ -202,6 +202,23 @@ def test_a_script_that_is_cancelled_and_killed_goes_on_from_its_own_checkpoints_
     assert "SIGKILL" in recovery.cause
 
 
+def test_a_script_that_stands_still_is_found_and_goes_on_from_its_checkpoint(
+    tmp_path: Path, job: TrainingJob
+) -> None:
+    job = dataclasses.replace(
+        job,
+        entry="ml_assets_tests.scripts.wayward",
+        hyperparameters={"how": "still"},
+        settings=TrainingSettings(workers=1, max_attempts=2, still_seconds=1.0),
+    )
+    watcher = Watcher()
+    result = watcher.run(job, tmp_path)
+    assert result.resumed_from_steps == (1,)
+    (recovery,) = recoveries_of(read_events(tmp_path))
+    assert "rank 0 did no step for" in recovery.cause
+    assert "in stand_still_once" in (tmp_path / "log.txt").read_text()  # where it hung
+
+
 # What may be handed in
 
 

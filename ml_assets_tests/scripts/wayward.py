@@ -2,13 +2,17 @@
 
 import argparse
 import sys
+import threading
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from ml_assets.training.script import attach
 
 training = attach()
+
+WAYS = "well", "silent", "nan", "import", "words", "code", "error", "holdout", "list", "memory", "still"
 
 
 def mean_of_columns(columns: int) -> onnx.ModelProto:
@@ -30,9 +34,7 @@ def mean_of_columns(columns: int) -> onnx.ModelProto:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--how", choices=["well", "silent", "nan", "import", "words", "code", "error", "holdout", "list"]
-    )
+    parser.add_argument("--how", choices=WAYS)
     how = parser.parse_args().how
     if how == "well":
         x, _ = training.matrix("train")
@@ -53,6 +55,21 @@ def main() -> None:
         training.rows("holdout")
     elif how == "list":
         training.finish([1, 2, 3], steps=1, validation_loss=1.0)
+    elif how == "memory":
+        np.empty(1 << 60, np.uint8)
+    elif how == "still":
+        stand_still_once()
+        training.finish(mean_of_columns(training.matrix("train")[0].shape[1]), steps=2, validation_loss=1.0)
+
+
+def stand_still_once() -> None:
+    """After a first checkpoint, wait for what never comes; the attempt after goes on."""
+    if not training.resumed_from:
+        training.log(1, loss=2.0)
+        with training.checkpoint(1) as folder:
+            (folder / "state").write_text("after step 1")
+        threading.Event().wait()
+    training.log(2, loss=1.0)
 
 
 if __name__ == "__main__":

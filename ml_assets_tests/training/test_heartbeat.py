@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training import heartbeat
-from ml_assets.training.heartbeat import Watch
+from ml_assets.training.heartbeat import Patience, Pulse, Seen, Watch
 from ml_assets.training.recovery import cause_of
 from resources.launcher.job import ExitCode
 
@@ -27,6 +26,10 @@ with Pulse(0) as pulse:
         time.sleep(60)
     {then}
 """
+
+
+def patience(hang: float = 60.0, still: float = 120.0) -> Patience:
+    return Patience(hang_seconds=hang, still_seconds=still)
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +51,14 @@ def _started(then: str) -> subprocess.Popen[str]:
 
 
 def test_a_rank_that_was_stopped_is_ended_and_one_that_was_killed_is_named() -> None:
-    watch = Watch(1, hang_seconds=1.0)
+    watch = Watch(1, patience(hang=1.0))
     with watch.watching():
         rank = _started("wait_for_ever()")
         rank.send_signal(signal.SIGSTOP)
         assert rank.wait(timeout=10) == -signal.SIGKILL
     assert "gave no sign of life for 1." in watch.ended[0]
     assert watch.silent() == []
-    other = Watch(1, hang_seconds=60.0)
+    other = Watch(1, patience())
     with other.watching():
         rank = _started("wait_for_ever()")
         rank.kill()
@@ -63,9 +66,8 @@ def test_a_rank_that_was_stopped_is_ended_and_one_that_was_killed_is_named() -> 
         assert other.silent() == [0]
 
 
-def test_a_loop_that_stands_still_is_ended_and_its_log_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "_STILL_SECONDS", 0.8)
-    watch = Watch(1, hang_seconds=60.0)
+def test_a_loop_that_stands_still_is_ended_and_its_log_says_where() -> None:
+    watch = Watch(1, patience(still=0.8))
     with watch.watching():
         rank = _started("wait_for_ever()")
         _, log = rank.communicate(timeout=10)
@@ -74,16 +76,39 @@ def test_a_loop_that_stands_still_is_ended_and_its_log_says_where(monkeypatch: p
     assert "in wait_for_ever" in log
 
 
-def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(heartbeat, "_STILL_SECONDS", 0.1)
-    watch = Watch(1, hang_seconds=60.0)
+def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone() -> None:
+    watch = Watch(1, patience(still=0.1))
     with watch.watching():
         rank = _started("pulse.rest(); time.sleep(0.6)")
         assert rank.wait(timeout=10) == 0
     assert watch.ended == {}
     assert watch.silent() == []
+
+
+def test_a_loop_is_judged_by_its_longest_step_also_the_one_that_it_began_with() -> None:
+    pulse, seen, given = Pulse(0), Seen(), patience(hang=900, still=600)
+
+    def why_end(at: float) -> str:
+        return seen.why_end(pulse.done, at, at, given)
+
+    assert not why_end(0)
+    assert not why_end(5000)  # not begun yet
+    pulse.begin()
+    assert not why_end(5001)
+    assert not why_end(9000)  # nobody knows yet how long it takes
+    pulse.moved()
+    assert not why_end(9001)
+    assert not why_end(9001 + 39_000)
+    words = r"did no step for 41000 s, the longest before took 4000\.0 s \(still_seconds 600\)"
+    assert re.match(words, why_end(9001 + 41_000))
+
+
+def test_a_loop_that_saves_after_each_step_is_not_taken_for_one_that_stands_still() -> None:
+    pulse, seen = Pulse(0), Seen()
+    for step in range(20):
+        pulse.step(step)
+        assert not seen.why_end(pulse.done, 100.0 * step, 100.0 * step, patience(still=150))
+        pulse.rest()  # and the agent does not look
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training import events
+from ml_assets.training.heartbeat import Patience, Pulse
 from ml_assets.training.outcome import outcome_of
 from ml_assets.training.script import FOLDER, JOB, PROCESS, Training, attach
 from ml_assets.training.script_model import read_model
@@ -54,7 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def run(place: Path, job: TrainingJob) -> int:
     """What the script of `job` comes to as a rank."""
     (place / "job.json").write_text(job.to_json())
-    return outcome_of(run_script, place)
+    return outcome_of(lambda: run_script(Pulse(0)), place)
 
 
 # Its data
@@ -162,6 +163,7 @@ def test_a_finished_script_is_not_run_again(place: Path, snapshot: Snapshot) -> 
         ("holdout", 64, "the holdout judges its model"),
         ("list", 64, "a list cannot be handed in"),
         ("nan", 65, "loss was nan after step 3"),
+        ("memory", 67, "rank 0 of 1 ran out of memory of this machine: Unable to allocate"),
         ("code", 75, ""),
         ("words", 1, ""),
         ("error", 1, ""),
@@ -212,6 +214,35 @@ def test_only_rank_0_saves(training: Training) -> None:
         pass
     other.log(1, loss=1.0)  # and says nothing
     assert [event.kind for event in read_events(training.folder)] == ["started"]
+
+
+def test_whatever_a_script_calls_shows_that_it_goes_on(training: Training) -> None:
+    pulse = training.pulse
+    seen = [pulse.done]
+
+    def shows() -> bool:
+        seen.append(pulse.done)
+        return pulse.done > 0 and pulse.done not in seen[:-1]
+
+    training.log(1, loss=1.0)
+    assert shows()
+    training.moved()
+    assert shows()
+    with training.checkpoint(1):
+        assert pulse.done < 0  # a store has a patience of its own
+    assert shows()
+    with pytest.raises(BadConfiguration):
+        training.finish(object(), steps=1, validation_loss=1.0)
+    assert pulse.done < 0  # nothing more is expected of it
+
+
+def test_a_script_may_stand_still_longer_than_our_loop_and_a_job_may_say_how_long(snapshot: Snapshot) -> None:
+    script = job_of(snapshot)
+    assert Patience.of(small_job(snapshot)).still_seconds == 120
+    assert Patience.of(script).still_seconds == 600
+    told = dataclasses.replace(script, settings=dataclasses.replace(script.settings, still_seconds=5))
+    assert Patience.of(told).still_seconds == 5
+    assert told.fingerprint == script.fingerprint
 
 
 # How little changes

@@ -102,6 +102,8 @@ class LocalLauncher:
                 code = run_process(command, lock, self.grace_seconds, output.take)
                 if code == ExitCode.DONE:
                     return TrainingResult.read(folder / _RESULT)
+                if job.entry and (result := _finished(job, folder)) is not None:
+                    return result  # it handed its model in, whatever became of it then
                 if code in _FINAL:
                     raise _FINAL[code](output.reason)
                 failures += code != ExitCode.PREEMPTED

@@ -25,6 +25,7 @@ _CHANGES_NO_WEIGHTS = (
     "metric_steps",
     "max_attempts",
     "hang_seconds",
+    "still_seconds",
     "metrics_port",
     "peak_tflops",
     "decode_threads",
@@ -83,6 +84,7 @@ OF_SCRIPTS = (
     "keep_checkpoints",
     "max_attempts",
     "hang_seconds",
+    "still_seconds",
     "metrics_port",
 )
 """What counts for a script that keeps its own loop. All else is about a loop, and the script's own affair."""
@@ -144,6 +146,9 @@ class TrainingSettings:
     """Attempts of the launcher before it gives up; preemptions do not count."""
     hang_seconds: float = 15.0
     """A worker that gives no sign of life for so long is ended, and the job goes on from its checkpoint."""
+    still_seconds: float | None = None
+    """So is one that lives and does no step for so long, and for ten times as long as its longest step; by default 120,
+    and 600 for a script, whose steps are what it tells of."""
     metrics_port: int | None = None
     """Where rank 0 serves its newest figures to Prometheus (`/metrics`); 0: any free port, told in the log."""
     peak_tflops: float | None = None

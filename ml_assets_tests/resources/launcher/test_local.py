@@ -1,5 +1,6 @@
 """What the local launcher makes of exit codes, cancellation and twins, with a worker that only plays its part."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -97,6 +98,11 @@ def test_a_finished_job_starts_no_process_unless_its_weights_are_damaged(tmp_pat
     assert told.starts() == 1
     Path(first.weights).write_bytes(b"other")
     assert told.run(job, tmp_path).attempts == 2
+
+
+def test_a_script_that_has_handed_its_model_in_is_done_however_it_ends(tmp_path: Path) -> None:
+    script = dataclasses.replace(job_of("late", max_attempts=1), model_function="", entry="some.script")
+    assert Told().run(script, tmp_path).attempts == 1
 
 
 def test_twins_run_one_process_and_get_the_same_result_and_events(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A worker command that does what the job's `plan` says: one word per attempt, without training anything.
 
-`done`, an exit code, `kill` (itself), `wait` (until SIGTERM, then 75), `deaf` (ignores SIGTERM, has a child),
-`slow` (an event each 50 ms for a while, then done), `orphan` (dies of SIGKILL, leaving a talking child).
+`done`, `late` (done, and then ends with 1), an exit code, `kill` (itself), `wait` (until SIGTERM, then 75), `deaf`
+(ignores SIGTERM, has a child), `slow` (an event each 50 ms for a while, then done), `orphan` (dies of SIGKILL, leaving
+a talking child).
 """
 
 import hashlib
@@ -46,9 +47,9 @@ def main(job_file: str, folder: str) -> int:
         for step in range(20):
             emit("metrics", step, loss=1.0)
             time.sleep(0.05)
-    if word in ("done", "slow"):
+    if word in ("done", "late", "slow"):
         finish(job, place, attempt)
-        return 0
+        return int(word == "late")
     emit("failed", attempt, error="Some", message=f"the reason of attempt {attempt}")
     return int(word)
 
