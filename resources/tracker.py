@@ -95,7 +95,8 @@ class Tracker:
             run_id = run.info.run_id
             self._describe(run, facts)
             self._client.update_run(run_id, status="RUNNING", name=facts.name)
-            seen = {name: self._last_step(run_id, name) for name in run.data.metrics}
+            # Newest points: a run holds those itself, its history may be hundreds of thousands of them.
+            seen = {point.key: point.step for point in run.data.to_proto().metrics}
         spool = Spool.create(self._spools / f"{run_id}-{uuid.uuid4().hex[:8]}.jsonl")
         return TrackedRun(self, run_id, spool, seen)
 
@@ -236,9 +237,6 @@ class Tracker:
         for start in range(0, len(params), _MOST_PARAMS):
             some = params[start : start + _MOST_PARAMS]
             write(self.uri, lambda some=some: self._client.log_batch(run_id, params=some))
-
-    def _last_step(self, run_id: str, metric: str) -> int:
-        return max(point.step for point in self._client.get_metric_history(run_id, metric))
 
     def _settle(self, spool: Spool) -> None:
         run_id = _run_id(spool.path)
