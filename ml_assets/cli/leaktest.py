@@ -1,17 +1,21 @@
 """`ml-assets leaktest`: does a feature table use anything it could not have known?"""
 
-from datetime import date
+from datetime import date, datetime
 
 import click
 
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
 
+_DAY = click.DateTime(["%Y-%m-%d"])
+
 
 @click.command("leaktest", short_help="Cut the future, rebuild features, require identical rows.")
 @click.argument("table")
-@click.option("--first", metavar="DAY", help="First day to build; by default 28 partitions before the last.")
-@click.option("--last", metavar="DAY", help="Last day to build; by default the newest in the lake.")
+@click.option(
+    "--first", type=_DAY, metavar="DAY", help="First to build; by default 28 partitions before the last."
+)
+@click.option("--last", type=_DAY, metavar="DAY", help="Last to build; by default the newest in the lake.")
 @click.option(
     "--cuts",
     type=click.IntRange(min=1),
@@ -19,7 +23,7 @@ from ml_assets.cli.project import Project, say
     show_default=True,
     help="At how many moments the future is hidden.",
 )
-def command(table: str, first: str | None, last: str | None, cuts: int) -> None:
+def command(table: str, first: datetime | None, last: datetime | None, cuts: int) -> None:
     """Hide what was not yet known at some moments, rebuild TABLE (`features/…`), and compare earlier rows.
 
     Exit status 1 where a column changed: it used the future.
@@ -32,10 +36,11 @@ def command(table: str, first: str | None, last: str | None, cuts: int) -> None:
     project = Project.here()
     spec = project.component(FeatureTable, table.removeprefix("features/")).spec
     reader = TableReader.at(project.platform.lake, "main")
-    span = [key for key in reader.keys(table) if (not first or key >= first) and (not last or key <= last)]
+    low, high = (spec.cadence.key_of(day.date()) if day else None for day in (first, last))
+    span = [key for key in reader.keys(table) if (low or key) <= key <= (high or key)]
     if not span:
         raise Problem(
-            f"the lake has no partition of {table} between {first or 'the start'} and {last or 'the end'}"
+            f"the lake has no partition of {table} between {low or 'the start'} and {high or 'the end'}"
         )
     keys = span if first else span[-28:]
     frames = {}

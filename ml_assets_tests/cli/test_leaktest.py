@@ -30,6 +30,14 @@ def test_a_feature_that_knows_the_weeks_own_sales_is_named(
     assert said.out.startswith("units_1w knows what happened after ")
 
 
+def test_a_day_is_a_day_however_it_is_written(shop: Terminal) -> None:
+    same = [
+        shop("leaktest", "features/sales_features", "--first", day) for day in ("2023-12-04", "2023-12-6")
+    ]
+    assert same[0].out == same[1].out
+    assert same[0].out.startswith("no leak: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -39,6 +47,7 @@ def test_a_feature_that_knows_the_weeks_own_sales_is_named(
             "no partition of features/sales_features between",
         ),
         (("features/sales_features", "--cuts", "0"), "0 is not in the range x>=1"),
+        (("features/sales_features", "--last", "4.12.2023"), "does not match the format '%Y-%m-%d'"),
     ],
 )
 def test_what_cannot_be_tested_is_refused_in_a_sentence(
