@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import BaseModel
 
 from ml_assets.components.conditions import condition_named
+from ml_assets.components.declarations import COLUMN_SCHEMA
 from ml_assets.components.failures import RETRY_TRANSIENT
 from ml_assets.components.pages import column_schema
 from ml_assets.components.partitions import partitions_definition
@@ -78,7 +79,7 @@ def table_asset(
         owners=list(section.owners) or None,
         kinds={kind, "parquet"},
         code_version=table.code_version,
-        metadata={"dagster/column_schema": column_schema(section.contract), "lake/table": table.table},
+        metadata={COLUMN_SCHEMA: column_schema(section.contract), "lake/table": table.table},
         automation_condition=condition_named(section.automation),
         freshness_policy=freshness_policy(section.freshness),
         retry_policy=RETRY_TRANSIENT,

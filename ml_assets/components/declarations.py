@@ -8,7 +8,7 @@ section, which are its own.
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,6 +22,10 @@ from pydantic import ValidationError
 from ml_assets.checkout import ROOT
 
 DEFS = ROOT / "ml_assets" / "defs"
+COLUMN_SCHEMA = "dagster/column_schema"
+"""Metadata of a table: its columns, which Dagster shows."""
+NAMED_COLUMNS = "columns"
+"""Metadata of what a model reads: key of its section → names of columns."""
 _DOCUMENT_KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
 _PLACED = re.compile(r"^(?P<key>.*) at (?P<file>.+):(?P<line>\d+)$")
 
@@ -45,7 +49,8 @@ def in_one_line(defs_folder: Path = DEFS) -> Iterator[None]:
 def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
     """`DeclarationRefused` where components do not fit together.
 
-    Two have one name; one reads a table that none declares, that is cut in other partitions, or that begins later.
+    Two have one name; one reads a table that none declares, that is cut in other partitions, or that begins later;
+    a model names a column that the contract of its features lacks.
     """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
@@ -57,6 +62,8 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
                 lines.append(f"{at}: no defs.yaml declares '{read}'{_hint(read, by_key)}")
             elif why := _misfit(asset.partitions_def, by_key[read].partitions_def):
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
+            else:
+                lines += (f"{at}: {_who(asset)} {why}" for why in _unknown_columns(asset, by_key[read], read))
     if lines:
         raise DeclarationRefused("\n".join(dict.fromkeys(lines)))
 
@@ -91,6 +98,19 @@ def _misfit(
             f"begins {read.start:%Y-%m-%d}: begin no earlier than what is read",
         )
     return None
+
+
+def _unknown_columns(asset: dg.AssetsDefinition, table: dg.AssetsDefinition, read: str) -> Iterator[str]:
+    """What a model names and its features' contract, which allows no other column, does not have."""
+    schema: dg.TableSchema | None = table.metadata_by_key[dg.AssetKey(read.split("/"))].get(COLUMN_SCHEMA)
+    if schema is None:  # of the model's own assets, which read each other
+        return
+    known = [column.name for column in schema.columns]
+    for metadata in asset.metadata_by_key.values():
+        named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {})
+        for key, columns in named.items():
+            for column in (column for column in columns if column not in known):
+                yield f"names '{column}' in {key}, which is no column of {read}{_hint(column, known)}"
 
 
 def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> str:
@@ -149,6 +169,8 @@ def _words(error: Any) -> str:
         case "literal_error":
             given, expected = str(error["input"]), str(error["ctx"]["expected"])
             return f"'{given}' should be {expected}"
+        case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^\w+$":
+            return f"'{error['input']}' has other characters than letters, digits and _"
         case _:
             return f"{error['msg']}; found {str(error['input'])[:80]!r}"
 

@@ -246,14 +246,29 @@ class TrainingPipelineSpec(Section):
     schedule: ScheduleSection | None = None
     automation: Literal["none", "on_valid_inputs"] = "none"
 
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Keys that name columns of the feature table → the columns."""
+        seen, judged = self.features, self.evaluation
+        return {
+            "features.numeric": seen.numeric,
+            "features.categorical": seen.categorical,
+            "features.partition_date": (seen.partition_date,),
+            "features.label": (seen.label,),
+            "features.label_known_at": (seen.label_known_at,),
+            "features.row_key": seen.row_key,
+            "evaluation.block": (judged.block,),
+            "evaluation.slices": tuple(one.column for one in judged.sliced_by),
+            "evaluation.baseline.groups": judged.baseline.groups,
+        }
+
     @field_validator("training", mode="before")
     @classmethod
-    def _settings(cls, value: Any) -> Any:
+    def _name_typos_of_settings(cls, value: Any) -> Any:
         refuse_unknown_keys("training", value, TrainingSettings.__dataclass_fields__)
         if isinstance(value, dict):
             refuse_unknown_keys("training.parallel", value.get("parallel"), Parallel.__dataclass_fields__)
-        # Built here so that the dataclass's own refusals (a batch that does not divide) name their reason.
-        return TrainingSettings.from_document(value) if isinstance(value, dict) else value
+        return value
 
     @model_validator(mode="after")
     def _scripts_have_their_own_loop(self) -> Self:

@@ -8,6 +8,7 @@ import dagster as dg
 
 from ml_assets.components.base import SpecComponent, freshness_policy
 from ml_assets.components.conditions import condition_named
+from ml_assets.components.declarations import NAMED_COLUMNS
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
@@ -118,6 +119,9 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         owners_by_output_name={stage: list(spec.owners) for stage in STAGES},
         automation_conditions_by_output_name={stage: condition_named(spec.automation) for stage in STAGES},
         can_subset=False,
+        metadata_by_output_name={
+            TRAINING_SET: {"lake/table": spec.features.table, NAMED_COLUMNS: dict(spec.columns)}
+        },
     ).map_asset_specs(
         lambda asset: (
             asset.replace_attributes(freshness_policy=freshness_policy(spec.freshness))

@@ -99,12 +99,38 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         ),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
         pytest.param("lookback: 4", "lookback: -1", "greater than or equal to 0", id="negative"),
+        pytest.param(
+            "workers: 2",
+            "workers: two",
+            "attributes.training.workers: Input should be a valid int",
+            id="type",
+        ),
+        pytest.param("learning_rate: 0.01", "learning_rate: 0", "learning_rate must be above 0", id="zero"),
+        pytest.param(
+            "name: store_demand",
+            "name: store demand",
+            "other characters than letters, digits and _",
+            id="name",
+        ),
+        pytest.param(
+            "label: units",
+            "label: unitz",
+            "names 'unitz' in features.label, which is no column of features/sales_features: did you mean 'units'?",
+            id="column",
+        ),
+        pytest.param(
+            "slices: [product]", "slices: [prodct]", "names 'prodct' in evaluation.slices", id="slice"
+        ),
     ],
 )
 def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, said: str) -> None:
     with pytest.raises(DeclarationRefused) as refused:
         _load(DECLARED.replace(right, wrong, 1))
     assert said in str(refused.value).splitlines()[0]
+
+
+def test_a_number_in_yaml_may_have_an_exponent() -> None:
+    _load(DECLARED.replace("learning_rate: 0.01", "learning_rate: 1e-2"))
 
 
 def test_a_name_that_is_used_twice_is_refused() -> None:

@@ -168,11 +168,19 @@ class TrainingSettings:
             "accumulate",
             "checkpoint_steps",
             "metric_steps",
+            "max_attempts",
             "decode_threads",
         )
         for name in counts:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        for name in ("learning_rate", "clip_norm", "checkpoint_minutes", "hang_seconds"):
+            if not (value := getattr(self, name)) > 0:
+                raise ValueError(f"{name} must be above 0, not {value:g}")
+        if not 0 <= self.warmup_fraction <= 1:
+            raise ValueError(
+                f"warmup_fraction is a share of all steps, from 0 to 1, not {self.warmup_fraction:g}"
+            )
         if self.global_batch % self.lane_count:
             raise ValueError(
                 f"global_batch {self.global_batch} is not divisible by lanes {self.lanes}: "
