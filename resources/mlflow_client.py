@@ -70,6 +70,16 @@ def open_client(uri: str) -> "MlflowClient":
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
+def page_of(uri: str, place: str) -> str | None:
+    """Address of a page of an MLflow server (`runs/<id>`, `models/<name>/versions/<number>`), without a password.
+
+    None for a database: it has pages only while somebody serves them.
+    """
+    return (
+        f"{without_password(uri).rstrip('/')}/#/{place}" if uri.startswith(("http://", "https://")) else None
+    )
+
+
 @contextmanager
 def reaching(uri: str) -> Generator[None]:
     """Turn whatever mlflow raises inside into `TrackerRefused` or `TrackerUnavailable`."""

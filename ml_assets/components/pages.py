@@ -8,6 +8,7 @@ import dagster as dg
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.profile import completeness
 from resources.lake import VersionedStore
+from resources.mlflow_client import page_of
 
 MAX_ROWS = 100
 """Rows of a table on a page: each is stored in an event."""
@@ -66,10 +67,21 @@ def commit_facts(lake: VersionedStore, commit_id: str) -> dict[str, Any]:
     return {"lake/commit": commit_id} | ({"lake/page": dg.MetadataValue.url(page)} if page else {})
 
 
+def tracked_facts(tracking_uri: str, run_id: str, place: str | None = None) -> dict[str, Any]:
+    """A run of MLflow, with a link to its page (or that of `place`) where MLflow is a server."""
+    page = page_of(tracking_uri, place or f"runs/{run_id}")
+    return {"mlflow/run": run_id} | ({"mlflow/page": dg.MetadataValue.url(page)} if page else {})
+
+
 def name_some(names: Sequence[str], most: int = 12) -> str:
     """The first names and how many more there are."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 partition`, `365 partitions`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def profile_table(profiled: Mapping[str, Any]) -> dg.TableMetadataValue | dg.TextMetadataValue:

@@ -23,7 +23,7 @@ import pytest
 
 from resources.environment import device_facts, environment_facts
 from resources.launcher.errors import Cancelled, Diverged
-from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client
+from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client, page_of
 from resources.tracker import RunFacts, Tracker
 
 FACTS = RunFacts(
@@ -308,3 +308,8 @@ def test_gpus_and_their_driver_are_named_as_the_driver_tells_them(tmp_path: Path
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n"
     )
     assert device_facts(tmp_path) == {"gpu": "NVIDIA H100 80GB HBM3", "gpus": "2", "gpu_driver": "550.54.15"}
+
+
+def test_pages_are_those_of_a_server_and_show_no_password() -> None:
+    assert page_of("https://ada:secret@mlflow.example/", "runs/1f") == "https://mlflow.example/#/runs/1f"
+    assert page_of("sqlite:////home/ada/mlflow.db", "runs/1f") is None

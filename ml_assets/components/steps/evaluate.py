@@ -18,6 +18,7 @@ from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent, read_events
 from resources.launcher.recoveries import recoveries_of, rows_lost
+from resources.mlflow_client import page_of
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def evaluate_job(
             "lake commit": platform.lake.commit_url(snapshot_facts["commit"]) or snapshot_facts["commit"],
             "snapshot": job.snapshot_digest,
             "training fingerprint": job.fingerprint,
-            "MLflow run": checkpoint["mlflow_run"],
+            "MLflow run": page_of(platform.tracker.uri, f"runs/{checkpoint['mlflow_run']}")
+            or checkpoint["mlflow_run"],
             "Dagster run": run_url(platform.settings.ui_url, snapshot_facts["run_id"]),
             "bundle": bundle.digest,
             "weights": result.weights_sha256,

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import commit_facts, run_url, table_of
+from ml_assets.components.pages import commit_facts, run_url, table_of, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.platform import Platform
 
@@ -98,7 +98,11 @@ def register_version(
             **facts,
             "next": promote if version.gate_status == "blessed" else "undecided: cannot be promoted",
             "bundle": bundle.digest,
-            "mlflow/run": checkpoint["mlflow_run"],
+            **tracked_facts(
+                platform.tracker.uri,
+                checkpoint["mlflow_run"],
+                f"models/{spec.name}/versions/{version.number}",
+            ),
             **commit_facts(platform.lake, snapshot["commit"]),
             "lake/branch": kept,
             "report": dg.MetadataValue.path(evaluation["report"]),

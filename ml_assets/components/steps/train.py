@@ -8,7 +8,7 @@ import dagster as dg
 
 from ml_assets.checkout import ROOT
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import run_url
+from ml_assets.components.pages import run_url, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
@@ -71,7 +71,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                     **_shown(result),
                     **_survived(read_events(folder)),
                     "reused": report.events == 0,
-                    "mlflow/run": tracked.run_id,
+                    **tracked_facts(platform.tracker.uri, tracked.run_id),
                     "folder": dg.MetadataValue.path(str(folder)),
                 },
                 data_version=dg.DataVersion(result.weights_sha256),
