@@ -11,7 +11,7 @@ import dagster as dg
 
 from ml_assets.components.failures import OUT_OF_REACH
 from ml_assets.components.many_events import log_materializations
-from ml_assets.components.pages import commit_facts, name_some, profile_table, run_url, table_of
+from ml_assets.components.pages import commit_facts, counted, name_some, profile_table, run_url, table_of
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
 from ml_assets.tables.reader import TableReader
@@ -119,9 +119,8 @@ def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
             for row in table_rows(key, [f for f in verdict.findings if _shown_by(f, verdict) == check])
         ]
         named = list(dict.fromkeys(str(row["partition"]) for row in found))
-        said = (
-            f"{len(verdicts)} partitions judged, {len(named)} {'warned' if check == WARNINGS else 'rejected'}"
-        )
+        outcome = "warned" if check == WARNINGS else "rejected"
+        said = f"{counted(len(verdicts), 'partition')} judged, {len(named)} {outcome}"
         yield dg.AssetCheckResult(
             check_name=check,
             passed=not found,
@@ -155,8 +154,9 @@ def _rejected(spec: TableSpec, result: PublishResult) -> list[str]:
     first, bad = next(iter(result.rejected.items()))
     count = len(result.rejected) + len(result.merged)
     return [
-        f"{spec.table}: {len(result.rejected)} of {count} partitions are rejected and stay off main: "
-        f"{name_some(list(result.rejected))}. Their rows are kept on branch {bad.branch}. {bad.verdict.explain()}",
+        f"{spec.table}: rejected, and stay off main: {name_some(list(result.rejected))} "
+        f"({len(result.rejected)} of {counted(count, 'partition')}). Their rows are kept on branch {bad.branch}.",
+        bad.verdict.explain(),
         f"Mend the source and materialize them again, or accept one as it is: "
         f"ml-assets accept {spec.table} {first} --reason '…'",
     ]

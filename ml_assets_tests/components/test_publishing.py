@@ -56,7 +56,7 @@ def test_a_rejected_day_fails_the_run_by_name_while_the_good_ones_land(world: Wo
     result = world.run(READINGS, partition=first, last=third)
     assert not result.success
     said = failure_of(result)
-    assert f"1 of 3 partitions are rejected and stay off main: {second}" in said
+    assert f"rejected, and stay off main: {second} (1 of 3 partitions)." in said
     assert "missing_column" in said
     assert f"ml-assets accept {READINGS} {second} --reason" in said
     assert list(materialized(result, READINGS)) == [first, third]
@@ -134,7 +134,7 @@ def test_rejected_and_failed_days_of_one_run_are_both_named(world: World, source
     source.spoiled = {first: _without_load, third: broken}
     result = world.run(READINGS, partition=first, last=third)
     said = failure_of(result)
-    assert f"stay off main: {first}." in said
+    assert f"stay off main: {first} (1 of 2 partitions)." in said
     assert f"the source failed for {third}" in said
     assert world.main.keys(READINGS) == [second]
 
