@@ -43,7 +43,12 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Everything lies under ~/.ml-assets; ML_ASSETS_HOME moves it. ML_ASSETS_TRACEBACK=1 shows where an error "
+    "was raised.",
+)
 def group() -> None:
     """Dated raw data to registered PyTorch models, as Dagster assets on versioned inputs."""
 

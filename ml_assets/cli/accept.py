@@ -10,7 +10,7 @@ from ml_assets.cli.project import Project, say
 @click.argument("partition")
 @click.option("--reason", required=True, help="Why these rows may be used; recorded with your name.")
 def command(table: str, partition: str, reason: str) -> None:
-    """Merge the kept evidence of TABLE PARTITION (`datasets/flights 2013-07-04`) to main."""
+    """Put the rejected rows of TABLE PARTITION (`datasets/flights 2013-07-04`) on main as they are."""
     from ml_assets.tables.accept import accept_partition
 
     project = Project.here()

@@ -84,6 +84,12 @@ def command(as_json: bool) -> None:
         _tell(console, project, facts)
 
 
+def _mlflow_pages(project: Project) -> str:
+    """How to open MLflow's own pages."""
+    uri = without_password(project.settings.resolved_tracking_uri)
+    return uri if uri.startswith("http") else f".venv/bin/mlflow server --backend-store-uri {uri} --port 5000"
+
+
 def _is_finished(project: Project, table: str) -> bool:
     """Every partition stands on main, was not rejected since, is current and was made by today's code."""
     from ml_assets.components.dataset import Dataset
@@ -163,4 +169,5 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     if facts["gate"] == "blessed":
         say("  put it into production   .venv/bin/ml-assets promote flight_delay --reason 'first model'")
     say("  pages, lineage, sensors  make ui")
+    say(f"  curves, versions         {_mlflow_pages(project)}")
     say("  your own pipeline        README.md, 'Add a pipeline in ten minutes'")

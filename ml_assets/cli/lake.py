@@ -10,7 +10,7 @@ def command() -> None:
     """Make the lake ready; look for changes without an audit."""
 
 
-@command.command("init")
+@command.command("init", short_help="Make and protect the repository, install the gate.")
 def init() -> None:
     """Make the lake's repository, protect main, install the gate that lets only audited changes in.
 
@@ -20,7 +20,7 @@ def init() -> None:
         say(line)
 
 
-@command.command("sweep")
+@command.command("sweep", short_help="Name what came to main without an audit.")
 @click.option("--newest", default=10_000, show_default=True, help="How many commits of main to read.")
 def sweep(newest: int) -> None:
     """Name every commit on main that no audit passed and no person accepted. Exit status 1 if there is any."""

@@ -26,14 +26,16 @@ SHOWN = ("verdict", "auc", "logloss", "rmse", "version", "gate", "next")
 def command(target: str, partitions: str | None, resources: str | None) -> None:
     """Materialize TARGET for PARTITIONS.
 
-    TARGET is a model (`flight_delay`: its whole execution set) or a table (`datasets/flights`). PARTITIONS is one
-    key (`2013-12-31`), a range of a table (`2013-01-01..2013-12-31`), or left out for a table without partitions.
+    TARGET is a model (`flight_delay`: validated, trained, evaluated, registered) or a table (`datasets/flights`).
+    PARTITIONS is one key (`2013-12-31`), a range of a table (`2013-01-01..2013-12-31`), or left out for a table
+    without partitions.
     """
     import dagster as dg
     from rich.console import Console
 
     from ml_assets.cli.partitions import typed_range
     from ml_assets.cli.runs import materialize
+    from ml_assets.components.pages import counted
     from ml_assets.components.steps.train import RESOURCES
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
     from resources.launcher.profile import changes_of
@@ -65,7 +67,8 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
             tags=tags,
             on_progress=lambda text: status.update(f"{target}: {text}"),
         )
-    say(f"{target} {partitions or ''}: {finished.materialized} materializations in {finished.seconds:.1f} s")
+    made = counted(finished.materialized, "materialization")
+    say(f"{' '.join(filter(None, (target, partitions)))}: {made} in {finished.seconds:.1f} s")
     for key, facts in finished.metadata.items():
         shown = [f"{name} {_short(facts[name])}{_naive(facts, name)}" for name in SHOWN if name in facts]
         if shown:

@@ -10,7 +10,7 @@ def command() -> None:
     """Tables are brought forward by first use; going back is for running an older version of ml-assets."""
 
 
-@command.command("step")
+@command.command("step", short_help="Show the step the tables stand at.")
 def step() -> None:
     """Show the step the tables stand at, and the one this version works with."""
     from resources.ledger.migrations import NEWEST
@@ -19,7 +19,7 @@ def step() -> None:
     say(f"the tables stand at {found or 'nothing yet'}, this version of ml-assets works with {NEWEST}")
 
 
-@command.command("downgrade")
+@command.command("downgrade", short_help="Take the tables back to an earlier step.")
 @click.argument("to")
 def downgrade(to: str) -> None:
     """Take the tables back to step TO; rows are kept. Stop everything that uses them first."""

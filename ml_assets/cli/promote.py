@@ -20,17 +20,23 @@ def command(model: str, version: int | None, reason: str | None, show_log: bool)
     if show_log:
         log = releases.log(model)
         if not log:
-            raise Problem(f"no version of '{model}' was ever in production")
+            raise Problem(
+                f"no version of '{model}' was ever in production; the first comes by ml-assets promote {model} "
+                "--reason '…'"
+            )
         for row in log:
             say(f"{row.at:%Y-%m-%d %H:%M:%S} UTC  version {row.version}  by {row.author}: {row.reason}")
         return
     if not reason:
         raise Problem("others will want to know why: add --reason '…'")
     if version is None:
-        blessed = [
-            one for one in registry_of(project.platform).versions(model) if one.gate_status == "blessed"
-        ]
+        versions = registry_of(project.platform).versions(model)
+        blessed = [one for one in versions if one.gate_status == "blessed"]
         if not blessed:
+            if not versions:
+                from ml_assets.components.training_pipeline import TrainingPipeline
+
+                project.component(TrainingPipeline, model)  # `Problem` with the names there are
             raise Problem(
                 f"{model} has no blessed version; materialize the model first: ml-assets launch {model} DATE"
             )

@@ -41,7 +41,10 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(shop: Terminal
     [
         (("store_demand",), "add --reason"),
         (("store_demand", "7", "--reason", "why not"), "has no version 7; it has 1 (1.0.0)"),
-        (("store_deman", "--reason", "why not"), "store_deman has no blessed version"),
+        (
+            ("store_deman", "--reason", "why not"),
+            "there are: flight_delay, flight_delay_nightly, store_demand",
+        ),
     ],
 )
 def test_promotions_that_cannot_be_are_refused_in_a_sentence(
