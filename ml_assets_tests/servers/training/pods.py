@@ -126,15 +126,6 @@ class Pods:
         """What the job came to."""
         return TrainingResult.read(self.pull() / "result.json")
 
-    def wait_for_result(self, seconds: float = 60) -> TrainingResult:
-        """The same as soon as it is in the store, as a launcher does, whatever becomes of the nodes."""
-        store, deadline = open_artifacts(self.url, self.place / "asked"), time.monotonic() + seconds
-        while not store.exists("job", "result.json"):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"no result after {seconds} s:\n{self.said()}")
-            time.sleep(0.1)
-        return self.result()
-
     def end(self) -> None:
         """Nothing of it runs afterwards."""
         for process in self.processes:
