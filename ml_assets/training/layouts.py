@@ -97,10 +97,6 @@ class Layout:
         is_whole = not self.is_sharded and self.data.world_size == self.group.world_size
         return Spread(DistributedDataParallel(self.core) if is_whole else self.core)
 
-    def rounds(self, mine: int) -> int:
-        """How many passes this rank has to do, with work for `mine`: more than those, where others have more."""
-        return max(self.data.gather(mine)) if self.is_sharded else mine
-
     def clip(self, most: float) -> float:
         """Scale the gradient, of all its parts on all ranks, to a norm of `most` where it is larger; the norm before,
         the same number on every rank."""

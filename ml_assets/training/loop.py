@@ -9,7 +9,9 @@ to one gradient (gradients), what a checkpoint is (run, checkpoints), starting a
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -55,10 +57,35 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
 def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
     settings, group, order, progress = run.job.settings, run.group, run.order, run.progress
     started = time.monotonic() - progress.seconds
-    last_save = time.monotonic()
-    meter, agreement = Meter(run.mfu_of_a_row), Agreement(group, progress.step)
+    saved_step, last_save = progress.step, time.monotonic()
+    meter, agreement = Meter(run.mfu_of_a_row), Agreement(group)
 
-    while not run.is_finished:
+    def save() -> None:
+        nonlocal saved_step, last_save
+        pulse.rest()  # may wait for the store, which has a patience of its own
+        run.save(rows)
+        pulse.moved()
+        saved_step, last_save = progress.step, time.monotonic()
+
+    def leave() -> NoReturn:
+        if saved_step < progress.step:
+            save()
+        pulse.rest()
+        run.wait_until_saved()
+        raise Preempted(f"asked to stop: saved at step {progress.step}")
+
+    while True:
+        # First of all after a resume, too: who is asked to stop does not wait until all is judged.
+        if progress.step > progress.judged_step and progress.step % order.steps_per_epoch == 0:
+            agreement.change_pace()
+            is_better = _validate(run, pulse, lambda: agreement.step(stops=stop.requested, saves=False)[0])
+            if is_better is None:
+                leave()
+            agreement.change_pace()
+            if is_better and saved_step < progress.step:
+                save()
+        if run.is_finished:
+            break
         step = progress.step
         with meter.waiting_for_data():
             batches = gradients.fetch(step)
@@ -89,22 +116,18 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
                 epoch = progress.step / order.steps_per_epoch
                 emit("metrics", progress.step, learning_rate=rate, epoch=epoch, **figures)
 
-        is_better = progress.step % order.steps_per_epoch == 0 and _validate(run, pulse)
         # After a save that failed the next one is due at once: it says why, on all ranks.
         is_due = run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_minutes
-        stops, due = agreement.after(progress.step, stops=stop.requested, saves=is_due)
-        if is_better or stops or due or progress.step % settings.checkpoint_steps == 0:
-            pulse.rest()  # may wait for the store, which has a patience of its own
-            run.save(rows)
-            pulse.moved()
-            last_save = time.monotonic()
+        stops, due = agreement.step(stops=stop.requested, saves=is_due)
         if stops:
-            run.wait_until_saved()
-            raise Preempted(f"asked to stop: saved at step {progress.step}")
+            leave()
+        if due or progress.step % settings.checkpoint_steps == 0:
+            save()
 
 
-def _validate(run: Run, pulse: Pulse) -> bool:
-    """Loss over the validation rows, each read by one rank; True where it is the best so far."""
+def _validate(run: Run, pulse: Pulse, stops: Callable[[], bool]) -> bool | None:
+    """Loss over the validation rows, each read by one rank; True where it is the best so far, None where `stops`, which
+    all ranks ask equally often, says so in between."""
     group, data, progress, reader = run.group, run.layout.data, run.progress, run.validation
     data.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
     run.model.eval()
@@ -119,14 +142,15 @@ def _validate(run: Run, pulse: Pulse) -> bool:
         for pieces in contiguous(reader.shard_rows, lane, run.order.lanes, batch_rows)
     ]
     with torch.inference_mode():
-        for number in range(run.layout.rounds(len(work))):
-            # Whoever is done goes on with a row that does not count.
-            lane, pieces = work[number] if number < len(work) else (None, [Piece(0, np.zeros(1, np.int64))])
-            batch = reader.take(pieces)
-            loss = run.loss(batch)
-            if lane is not None:
-                sums[lane] += loss
+        for number in range(max(group.gather(len(work)))):
+            if number < len(work):
+                lane, pieces = work[number]
+                sums[lane] += run.loss(reader.take(pieces))
+            elif run.layout.is_sharded:  # whoever is done goes on with a row that does not count
+                run.loss(reader.take([Piece(0, np.zeros(1, np.int64))]))
             pulse.moved()
+            if stops():
+                return None
     run.model.train()
     loss = sum(data.sum(sums)) / sum(reader.shard_rows)
     if not math.isfinite(loss):
@@ -134,6 +158,7 @@ def _validate(run: Run, pulse: Pulse) -> bool:
             f"after step {progress.step} the validation loss was {loss:g}; the last checkpoint is kept. "
             "Lower learning_rate, or look for extreme values in the validation rows"
         )
+    progress.judged_step = progress.step
     is_better = loss < progress.best_loss
     if is_better:
         progress.best_step, progress.best_loss = progress.step, loss

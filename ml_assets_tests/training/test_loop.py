@@ -1,0 +1,80 @@
+"""The loop in this process: what it does between two steps."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.events import keep_events
+from ml_assets.training.group import Group
+from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.loop import fit
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.run import Run, prepare
+from ml_assets.training.stop import StopRequest
+from ml_assets_tests.training.jobs import small_job
+from resources.launcher.errors import Preempted
+from resources.launcher.protocol import read_events
+
+LANES = 6
+
+
+@pytest.fixture
+def stop() -> Iterator[StopRequest]:
+    """SIGTERM means to this process what it did before."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield StopRequest()
+    signal.signal(signal.SIGTERM, before)
+
+
+def resumed(snapshot: Snapshot, folder: Path, group: Group) -> Run:
+    """Two epochs of 40 steps, from the newest checkpoint in `folder`."""
+    folder.mkdir(exist_ok=True)
+    keep_events(folder)
+    job = small_job(snapshot, "blocks", workers=1, epochs=2, lanes=LANES, global_batch=24, dropout=0.1)
+    run = prepare(job, folder, group)
+    run.resume()
+    return run
+
+
+def test_whoever_is_asked_to_stop_does_not_wait_for_the_validation_which_is_done_after_the_resume(
+    tmp_path: Path, snapshot: Snapshot, group: Group, stop: StopRequest
+) -> None:
+    run, judged = resumed(snapshot, tmp_path / "stopped", group), list[float]()
+
+    def note(model: nn.Module, _: object) -> None:
+        if not model.training:
+            judged.append(time.monotonic())
+            stop.requested = len(judged) == 2
+            time.sleep(0.06)
+
+    run.model.core.register_forward_pre_hook(note)
+    steps = run.order.steps_per_epoch
+    with pytest.raises(Preempted, match=f"saved at step {steps}"):
+        fit(run, RowLog(run.folder, 1, 0), stop, Pulse(0))
+    assert len(judged) == 3 < LANES
+    assert [event for event in read_events(run.folder) if event.kind == "epoch"] == []
+
+    stop.requested = False
+    again = resumed(snapshot, run.folder, group)
+    assert (again.progress.step, again.progress.judged_step) == (steps, 0)
+    fit(again, RowLog(run.folder, 2, 0), stop, Pulse(0))
+    unbroken = resumed(snapshot, tmp_path / "unbroken", group)
+    fit(unbroken, RowLog(unbroken.folder, 1, 0), stop, Pulse(0))
+    told, wanted = (
+        [
+            (event.step, event.values["validation_loss"])
+            for event in read_events(folder)
+            if event.kind == "epoch"
+        ]
+        for folder in (run.folder, unbroken.folder)
+    )
+    assert told == wanted
+    assert again.progress.best_step == unbroken.progress.best_step
+    for name, value in unbroken.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value), name
