@@ -60,7 +60,7 @@ def _train(
     if group.is_first:
         wait_until_alone(folder)
     run.resume()
-    attempt = group.from_first(group.all_succeed(lambda: _begin_attempt(run, pulse)))
+    attempt = group.from_first(run.patient.all_succeed(lambda: _begin_attempt(run, pulse)))
     pids = group.gather(os.getpid())
     if group.is_first:
         tell_beginning(
@@ -77,7 +77,7 @@ def _train(
     with watching_machine(folder, lambda: run.progress.step):
         fit(run, rows, stop, pulse)
     run.store_rows(rows)  # since the last checkpoint
-    group.all_succeed(lambda: _finish(run))
+    run.patient.all_succeed(lambda: _finish(run))
 
 
 def _begin_attempt(run: Run, pulse: Pulse) -> int:

@@ -23,7 +23,9 @@ from resources.launcher.errors import BadConfiguration, TrainingFailed
 from resources.launcher.job import ExitCode
 
 _TIMEOUT = timedelta(seconds=120)
-"""Of every collective: a rank that waits longer ends, and the job resumes from its checkpoint."""
+"""Of every collective of the gradients: a rank that waits longer ends, and the job resumes from its checkpoint."""
+_PATIENCE = timedelta(hours=1)
+"""What the fastest rank waits for one that reads, writes or sends much. One that died is noticed at once."""
 
 _kept: list[object] = []
 """What must not be taken apart before this process ends."""
@@ -110,9 +112,10 @@ class Group:
         distributed.all_gather_object(everyone, value, group=self.process_group)
         return everyone
 
-    def aside(self, timeout: timedelta) -> "Group":
-        """The same ranks over connections of their own, on the CPU: for another thread. All ranks have to ask."""
-        process_group = distributed.new_group(backend="gloo", timeout=timeout)
+    def patient(self) -> "Group":
+        """The same ranks over connections of their own, on the CPU, that wait long for each other: for what takes as
+        long as disks and networks do, and for another thread. All ranks have to ask."""
+        process_group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
         return replace(self, device=torch.device("cpu"), process_group=process_group)
 
     def from_first(self, value: int) -> int:

@@ -47,6 +47,8 @@ class Progress:
 
     step: int = 0
     """Optimizer steps done: also the position in the data and in the schedule."""
+    judged_step: int = 0
+    """Step of the last validation."""
     best_step: int = 0
     """Step after which the validation loss was lowest; 0 before the first validation."""
     best_loss: float = math.inf
@@ -66,6 +68,8 @@ class Run:
     job: TrainingJob
     folder: Path
     group: Group
+    patient: Group
+    """The same ranks, for what waits for disks and stores."""
     order: Order
     train: SplitReader
     validation: SplitReader
@@ -138,16 +142,16 @@ class Run:
     def store_rows(self, rows: RowLog) -> None:
         """Let the row logs of all ranks outlive their machines."""
         if (mirror := self.mirror) is not None:
-            self.group.all_succeed(lambda: mirror.push([rows.cut()]))
+            self.patient.all_succeed(lambda: mirror.push([rows.cut()]))
 
     def resume(self) -> None:
         """Go on from the newest good checkpoint, every rank from the same; without any, from the start."""
         newest = self.checkpoints.newest_good() if self.group.is_first else None
-        step = self.group.from_first(newest or 0)
+        step = self.patient.from_first(newest or 0)
         if step:
-            self.group.all_succeed(lambda: self._bring(step))
+            self.patient.all_succeed(lambda: self._bring(step))
             like = like_of(self.model, self.layout.keeper)
-            state = self.group.all_succeed(lambda: self.checkpoints.load(step, like))
+            state = self.patient.all_succeed(lambda: self.checkpoints.load(step, like))
             if self.group.local_rank == 0:
                 self.checkpoints.let_go(step)
             restore(state, self.model, self.layout.keeper)
@@ -186,7 +190,8 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
 
     Raises `InputChanged` or `BadConfiguration`, on each rank where it is found, and `PeerFailed` on the others.
     """
-    made = group.all_succeed(lambda: _make(job, folder, group))
+    patient = group.patient()
+    made = patient.all_succeed(lambda: _make(job, folder, group))
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
     warmup = int(job.settings.warmup_fraction * job.settings.epochs * made.order.steps_per_epoch)
@@ -194,6 +199,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
         job=job,
         folder=folder,
         group=group,
+        patient=patient,
         order=made.order,
         train=made.train,
         validation=made.validation,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -23,9 +22,6 @@ from ml_assets.training.parts import State, share_of, write
 from ml_assets.training.state import ALIKE
 from resources.launcher.errors import TrainingFailed
 from resources.launcher.training_settings import CheckpointStorage
-
-_TIMEOUT = timedelta(minutes=15)
-"""What the fastest rank waits for the slowest to write and upload its part. One that died is noticed at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,7 @@ class Saver:
         """`share`: what this rank writes of a state; by default what `share_of` gives, of a state all ranks have."""
         self._checkpoints = checkpoints
         self._share = share or partial(share_of, alike=ALIKE, rank=group.rank, world_size=group.world_size)
-        self._group = group.aside(_TIMEOUT)
+        self._group = group.patient()
         self._copies = Copies(pinned=group.device.type == "cuda", rounded=storage == "bf16")
         self._compressed = storage == "compressed"
         self._has_memory = False
