@@ -74,6 +74,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
         run.wait_until_saved()
         raise Preempted(f"asked to stop: saved at step {progress.step}")
 
+    pulse.begin()
     while True:
         # First of all after a resume, too: who is asked to stop does not wait until all is judged.
         if progress.step > progress.judged_step and progress.step % order.steps_per_epoch == 0:
