@@ -30,12 +30,13 @@ from resources.artifacts import (
     relative,
     remove_local,
 )
+from resources.artifacts_objects import PART, files_below, is_in, is_same
 from resources.artifacts_upload import abort_uploads, uploading
 
-PART = 64 << 20
-"""Bytes per part of a large upload; files below twice that go as one request."""
 THREADS = 8
 """Files in flight at once."""
+_FEW = 2
+"""Named files are looked up one by one; of more, a listing of the whole folder costs less."""
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
 """How long one request may stay without an answer."""
@@ -78,8 +79,8 @@ class RemoteArtifacts:
         """See `Artifacts`."""
         place = self.folder(name)
         chosen = chosen_files(place, files, last)
-        there = self._listing(name)
-        wanted = [file for file in chosen if not _is_same(place / file, there.get(file))]
+        there = self._listing(name, chosen)
+        wanted = [file for file in chosen if not is_same(place / file, there.get(file))]
 
         def send(file: str) -> None:
             self._patiently(
@@ -93,12 +94,13 @@ class RemoteArtifacts:
 
     def pull(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> Path:
         """See `Artifacts`."""
-        there = self._listing(name)
-        if not there:
+        named = None if files is None else [*files, *([last] if last else [])]
+        there = self._listing(name, named)
+        if not there and named is None:
             raise missing(name, self.address(name))
         chosen = self._chosen(name, there, files, last)
         place = self.folder(name)
-        wanted = [file for file in chosen if not _is_same(place / file, there[file])]
+        wanted = [file for file in chosen if not is_same(place / file, there[file])]
         if not wanted:
             return place
         incoming = self._incoming()
@@ -132,8 +134,8 @@ class RemoteArtifacts:
 
     def exists(self, name: str, file: str | None = None) -> bool:
         """See `Artifacts`."""
-        there = self._listing(name)
-        return bool(there) if file is None else relative(file) in there
+        there = self._listing(name, None if file is None else [relative(file)])
+        return bool(there) if file is None else file in there
 
     def files(self, name: str) -> dict[str, int]:
         """See `Artifacts`."""
@@ -143,9 +145,7 @@ class RemoteArtifacts:
         """See `Artifacts`."""
         there = self._listing(name)
         doomed = [
-            self._key(name, file)
-            for file in there
-            if files is None or any(_is_in(file, one) for one in files)
+            self._key(name, file) for file in there if files is None or any(is_in(file, one) for one in files)
         ]
         if doomed:
             self._patiently(lambda: self._fs.rm(doomed))
@@ -203,23 +203,26 @@ class RemoteArtifacts:
     def _key(self, name: str, file: str) -> str:
         return f"{self.address(name)}/{file}".removeprefix("s3://")
 
-    def _listing(self, name: str) -> dict[str, dict[str, Any]]:
-        prefix = self.address(name).removeprefix("s3://") + "/"
-        found: dict[str, dict[str, Any]] = self._patiently(
-            lambda: self._fs.find(prefix, detail=True, withdirs=False)
-        )
-        return {
-            key.removeprefix(prefix): facts
-            for key, facts in found.items()
-            if key.startswith(prefix) and not key.endswith("/")
-        }
+    def _listing(self, name: str, files: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Path in the folder → what the server says of it; of `files` at least, and of all that is there without.
+
+        The folder of a training has a file for each of its workers and saves: to list it for one of them would cost
+        more the longer it trains.
+        """
+        prefix = self._key(name, "")
+        wanted = [""] if files is None or len(files) > _FEW else list(map(relative, files))
+        found: dict[str, dict[str, Any]] = {}
+        for file in wanted:
+            place = prefix + file
+            found |= self._patiently(lambda place=place: self._fs.find(place, detail=True, withdirs=False))
+        return files_below(prefix, found)
 
     def _chosen(
         self, name: str, there: dict[str, dict[str, Any]], files: Sequence[str] | None, last: str | None
     ) -> list[str]:
         chosen: dict[str, None] = {}
         for file in [None] if files is None else [relative(file) for file in files]:
-            mine = [key for key in there if file is None or _is_in(key, file)]
+            mine = [key for key in there if file is None or is_in(key, file)]
             if not mine:
                 raise missing(name, f"{self.address(name)}/{file}")
             chosen.update(dict.fromkeys(mine))
@@ -306,30 +309,6 @@ def _each(work: Callable[[str], None], files: list[str]) -> None:
     with ThreadPoolExecutor(min(THREADS, len(files)), thread_name_prefix="artifacts") as pool:
         for done in [pool.submit(work, file) for file in files]:
             done.result()
-
-
-def _is_same(path: Path, facts: dict[str, Any] | None) -> bool:
-    """Whether the object has this very content; a server with another kind of ETag only costs a transfer."""
-    if facts is None or not path.is_file() or path.stat().st_size != facts["size"]:
-        return False
-    return str(facts.get("ETag", "")).strip('"') == _etag(path)
-
-
-def _etag(path: Path) -> str:
-    """S3's ETag: the MD5 of a file sent as one request, else the MD5 of its parts' MD5s and their number."""
-    if path.stat().st_size < 2 * PART:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    parts: list[bytes] = []
-    with path.open("rb") as file:
-        while block := file.read(PART):
-            parts.append(hashlib.md5(block, usedforsecurity=False).digest())
-    whole = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
-    return f"{whole}-{len(parts)}"
-
-
-def _is_in(key: str, file: str) -> bool:
-    return key == file or key.startswith(f"{file}/")
 
 
 def _code(error: BaseException) -> str:

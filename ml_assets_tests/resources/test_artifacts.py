@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from resources.artifacts import ArtifactMissing, ArtifactsRefused, FolderArtifacts, artifacts_of
+from resources.artifacts_objects import files_below
 
 
 @pytest.fixture
@@ -34,6 +35,14 @@ def test_one_file_is_fetched_to_any_place(home: FolderArtifacts, tmp_path: Path)
     assert (tmp_path / "here").read_text() == "rows"
     with pytest.raises(ArtifactMissing, match="snapshots/s/other"):
         home.fetch("snapshots/s", "other", tmp_path / "there")
+
+
+def test_a_key_of_a_bucket_that_leads_out_of_its_folder_is_refused() -> None:
+    assert files_below(
+        "bucket/job/", {"bucket/job/rows/0.bin": 1, "bucket/job/rows/": 2, "bucket/jobs": 3}
+    ) == {"rows/0.bin": 1}
+    with pytest.raises(ArtifactsRefused, match=r"\.\./\.\./\.profile"):
+        files_below("bucket/job/", {"bucket/job/../../.profile": 1})
 
 
 def test_what_is_not_there_is_named(home: FolderArtifacts) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import multiprocessing
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from resources.artifacts import (
     FolderArtifacts,
     artifacts_of,
 )
-from resources.artifacts_remote import PART, RemoteArtifacts
+from resources.artifacts_objects import PART
+from resources.artifacts_remote import RemoteArtifacts
 
 
 @pytest.fixture
@@ -128,6 +130,25 @@ def test_changed_content_of_the_same_length_is_sent_and_fetched(
     os.utime(remote.folder("n") / "file", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     remote.push("n", ["file"])
     assert (elsewhere.pull("n") / "file").read_bytes() == b"two"
+
+
+def test_one_file_among_thousands_is_looked_up_without_the_others(
+    remote: RemoteArtifacts, elsewhere: RemoteArtifacts, servers: RunningServers
+) -> None:
+    _fill(remote, "job", {"rows/0.bin": b"rows", "rows/more.bin": b"more rows"})
+    place = servers.record.path / "s3" / remote.push("job", ["rows/0.bin"]).removeprefix("s3://")
+    for number in range(2500):
+        (place / "rows" / f"{number}.bin").write_bytes(b"rows")
+    asked: Counter[str] = Counter()
+    for artifacts in (remote, elsewhere):
+        artifacts._fs.s3.meta.events.register("before-call.s3", lambda model, **_: asked.update([model.name]))
+    remote.push("job", ["rows/more.bin"])
+    assert elsewhere.exists("job", "rows/more.bin")
+    assert (elsewhere.pull("job", ["rows/more.bin"]) / "rows" / "more.bin").read_bytes() == b"more rows"
+    assert asked["ListObjectsV2"] <= 4  # a listing of all takes three, each time
+    with pytest.raises(ArtifactMissing, match="rows/none"):
+        elsewhere.pull("job", ["rows/none.bin"])
+    assert len(remote.files("job")) == 2501
 
 
 def test_marker_arrives_last(
