@@ -15,12 +15,13 @@ def accept_partition(
 ) -> Acceptance:
     """Bring the newest, rejected attempt at a partition to main as it is.
 
-    Repeating it, also after a kill in the middle, changes nothing more. Raises `NothingToAccept` if the
-    newest attempt was not rejected or `reason` is empty, `EvidenceGone` if its content is not kept.
+    Repeating it, also after a kill in the middle, changes nothing more. Raises `NothingToAccept` if the newest
+    attempt was not rejected, if another one came meanwhile (a word is for one attempt), or if `reason` is empty,
+    `EvidenceGone` if its content is not kept.
     """
     row = ledger.newest_verdicts(table, [key]).get(key)
     if row is None or not row.blocks or not reason.strip():
-        return ledger.accept(table, key, author, reason)
+        return ledger.accept(table, key, row.attempt if row else 0, author, reason)
     partition = _evidence(store, table, key, row.branch, row.content_digest)
     metadata = {
         "table": table,
@@ -33,7 +34,7 @@ def accept_partition(
     }
     # Merged before it is recorded: the ledger must not call accepted what main does not hold.
     land(store, [partition], row.run_id, CommitFacts(f"Accept {table} {key}", metadata))
-    return ledger.accept(table, key, author, reason)
+    return ledger.accept(table, key, row.attempt, author, reason)
 
 
 def _evidence(store: VersionedStore, table: str, key: str, branch: str, digest: str) -> StoredPartition:

@@ -74,7 +74,7 @@ def test_several_attempts_in_one_call_are_numbered_in_order(ledger: Ledger) -> N
 
 def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
     ledger.record_verdicts([new(status="rejected")])
-    acceptance = ledger.accept(TABLE, DAY, "ada", "a strike, the number is right")
+    acceptance = ledger.accept(TABLE, DAY, 1, "ada", "a strike, the number is right")
     row = ledger.newest_verdicts(TABLE, [DAY])[DAY]
     assert (row.status, row.blocks, row.acceptance) == ("accepted", False, acceptance)
     assert (acceptance.attempt, acceptance.content_digest) == (1, "c1")
@@ -85,18 +85,20 @@ def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
 
 def test_accepting_twice_keeps_the_first_word(ledger: Ledger) -> None:
     ledger.record_verdicts([new(status="rejected")])
-    first = ledger.accept(TABLE, DAY, "ada", "a strike")
-    assert ledger.accept(TABLE, DAY, "bob", "me too") == first
+    first = ledger.accept(TABLE, DAY, 1, "ada", "a strike")
+    assert ledger.accept(TABLE, DAY, 1, "bob", "me too") == first
 
 
 def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Ledger) -> None:
     with pytest.raises(NothingToAccept, match="materialize that partition first"):
-        ledger.accept(TABLE, DAY, "ada", "why not")
+        ledger.accept(TABLE, DAY, 1, "ada", "why not")
     ledger.record_verdicts([new()])
     with pytest.raises(NothingToAccept, match="attempt 1 of datasets/flights 2013-01-01 passed"):
-        ledger.accept(TABLE, DAY, "ada", "why not")
+        ledger.accept(TABLE, DAY, 1, "ada", "why not")
+    with pytest.raises(NothingToAccept, match="came after attempt 0: nobody has looked at it"):
+        ledger.accept(TABLE, DAY, 0, "ada", "why not")
     with pytest.raises(NothingToAccept, match="needs a reason"):
-        ledger.accept(TABLE, DAY, "ada", "  ")
+        ledger.accept(TABLE, DAY, 1, "ada", "  ")
 
 
 def test_judged_content_is_found_again_for_its_own_partition_and_rules(ledger: Ledger) -> None:
@@ -105,7 +107,7 @@ def test_judged_content_is_found_again_for_its_own_partition_and_rules(ledger: L
     assert ledger.find_judgements(TABLE, contents, "rules").keys() == {DAY}
     assert ledger.find_judgements(TABLE, contents, "other rules") == {}
     assert ledger.find_judgements("datasets/weather", contents, "rules") == {}
-    ledger.accept(TABLE, "2013-01-02", "ada", "fine")
+    ledger.accept(TABLE, "2013-01-02", 1, "ada", "fine")
     (found,) = ledger.find_judgements(TABLE, {"2013-01-02": "c2"}, "rules").values()
     assert found.status == "accepted"
 
@@ -114,7 +116,7 @@ def test_volumes_are_those_of_the_newest_version_that_may_be_used(ledger: Ledger
     ledger.record_verdicts([new(rows=10), new("2013-01-02", status="warned", rows=20)])
     ledger.record_verdicts([new(status="rejected", rows=11), new("2013-01-03", status="rejected", rows=5)])
     assert ledger.volumes(TABLE) == {DAY: 10, "2013-01-02": 20}
-    ledger.accept(TABLE, DAY, "ada", "fine")
+    ledger.accept(TABLE, DAY, 2, "ada", "fine")
     assert ledger.volumes(TABLE) == {DAY: 11, "2013-01-02": 20}
 
 
@@ -177,7 +179,7 @@ def test_time_without_a_zone_is_refused(ledger: Ledger) -> None:
 def test_nothing_written_can_be_changed(tmp_path: Path, table: str, statement: str) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ledger.record_verdicts([new(status="rejected")])
-    ledger.accept(TABLE, DAY, "ada", "fine")
+    ledger.accept(TABLE, DAY, 1, "ada", "fine")
     ledger.promote("m", "1", "production", author="a", reason="r", bundle_digest="b")
     connecting = closing(sqlite3.connect(tmp_path / "ledger.db"))
     with connecting as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
@@ -238,9 +240,9 @@ def test_ledger_agrees_with_its_definition(
     decided: dict[str, tuple[int, str]] = {}
     volumes: dict[str, int] = {}
     for rows, (key, status, accepts) in enumerate(steps, start=1):
-        ledger.record_verdicts([new(key, status=status, rows=rows, content_digest=str(rows))])
+        (row,) = ledger.record_verdicts([new(key, status=status, rows=rows, content_digest=str(rows))])
         if accepts and status == "rejected":
-            ledger.accept(TABLE, key, "ada", "fine")
+            ledger.accept(TABLE, key, row.attempt, "ada", "fine")
             status = "accepted"
         decided[key] = (rows, status)
         if status != "rejected":

@@ -71,7 +71,7 @@ def test_going_back_and_forward_keeps_every_row(path: Path) -> None:
     ledger = Ledger(f"sqlite:///{path}")
     assert ledger.step() is None
     ledger.record_verdicts([NEW])
-    ledger.accept(NEW.table, NEW.key, "ada", "a strike")
+    ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
     ledger.promote("model", "1", "production", author="ada", reason="first", bundle_digest="b")
     for step in reversed(migrations.steps()):
         ledger.downgrade(step)

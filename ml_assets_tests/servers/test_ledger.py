@@ -35,7 +35,7 @@ def connection(url: str) -> Iterator[sa.Connection]:
 def test_what_was_written_is_found_by_another_process(url: str) -> None:
     ledger = Ledger(url)
     ledger.record_verdicts([NEW])
-    acceptance = ledger.accept(NEW.table, NEW.key, "ada", "a strike")
+    acceptance = ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
     promotion = ledger.promote("m", "1", "production", author="ada", reason="first", bundle_digest="b")
     other = Ledger(url)
     (row,) = other.attempts(NEW.table, NEW.key)

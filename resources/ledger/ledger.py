@@ -134,9 +134,9 @@ class Ledger:
             return {row.key: row.rows for row in connection.execute(query)}
 
     def accept(
-        self, table: str, key: str, author: str, reason: str, at: datetime | None = None
+        self, table: str, key: str, attempt: int, author: str, reason: str, at: datetime | None = None
     ) -> Acceptance:
-        """Accept the newest attempt of a partition, which must be a rejected one (`NothingToAccept`).
+        """Accept an attempt at a partition, which must be the newest and a rejected one (`NothingToAccept`).
 
         Accepting it once more changes nothing and gives back the first acceptance.
         """
@@ -150,6 +150,11 @@ class Ledger:
             if found is None:
                 raise NothingToAccept(f"{table} has no verdict for {key}: materialize that partition first")
             row = _verdict_row(found)
+            if row.attempt != attempt:
+                raise NothingToAccept(
+                    f"attempt {row.attempt} of {table} {key} came after attempt {attempt}: nobody has looked at it. "
+                    "See what it is, then accept it"
+                )
             if row.acceptance is not None:
                 return row.acceptance
             if not row.blocks:
