@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -100,25 +101,26 @@ class Checkpoints:
         for old in best_steps.keys() - kept(best_steps, self.keep, self._began_from):
             shutil.rmtree(self._path(old))
 
-    def bring(self, step: int) -> None:
-        """One rank of each machine: have the checkpoint of `step` in this folder. On one machine it is."""
-
     def let_go(self, step: int) -> None:
         """One rank of each machine: what was brought is not needed here any more."""
 
     def load(self, step: int, like: Like | None = None) -> State:
-        """The state after `step`, or what `read` gives of it. Raises `CheckpointDamaged`."""
-        self.check(step)
+        """The state after `step`, or what `parts.read` gives of it, examined before. Raises `CheckpointDamaged`."""
+        self.examine(step)
+        return self.read(step, like)
+
+    def read(self, step: int, like: Like | None = None) -> State:
+        """As `load`, where a rank of this machine has just examined it for all of them."""
         return read(self._path(step), like)
 
     def newest_good(self) -> int | None:
-        """Newest step whose checkpoint is whole, and whose best one is too; it is here then. None where there is
-        none."""
+        """Newest step whose checkpoint is whole, and whose best one is too; it is examined, and here then. None where
+        there is none."""
         for step in self.steps():
             try:
-                best_step = self._examined(step)
+                best_step = self.examine(step)
                 if best_step not in (0, step):
-                    self._examined(best_step)
+                    self.examine(best_step)
                     self.let_go(best_step)  # until the result is made of it
             except CheckpointDamaged as error:
                 log.warning(
@@ -129,9 +131,13 @@ class Checkpoints:
                 return step
         return None
 
-    def check(self, step: int) -> int:
-        """The step of the best checkpoint by then (0: none), if the one of `step` is whole. Raises
-        `CheckpointDamaged`."""
+    def examine(self, step: int) -> int:
+        """One rank of each machine: have the checkpoint of `step` here, whole. The step of the best one by then (0:
+        none).
+
+        Every byte of it is hashed, of several files at once. Raises `CheckpointDamaged`.
+        """
+        self._bring(step)
         folder = self._path(step)
         commit = Commit.read(folder)
         if commit.fingerprint != self._fingerprint:
@@ -142,17 +148,17 @@ class Checkpoints:
         if INDEX not in commit.sha256:
             raise CheckpointDamaged(f"{folder} was written by another version of this software")
         try:
-            changed = [name for name, digest in commit.sha256.items() if file_sha256(folder / name) != digest]
+            with ThreadPoolExecutor() as threads:
+                found = list(threads.map(file_sha256, [folder / name for name in commit.sha256]))
         except OSError as error:
             raise CheckpointDamaged(f"{folder}: {error}") from error
-        if changed:
+        wanted = commit.sha256.items()
+        if changed := [name for (name, digest), one in zip(wanted, found, strict=True) if one != digest]:
             raise CheckpointDamaged(f"{', '.join(changed)} in {folder} differ from their digests")
         return commit.best_step
 
-    def _examined(self, step: int) -> int:
-        """Bring the checkpoint of `step` and check it. Raises `CheckpointDamaged`."""
-        self.bring(step)
-        return self.check(step)
+    def _bring(self, step: int) -> None:
+        """Have the checkpoint of `step` in this folder. On one machine it is."""
 
     def _best_step(self, step: int) -> int:
         """What the marker of `step` names; 0 where it cannot be read."""

@@ -24,7 +24,6 @@ def write_result(run: Run) -> TrainingResult:
 
     progress = run.progress
     weights = run.folder / WEIGHTS
-    run.checkpoints.bring(progress.best_step)
     best = weights_of(run.checkpoints.load(progress.best_step))
     run.checkpoints.let_go(progress.best_step)
     # A checkpoint may be rounded.

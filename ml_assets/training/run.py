@@ -149,9 +149,9 @@ class Run:
         newest = self.checkpoints.newest_good() if self.group.is_first else None
         step = self.patient.from_first(newest or 0)
         if step:
-            self.patient.all_succeed(lambda: self._bring(step))
+            self.patient.all_succeed(lambda: self._examine(step))
             like = like_of(self.model, self.layout.keeper)
-            state = self.patient.all_succeed(lambda: self.checkpoints.load(step, like))
+            state = self.patient.all_succeed(lambda: self.checkpoints.read(step, like))
             if self.group.local_rank == 0:
                 self.checkpoints.let_go(step)
             restore(state, self.model, self.layout.keeper)
@@ -170,9 +170,10 @@ class Run:
         remembered = None if self.power_sgd is None else self.power_sgd.memory(self.group)
         return state_of(self.model, self.layout.keeper, dataclasses.asdict(self.progress), remembered)
 
-    def _bring(self, step: int) -> None:
-        if self.group.local_rank == 0:  # for all ranks of this machine
-            self.checkpoints.bring(step)
+    def _examine(self, step: int) -> None:
+        """One rank of each machine, for all of them; rank 0 has done so to find it."""
+        if self.group.local_rank == 0 and not self.group.is_first:
+            self.checkpoints.examine(step)
 
 
 def _tell(saved: Saved) -> None:

@@ -39,7 +39,6 @@ class StoredCheckpoints(Checkpoints):
         """Stored, with a marker: step → of the best one by then."""
         self._unfinished: set[int] = set()
         """Stored, without."""
-        self._here: set[int] = set()
         self._attempt: Attempt | None = None
 
     def steps(self) -> list[int]:
@@ -84,16 +83,9 @@ class StoredCheckpoints(Checkpoints):
         self._look()
         return super().newest_good()
 
-    def bring(self, step: int) -> None:
-        """See `Checkpoints`. Raises what `Mirror.pull` raises."""
-        if step not in self._here:
-            self.mirror.pull([folder_of(step)])
-            self._here.add(step)
-
     def let_go(self, step: int) -> None:
         """See `Checkpoints`."""
         shutil.rmtree(self._path(step), ignore_errors=True)
-        self._here.discard(step)
 
     def _look(self) -> None:
         """Learn what is stored."""
@@ -110,10 +102,10 @@ class StoredCheckpoints(Checkpoints):
             return 0
         return self._best_step(step)
 
-    def _examined(self, step: int) -> int:
+    def _bring(self, step: int) -> None:
         """See `Checkpoints`; what is gone from the store, or refused by it, is damaged."""
         try:
-            return super()._examined(step)
+            self.mirror.pull([folder_of(step)])
         except (ArtifactMissing, ArtifactsRefused) as error:
             raise CheckpointDamaged(str(error)) from error
 
