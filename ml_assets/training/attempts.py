@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,20 +32,29 @@ class Attempt:
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """All attempts so far, oldest first."""
-    path = folder / ATTEMPTS
-    return [Attempt(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    """All attempts so far, oldest first; of one that a full disk cut off nothing is known."""
+    found: list[Attempt] = []
+    for line in _text(folder).splitlines():
+        with suppress(ValueError):
+            found.append(Attempt(**json.loads(line)))
+    return found
 
 
 def record_attempt(folder: Path, from_step: int, world_size: int) -> Attempt:
     """Append one attempt."""
     number = len(read_attempts(folder)) + 1
     attempt = Attempt(number=number, from_step=from_step, world_size=world_size, started=time.time())
+    is_cut_off = not f"\n{_text(folder)}".endswith("\n")
     with (folder / ATTEMPTS).open("a") as file:
-        file.write(json.dumps(asdict(attempt)) + "\n")
+        file.write("\n" * is_cut_off + json.dumps(asdict(attempt)) + "\n")
         file.flush()
         os.fsync(file.fileno())
     return attempt
+
+
+def _text(folder: Path) -> str:
+    path = folder / ATTEMPTS
+    return path.read_text() if path.exists() else ""
 
 
 def wait_until_alone(folder: Path) -> None:

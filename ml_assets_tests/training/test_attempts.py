@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.training.attempts import ATTEMPTS, Attempt, seconds_trained, worker_seconds
+from ml_assets.training.attempts import (
+    ATTEMPTS,
+    Attempt,
+    read_attempts,
+    record_attempt,
+    seconds_trained,
+    worker_seconds,
+)
 from resources.launcher.protocol import EVENTS, TrainingEvent
 
 LONG_AGO = 1_000_000.0
@@ -60,6 +67,14 @@ def test_an_attempt_whose_every_word_was_lost_counts_as_nothing(tmp_path: Path) 
     assert seconds_trained(tmp_path)[:2] == [30, 0]
     (tmp_path / EVENTS).unlink()
     assert seconds_trained(tmp_path)[:2] == [0, 0]
+
+
+def test_an_attempt_that_a_full_disk_cut_off_is_no_reason_not_to_begin_another(tmp_path: Path) -> None:
+    record_attempt(tmp_path, from_step=0, world_size=2)
+    with (tmp_path / ATTEMPTS).open("a") as file:
+        file.write('{"number": 2, "from_')
+    assert record_attempt(tmp_path, from_step=7, world_size=2).number == 2
+    assert [one.from_step for one in read_attempts(tmp_path)] == [0, 7]
 
 
 def test_what_was_never_begun_took_nothing(tmp_path: Path) -> None:
