@@ -98,3 +98,11 @@ class ClusterRefused(TrainingFailed):
     """The API server answered that it will not: no permission, no such namespace, an invalid object."""
 
     final = True
+
+
+FINAL: dict[int, type[TrainingFailed]] = {
+    int(error.exit_code): error
+    for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory)
+    if error.exit_code is not None
+}
+"""Exit code → what a worker raised that ended so, and would again."""

@@ -117,6 +117,13 @@ class TrainingResult:
     """Of each attempt the time from its start to its last sign of life, times the workers it had; summed. None in the
     result of an older version."""
 
+    def has_weights(self, path: Path) -> bool:
+        """Whether the file at `path` is the one it names."""
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == self.weights_sha256
+
     def to_json(self) -> str:
         """The content of `result.json`."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)

@@ -4,7 +4,6 @@ Here: one runner per job, its attempts, its log. Not here: ending processes (pro
 the processes do (the worker's command is a string to this module).
 """
 
-import hashlib
 import signal
 import sys
 import time
@@ -15,14 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from resources.launcher.devices import has_gpus, refuse_without_gpus
-from resources.launcher.errors import (
-    AttemptsExhausted,
-    BadConfiguration,
-    Diverged,
-    InputChanged,
-    OutOfMemory,
-    TrainingFailed,
-)
+from resources.launcher.errors import FINAL, AttemptsExhausted
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.lock import folder_lock
 from resources.launcher.process import run_process
@@ -30,11 +22,6 @@ from resources.launcher.profile import ResourceProfile
 from resources.launcher.protocol import EVENTS, TrainingEvent
 
 WORKER = (sys.executable, "-m", "ml_assets.training.torchrun")
-_FINAL: dict[int, type[TrainingFailed]] = {
-    int(error.exit_code): error
-    for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory)
-    if error.exit_code is not None
-}
 _RESULT, _LOG = "result.json", "log.txt"
 _POLL_SECONDS = 0.2
 _TAIL_LINES = 15
@@ -104,8 +91,8 @@ class LocalLauncher:
                     return TrainingResult.read(folder / _RESULT)
                 if job.entry and (result := _finished(job, folder)) is not None:
                     return result  # it handed its model in, whatever became of it then
-                if code in _FINAL:
-                    raise _FINAL[code](output.reason)
+                if code in FINAL:
+                    raise FINAL[code](output.reason)
                 failures += code != ExitCode.PREEMPTED
                 if failures >= job.settings.max_attempts:
                     raise AttemptsExhausted(
@@ -183,11 +170,8 @@ def _finished(job: TrainingJob, folder: Path) -> TrainingResult | None:
     if not (folder / _RESULT).exists():
         return None
     result = TrainingResult.read(folder / _RESULT)
-    weights = Path(result.weights)
-    if result.fingerprint != job.fingerprint or not weights.exists():
-        return None
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    return result if digest == result.weights_sha256 else None
+    is_ours = result.fingerprint == job.fingerprint and result.has_weights(Path(result.weights))
+    return result if is_ours else None
 
 
 def _named(code: int) -> str:

@@ -10,11 +10,9 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from resources.launcher.errors import (
-    BadConfiguration,
+    FINAL,
     DeadlineExceeded,
-    Diverged,
     ImageUnavailable,
-    InputChanged,
     OutOfMemory,
     PodNotStarted,
     TrainingFailed,
@@ -25,11 +23,6 @@ from resources.launcher.kubernetes.api import Document
 from resources.launcher.kubernetes.manifest import INDEX
 from resources.launcher.profile import ResourceProfile
 
-FINAL: dict[int, type[TrainingFailed]] = {
-    int(error.exit_code): error
-    for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory)
-    if error.exit_code is not None
-}
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", *_NEVER)
 _REFUSED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError")
