@@ -5,7 +5,7 @@ A server that does not start is a failure of every test that needs it, never a s
 starts them first: an empty cache needs minutes, which no test should wait for.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,25 @@ _VERSIONS = pytest.StashKey[dict[str, str]]()
 
 
 _TOGETHER = ("pipeline", "installed")
-"""Folders whose tests share what takes minutes to make. They begin first: nobody waits for them in the end."""
+"""Folders whose tests share what takes minutes to make."""
+_FIRST = (*_TOGETHER, "training", "test_bad_input.py")
+"""What takes longest, so that nobody waits for it in the end."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
     """For several test processes: what shares fixtures stays in one of them."""
-    return Grouped(config, log, lambda nodeid: _place(nodeid) or nodeid.rpartition("::")[0])
+    return Grouped(config, log, lambda nodeid: _place(nodeid, _TOGETHER) or nodeid.rpartition("::")[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    last = len(_TOGETHER)
-    items.sort(key=lambda item: _TOGETHER.index(place) if (place := _place(item.nodeid)) else last)
+    last = len(_FIRST)
+    items.sort(key=lambda item: _FIRST.index(place) if (place := _place(item.nodeid, _FIRST)) else last)
 
 
-def _place(nodeid: str) -> str | None:
-    """Which of these folders a test is in."""
-    folders = Path(nodeid.partition("::")[0]).parts
-    return next((place for place in _TOGETHER if place in folders), None)
+def _place(nodeid: str, places: Sequence[str]) -> str | None:
+    """Which of these folders and modules a test is in."""
+    parts = Path(nodeid.partition("::")[0]).parts
+    return next((place for place in places if place in parts), None)
 
 
 def pytest_report_header() -> str | None:
