@@ -35,7 +35,7 @@ class Lineage:
     weights_sha256: str
     """SHA-256 of the weights file training left."""
     feature_versions: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Feature table → digest of its code."""
+    """Feature table → digest of the code that made its partitions; of several, joined by `+`."""
     configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Hyperparameters, training settings and seed; JSON values."""
 

@@ -186,6 +186,10 @@ def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
     assert version.tags["partition"] == DAY
     assert version.fingerprint == run["fingerprint"] == first.facts[TRAINING_SET]["fingerprint"]
     assert version.tags["snapshot_digest"] == run["snapshot_digest"] == commit.metadata["snapshot"]
+    code = world.main.manifests(FEATURES, [DAY])[DAY].code_version
+    assert code
+    lineage = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"]).facts.lineage
+    assert lineage.feature_versions == {FEATURES: code}  # another one is another minor version
 
 
 def _mlflow_run(world: World, run_id: str) -> Any:

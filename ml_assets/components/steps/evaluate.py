@@ -4,7 +4,7 @@ Challenger and champion are scored through their bundles on the same rows; no st
 read. The holdout is read once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ def evaluate_job(
             fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
             objective=spec.evaluation.objective,
             rows=holdout,
-            lineage=_lineage(spec, job, snapshot, result),
+            lineage=_lineage(spec, job, snapshot, result, _versions(reader, spec.features.table, keys)),
             metrics={"best_validation_loss": result.best_validation_loss},
         ),
         bundles_of(platform),
@@ -176,8 +176,18 @@ def _champion(
     ), bundle
 
 
+def _versions(reader: TableReader, table: str, keys: Sequence[str]) -> str:
+    """Of the code that made these partitions; several in the order of the keys, joined by `+`."""
+    made_by = (manifest.code_version for manifest in reader.manifests(table, keys).values())
+    return "+".join(dict.fromkeys(made_by))
+
+
 def _lineage(
-    spec: TrainingPipelineSpec, job: TrainingJob, snapshot: "Snapshot", result: TrainingResult
+    spec: TrainingPipelineSpec,
+    job: TrainingJob,
+    snapshot: "Snapshot",
+    result: TrainingResult,
+    features_version: str,
 ) -> Any:
     from dataclasses import asdict
 
@@ -192,6 +202,7 @@ def _lineage(
         schema_hash=snapshot.schema_hash,
         code_version=job.code_version,
         weights_sha256=result.weights_sha256,
+        feature_versions={spec.features.table: features_version},
         configuration={
             "hyperparameters": job.hyperparameters,
             "training": asdict(job.settings),
