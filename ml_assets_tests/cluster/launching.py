@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ml_assets_tests.cluster.environment import PYTHON, REPOSITORY, ClusterEnvironment
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile
@@ -148,6 +150,23 @@ def worker_variables(cluster: ClusterEnvironment) -> dict[str, str]:
     """Pods run the tests' worker."""
     command = json.dumps([PYTHON, "-m", "ml_assets_tests.cluster.worker"])
     return {**cluster.settings(), "ML_ASSETS_KUBERNETES_COMMAND": command}
+
+
+def manifest(name: str) -> list[dict[str, Any]]:
+    """The objects of a file of `deployment/kubernetes/base`."""
+    return list(yaml.safe_load_all((REPOSITORY / "deployment/kubernetes/base" / name).read_text()))
+
+
+def rightful_kubeconfig(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:
+    """For a service account that may do what our manifests let the account of that name do."""
+    accounts = manifest("accounts.yaml")
+    bindings = [
+        one for one in accounts if account in [subject["name"] for subject in one.get("subjects", ())]
+    ]
+    named = {one["roleRef"]["name"] for one in bindings}
+    roles = [one for one in accounts if one["kind"] == "Role" and one["metadata"]["name"] in named]
+    cluster.apply(*roles, *bindings)
+    return kubeconfig_of(cluster, account, folder)
 
 
 def kubeconfig_of(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:

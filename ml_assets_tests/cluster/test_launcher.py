@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
-from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment
+from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import (
     Launching,
-    kubeconfig_of,
     metric_steps,
+    rightful_kubeconfig,
 )
 from resources.launcher.errors import (
     AttemptsExhausted,
@@ -55,21 +54,11 @@ def test_pods_on_two_nodes_leave_a_result_and_nothing_else(launching: Launch) ->
     assert launch.starts() == 1
 
 
-def test_the_launchers_role_suffices_for_a_training(
+def test_the_account_of_a_run_may_do_all_that_a_training_needs(
     launching: Launch, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accounts = yaml.safe_load_all((REPOSITORY / "deployment/kubernetes/base/accounts.yaml").read_text())
-    (role,) = (one for one in accounts if (one["kind"], one["metadata"]["name"]) == ("Role", "launcher"))
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "launcher"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "launcher"},
-        "subjects": [{"kind": "ServiceAccount", "name": "somebody"}],
-    }
-    config = kubeconfig_of(tidy, "somebody", tmp_path)
-    tidy.apply(role, binding)
-    launch = launching(workers=1).with_kubernetes(context="somebody")
+    config = rightful_kubeconfig(tidy, "run", tmp_path)
+    launch = launching(workers=1).with_kubernetes(context="run")
     monkeypatch.setenv("KUBECONFIG", str(config))
     assert launch.run(launch.profile("3 done")).attempts == 2
     assert launch.left() == []

@@ -1,4 +1,4 @@
-"""Looking after the cluster: the doctor's words, the daemon's sweeping, what an account without rights is told."""
+"""Looking after the cluster: the doctor's words, the sensor's sweeping, what an account without rights is told."""
 
 import re
 import subprocess
@@ -13,7 +13,13 @@ import pytest
 
 from ml_assets.components.sweeping import sweep_trainings
 from ml_assets_tests.cluster.environment import ClusterEnvironment
-from ml_assets_tests.cluster.launching import kubeconfig_of, settings_of, worker_variables
+from ml_assets_tests.cluster.launching import (
+    kubeconfig_of,
+    manifest,
+    rightful_kubeconfig,
+    settings_of,
+    worker_variables,
+)
 from resources.launcher.errors import TrainingFailed
 from resources.launcher.kubernetes.doctor import cluster_checks
 from resources.platform import Platform
@@ -95,13 +101,19 @@ def test_an_api_server_that_is_away_is_said_so(
     assert "ILL ClusterUnavailable: the API server at https://127.0.0.1:9" in examine()["cluster"]
 
 
-def test_a_daemon_sweeps_what_has_no_launcher_and_leaves_the_rest(
-    settings: Settings, tidy: ClusterEnvironment
+def test_the_code_location_sweeps_what_has_no_launcher_and_leaves_the_rest(
+    settings: Settings, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two Jobs of trainings: one with a lease that somebody renews, one nobody looks after."""
-    settings = settings.model_copy(
-        update={"kubernetes": settings.kubernetes.model_copy(update={"lease_seconds": 4})}
+    """Two Jobs of trainings: one with a lease that somebody renews, one nobody looks after. Dagster evaluates sensors
+    in the code location, with the rights of its account."""
+    (account,) = (
+        one["spec"]["template"]["spec"]["serviceAccountName"]
+        for one in manifest("platform.yaml")
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", "code-location")
     )
+    monkeypatch.setenv("KUBECONFIG", str(rightful_kubeconfig(tidy, account, tmp_path)))
+    kubernetes = settings.kubernetes.model_copy(update={"lease_seconds": 4, "context": account})
+    settings = settings.model_copy(update={"kubernetes": kubernetes})
     tidy.apply(idle_job("led", tidy.image), idle_job("left", tidy.image), lease("led"))
     with dg.build_sensor_context(resources={"platform": Platform(settings)}) as context:
         skipped = sweep_trainings(context)
