@@ -26,7 +26,7 @@ def judge(
     known = {
         key: verdict_of(row)
         for key, row in judged.items()
-        if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest[key])
+        if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest.get(key))
     }
     unknown = {key: one for key, one in partitions.items() if key not in known}
     return known | _judge_new(ledger, spec, unknown, known) if unknown else known

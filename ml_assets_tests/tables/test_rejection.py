@@ -11,6 +11,8 @@ from ml_assets.tables import parquet
 from ml_assets.tables.accept import EvidenceGone, accept_partition
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.guard import judge_window
+from ml_assets.tables.judge import judge
+from ml_assets.tables.prepare import prepare_all
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
@@ -224,6 +226,16 @@ def test_a_word_is_not_for_an_attempt_that_came_while_it_was_given(place: Place)
     with pytest.raises(NothingToAccept, match="came after attempt 1: nobody has looked at it"):
         accept_partition(place.store, ledger, ORDERS, bad, "ada", "refunds")
     assert not judge_window(TableReader.at(place.store), place.ledger, ORDERS, [bad]).ok
+
+
+def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(place: Place) -> None:
+    bad = keys(1)[0]
+    spoiled = day(bad, factor=-1)
+    ready, _ = prepare_all(shop.spec(), [Incoming(key=bad, data=spoiled)])
+    newest = place.ledger.newest_verdicts(ORDERS)
+    place.publish({bad: spoiled})
+    accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
+    assert judge(place.ledger, shop.spec(), ready, newest)[bad].blocks
 
 
 def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: Place) -> None:
