@@ -57,14 +57,16 @@ def recovery_of(folder: Path, attempt: Attempt) -> Callable[[int], None]:
     # All of its events may be lost with its machine.
     last_sign = max([sign.time for sign in signs] + [taken.time, before.started])
     begun = max([sign.step for sign in _since_last_start(signs)] + [taken.steps])
-    causes = [event.values["cause"] for event in _since_last_start(events) if event.kind == "ended"]
+    ends = [event for event in _since_last_start(events) if event.kind == "ended"]
+    # Each node says how it ended; one that lost a peer knows no cause.
+    ends = [end for end in ends if end.values["code"] != ExitCode.PEER_LOST] or ends
 
     def tell(step: int) -> None:
         emit(
             "recovered",
             step,
             attempt=attempt.number,
-            cause=causes[-1] if causes else UNKNOWN_CAUSE,
+            cause=ends[-1].values["cause"] if ends else UNKNOWN_CAUSE,
             seconds=time.time() - last_sign,
             from_step=attempt.from_step,
             steps_lost=max(0, begun - attempt.from_step),

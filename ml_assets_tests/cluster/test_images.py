@@ -52,6 +52,23 @@ def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images:
     assert "/var/lib/ml-assets" in said
 
 
+def test_an_image_has_the_packages_of_a_script_beside_the_trainers(images: Workshop) -> None:
+    said = images.run(images.build_more("trees"), "python", "-c", _TREES)
+    uid, graph = said.split()
+    assert (int(uid), int(graph) > 0) == (SECURITY["runAsUser"], True)
+
+
+_TREES = """
+import os
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
+from ml_assets.training.script_trees import trees_to_onnx
+x = np.random.default_rng(0).random((99, 3))
+trees = HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
+print(os.getuid(), len(trees_to_onnx(trees)))
+"""
+
+
 def test_the_image_is_for_nobody_in_particular(trainer: str, tidy: ClusterEnvironment) -> None:
     """Its own user, path and packages, with nothing of the node mounted and nothing writable."""
     code = (
@@ -98,7 +115,6 @@ def test_the_image_trains_to_the_bits_of_this_machine(
     variables = {
         **environment,
         **storage_variables(record),
-        "ML_ASSETS_KUBERNETES_IMAGE": trainer,
         "ML_ASSETS_HOME": str(tmp_path / "home"),
         "ML_ASSETS_ARTIFACTS_URL": f"s3://artifacts/{tidy.namespace}-{time.time_ns()}",
         "ML_ASSETS_S3_ENDPOINT_URL": record.url("s3"),
@@ -109,7 +125,7 @@ def test_the_image_trains_to_the_bits_of_this_machine(
     job = dataclasses.replace(job, model_function=MODEL, hyperparameters={})
     launching = Launching(tidy, settings_of(variables), variables, job)
     profile = ResourceProfile(
-        cpu="500m", memory="3Gi", node_selector={"kubernetes.io/hostname": f"node{NODE}"}
+        image=trainer, cpu="500m", memory="3Gi", node_selector={"kubernetes.io/hostname": f"node{NODE}"}
     )
     launcher = Platform(launching.settings).launcher
     result = launcher.run(job, launching.folder, launching.events.append, launching.log.append, profile)

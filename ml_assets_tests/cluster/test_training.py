@@ -1,5 +1,5 @@
 """A real training in pods: whatever is taken away from it, it ends in the bits of one machine, and learned from
-each row once an epoch.
+each row once an epoch. A script with its own loop goes on from its own checkpoints.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from resources.launcher.local import LocalLauncher
 from resources.launcher.profile import ResourceProfile
 from resources.launcher.protocol import TrainingEvent
 from resources.launcher.recoveries import recoveries_of
+from resources.launcher.training_settings import TrainingSettings
 from resources.platform import Platform
 
 pytestmark = pytest.mark.timeout(400)
@@ -62,6 +63,62 @@ def assert_as_if_left_alone(launching: Launching, result: TrainingResult, folder
     here = LocalLauncher().run(job, folder, lambda _: None, lambda _: None)
     assert result.weights_sha256 == here.weights_sha256
     assert_each_row_once_per_epoch(launching.folder, open_snapshot(Path(job.snapshot)), launching.job)
+
+
+def as_script(launching: Launching, name: str, workers: int, **arguments: Any) -> Launching:
+    """The same rows for one of `ml_assets_tests.scripts`, which may fail once."""
+    job = dataclasses.replace(
+        launching.job,
+        model_function="",
+        entry=f"ml_assets_tests.scripts.{name}",
+        objective="regression",
+        hyperparameters=arguments,
+        settings=TrainingSettings(workers=workers, max_attempts=2),
+    )
+    return dataclasses.replace(launching, job=job)
+
+
+def test_a_script_whose_worker_is_killed_in_its_pod_goes_on_from_its_own_checkpoint(
+    launching: Callable[..., Launching], tmp_path: Path
+) -> None:
+    epochs = 24
+    launch = as_script(launching(pace=0), "ddp_adapted", 2, **{"epochs": epochs, "batch-size": 13})
+    killed: list[int] = []
+
+    def kill_rank_0(event: TrainingEvent) -> None:
+        launch.events.append(event)
+        if event.kind == "checkpoint" and event.step >= 3 and not killed:
+            killed.append(event.step)
+            (rank,) = launch.events[0].values["pids"]
+            pod = min(one["metadata"]["name"] for one in launch.objects("pods"))
+            launch.cluster.kubectl("exec", pod, "--", "sh", "-c", f"kill -9 {rank}")
+
+    launcher = Platform(launch.settings).launcher
+    result = launcher.run(launch.job, launch.folder, kill_rank_0, launch.log.append, PROFILE)
+
+    assert launch.sizes() == [2, 2], launch.log
+    assert result.attempts == 2
+    assert result.resumed_from_steps[0] >= killed[0]
+    assert launch.left() == []
+    here = LocalLauncher().run(launch.job, tmp_path / "here", lambda _: None, lambda _: None)
+    assert result.weights_sha256 == here.weights_sha256
+    assert result.best_validation_loss == here.best_validation_loss
+    told = [event.to_line() for event in launch.events]
+    assert len(told) == len(set(told))
+    assert {event.step for event in launch.events if event.kind == "epoch"} == set(range(1, epochs + 1))
+    assert [event.step for event in launch.events if event.kind == "finished"] == [epochs]
+    (recovery,) = recoveries_of(launch.events)
+    assert "rank 0 was ended by SIGKILL" in recovery.cause
+
+
+def test_a_script_without_torch_trains_in_a_pod_what_it_trains_here(
+    launching: Callable[..., Launching], tmp_path: Path
+) -> None:
+    launch = as_script(launching(pace=0), "trees_adapted", 1, **{"trees": 60, "trees-a-round": 20})
+    result = launch.run(PROFILE.changed({"nodes": 1}))
+    assert launch.left() == []
+    here = LocalLauncher().run(launch.job, tmp_path / "here", lambda _: None, lambda _: None)
+    assert result.weights_sha256 == here.weights_sha256
 
 
 @pytest.mark.alone  # what it measures is not what other tests leave of the machine

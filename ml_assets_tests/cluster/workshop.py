@@ -47,7 +47,7 @@ class Workshop:
         self._folder, self._base = folder, base
         self._store = store
         self._tag = f"tests-{time.time_ns()}"
-        self._built: list[str] = []
+        self._made: set[str] = set()
         (folder / "tmp").mkdir(parents=True)
         # In a mount namespace that ends with the command: buildah leaves its storage mounted otherwise.
         self._buildah = [
@@ -61,17 +61,30 @@ class Workshop:
 
     def build(self, name: str) -> str:
         """The image of target `name`."""
+        self._make_packages(name)
+        image = f"localhost/ml-assets/{name}:{self._tag}"
+        self._build(name, image)
+        self._made.add(image)
+        return image
+
+    def build_more(self, name: str) -> str:
+        """A trainer's image with the packages of `name`.txt as well."""
+        self._make_packages("trainer")
+        without = [RECIPES / "trainer.txt"]
+        packages.link(RECIPES / f"{name}.txt", self._folder / "installed" / name, without=without)
+        image = f"localhost/ml-assets/{name}:{self._tag}"
+        self._build("trainer-more", image, "--build-arg", f"PACKAGES={name}")
+        self._made.add(image)
+        return image
+
+    def _make_packages(self, name: str) -> None:
+        """Those of target `name`, and of what is below it, where the store has them not."""
         for number, below in enumerate(NAMES[: NAMES.index(name) + 1]):
             if not self._has(_kept(below)):
                 locks = [RECIPES / f"{one}.txt" for one in NAMES[:number]]
                 installed = self._folder / "installed"
                 packages.link(RECIPES / f"{below}.txt", installed / below, without=locks)
                 self._build(f"{below}-packages", _kept(below))
-                shutil.rmtree(installed)
-        image = f"localhost/ml-assets/{name}:{self._tag}"
-        self._build(name, image)
-        self._built.append(image)
-        return image
 
     def pack(self, name: str, image: str) -> Packed:
         """What a node needs of an image `build` made."""
@@ -100,18 +113,19 @@ class Workshop:
     def close(self) -> None:
         """Keep the packages, and nothing else."""
         run([*self._buildah, "rm", "--all"], seconds=120)
-        if self._built:
-            run([*self._buildah, "rmi", *self._built], seconds=120)
+        if made := sorted(self._made):
+            run([*self._buildah, "rmi", *made], seconds=120)
 
-    def _build(self, target: str, image: str) -> None:
+    def _build(self, target: str, image: str, *more: str) -> None:
         installed = self._folder / "installed"
         installed.mkdir(exist_ok=True)
         run(
             [*self._buildah, "build", "--quiet", "--layers", "--isolation", "chroot", "--pull-never",
-             "--target", target, "--tag", image, "--build-arg", f"BASE={self._base}",
+             "--target", target, "--tag", image, "--build-arg", f"BASE={self._base}", *more,
              "--build-context", f"installed={installed}", "--file", RECIPES / "Dockerfile", REPOSITORY],
             seconds=600,
         )  # fmt: skip
+        shutil.rmtree(installed)
 
     def _has(self, image: str) -> bool:
         return succeeds([*self._buildah, "inspect", "--type", "image", image])

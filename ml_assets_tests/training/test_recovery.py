@@ -30,6 +30,7 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     emit("metrics", 10, loss=1.0)
     if ended:
         emit("ended", 0, code=139, cause="rank 1 was ended by SIGSEGV")
+        emit("ended", 0, code=76, cause="a rank of another node was lost")  # the other node, which followed
     ten_seconds_ago = time.time() - 10
     os.utime(tmp_path / "rows/attempt-001-rank-0.bin", (ten_seconds_ago, ten_seconds_ago))
     tell = recovery_of(tmp_path, record_attempt(tmp_path, from_step=10, world_size=2))
