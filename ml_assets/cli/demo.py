@@ -132,6 +132,7 @@ def _facts(project: Project, finished: Any, story: Story, seconds: float) -> dic
         "ece": evaluation["ece"],
         "baseline_auc": evaluation["baseline_auc"],
         "baseline_logloss": evaluation["baseline_logloss"],
+        "baseline_ece": evaluation["baseline_ece"],
         "gate": evaluation["verdict"],
         "why": evaluation["why"],
         "model_version": of["registered_model"].get("version"),
@@ -154,9 +155,9 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("AUC", f"{facts['auc']:.4f}", f"{facts['baseline_auc']:.4f}")
     table.add_row("log loss", f"{facts['logloss']:.4f}", f"{facts['baseline_logloss']:.4f}")
-    table.add_row("calibration error", f"{facts['ece']:.4f}", "")
+    table.add_row("calibration error", f"{facts['ece']:.4f}", f"{facts['baseline_ece']:.4f}")
     console.print(table)
-    say(f"gate        {facts['gate']}: {facts['why']}")
+    say(f"gate        {facts['why']}")
     say(f"report      {facts['report']}")
     say(f"MLflow run  {facts['mlflow_run']} in {without_password(project.settings.resolved_tracking_uri)}")
     where = project.settings.lake_url or project.settings.lake_folder

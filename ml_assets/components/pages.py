@@ -73,6 +73,11 @@ def tracked_facts(tracking_uri: str, run_id: str, place: str | None = None) -> d
     return {"mlflow/run": run_id} | ({"mlflow/page": dg.MetadataValue.url(page)} if page else {})
 
 
+def readable(value: float) -> float:
+    """A figure with the six digits that a person can use."""
+    return float(f"{value:.6g}")
+
+
 def name_some(names: Sequence[str], most: int = 12) -> str:
     """The first names and how many more there are."""
     shown = ", ".join(names[:most])

@@ -126,7 +126,11 @@ def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
             passed=not found,
             severity=dg.AssetCheckSeverity.WARN if check == WARNINGS else dg.AssetCheckSeverity.ERROR,
             description=f"{said}: {name_some(named)}" if named else said,
-            metadata={"findings": table_of(found), "partitions": len(verdicts), "named": len(named)},
+            metadata={
+                "findings": table_of(found),
+                "partitions judged": len(verdicts),
+                f"partitions {outcome}": len(named),
+            },
         )
 
 

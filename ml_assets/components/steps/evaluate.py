@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import run_url, table_of
+from ml_assets.components.pages import readable, run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
@@ -288,8 +288,11 @@ def _shown(
             "summary": dg.MetadataValue.md(summary_markdown(report)),
             "verdict": verdict.status,
             "why": verdict.summary,
-            **values,
-            **{f"baseline_{name}": value for name, value in report.evaluation.values("baseline").items()},
+            **{name: readable(value) for name, value in values.items()},
+            **{
+                f"baseline_{name}": readable(value)
+                for name, value in report.evaluation.values("baseline").items()
+            },
             "report": dg.MetadataValue.path(page),
             "bundle": bundle.digest,
         },

@@ -8,7 +8,7 @@ import dagster as dg
 
 from ml_assets.checkout import ROOT
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import run_url, tracked_facts
+from ml_assets.components.pages import readable, run_url, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
@@ -226,14 +226,18 @@ def _survived(events: Iterable[TrainingEvent]) -> dict[str, Any]:
 
 def _shown(result: TrainingResult) -> dict[str, Any]:
     return {
-        "best validation loss": result.best_validation_loss,
+        "best validation loss": readable(result.best_validation_loss),
         "best step": result.best_step,
         "steps": result.steps,
         **({"epochs": result.epochs} if result.epochs else {}),
         "world size": result.world_size,
-        **_speed(result),
-        "seconds": result.seconds,
+        **({"rows per second": readable(result.rows_per_second)} if result.epochs else {}),
+        "seconds": readable(result.seconds),
         "attempts": result.attempts,
-        "resumed from steps": dg.MetadataValue.json(list(result.resumed_from_steps)),
+        **(
+            {"resumed from steps": dg.MetadataValue.json(resumed)}
+            if (resumed := [*result.resumed_from_steps])
+            else {}
+        ),
         "weights": result.weights_sha256,
     }
