@@ -1,6 +1,7 @@
 """`ml-assets doctor`: is everything in place, and if not, what helps?"""
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import click
 from ml_assets.cli import doctor_storage
 from ml_assets.cli.doctor_storage import NotWell
 from ml_assets.cli.project import Project, say
+from ml_assets.cli.variables import unknown_variables
 
 ENOUGH_DISK_GB = 2
 PATIENCE_SECONDS = 3.0
@@ -27,6 +29,7 @@ def command() -> None:
     checks: list[tuple[str, Callable[[Project], str]]] = [
         ("python", _python),
         ("packages", _packages),
+        ("settings", _settings),
         ("home", _home),
         ("definitions", _definitions),
         ("lake", doctor_storage.lake),
@@ -42,7 +45,8 @@ def command() -> None:
             say(f"ok    {name:16} {check(project)}")
         except Exception as error:  # a doctor reports every illness, whatever its kind
             ill += 1
-            say(f"ILL   {name:16} {type(error).__name__}: {error}")
+            what = str(error) if isinstance(error, NotWell) else f"{type(error).__name__}: {error}"
+            say(f"ILL   {name:16} {what}")
     if ill:
         say(f"{ill} of {len(checks)} parts need help; each line says what is wrong.")
         raise SystemExit(1)
@@ -68,6 +72,13 @@ def _python(project: Project) -> str:
 
 def _packages(project: Project) -> str:
     return ", ".join(f"{name} {version(name)}" for name in PARTS)
+
+
+def _settings(project: Project) -> str:
+    if unknown := unknown_variables():
+        raise NotWell("; ".join(unknown))
+    given = sorted(name for name in os.environ if name.startswith("ML_ASSETS_"))
+    return ", ".join(given) or "defaults: no ML_ASSETS_… is set"
 
 
 def _home(project: Project) -> str:

@@ -23,9 +23,7 @@ def lake(project: Project) -> str:
     try:
         commit = store.resolve("main")
     except LakeUnavailable as away:
-        raise NotWell(
-            f"{project.settings.lake_url}: {away} Check that lakeFS runs, and its database; then ML_ASSETS_LAKE_URL"
-        ) from away
+        raise NotWell(f"lakeFS: {away} Check that it and its database run, and ML_ASSETS_LAKE_URL") from away
     if not project.platform.lake_gate_stands():
         raise NotWell(
             f"main stands at {commit[:12]}, but without this version's gate a change could land unaudited: "

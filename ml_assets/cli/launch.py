@@ -46,6 +46,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
             raise Problem(f"--resources are those of a model's workers; {target} is a table")
         keys = [dg.AssetKey(target.split("/"))]
     else:
+        _require_no_table(project, target)
         pipeline = project.component(TrainingPipeline, target)
         keys = [dg.AssetKey([pipeline.spec.name, stage]) for stage in STAGES]
         # Refused now rather than after the snapshot.
@@ -88,6 +89,12 @@ def _naive(facts: Mapping[str, Any], name: str) -> str:
     """What the naive baseline reached, beside what the model did."""
     value = facts.get(f"baseline_{name}")
     return f" (naive {_short(value)})" if value is not None else ""
+
+
+def _require_no_table(project: Project, name: str) -> None:
+    for key in project.defs.resolve_asset_graph().get_all_asset_keys():
+        if key.path[0] in ("datasets", "features") and key.path[-1] == name:
+            raise Problem(f"'{name}' is a table: ml-assets launch {key.to_user_string()} PARTITIONS")
 
 
 def _require_known(project: Project, keys: Sequence["dg.AssetKey"]) -> None:

@@ -13,6 +13,7 @@ import click
 from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
+from ml_assets.cli.variables import read_settings
 from resources.addresses import without_password
 from resources.platform import Platform
 from resources.settings import Settings
@@ -40,7 +41,7 @@ class Project:
     @classmethod
     def here(cls, patience_seconds: float | None = None) -> "Project":
         """From the environment; makes the home ready and tells Dagster where it is."""
-        settings = Settings()
+        settings = read_settings()
         prepare_home(settings)
         return cls(settings, patience_seconds)
 

@@ -1,10 +1,13 @@
 """`ml-assets doctor` names the part that is ill and what helps."""
 
+import pytest
+
 from ml_assets_tests.cli.terminal import Terminal
 
 PARTS = [
     "python",
     "packages",
+    "settings",
     "home",
     "definitions",
     "lake",
@@ -30,3 +33,31 @@ def test_an_ill_part_is_named_with_its_remedy_and_the_others_are_still_checked(t
     (ill,) = [line for line in said.out.splitlines() if line.startswith("ILL")]
     assert ill.startswith("ILL   ledger")
     assert len([line for line in said.out.splitlines() if line.startswith("ok ")]) == len(PARTS) - 1
+
+
+def test_a_misspelt_setting_is_named_with_the_nearest(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ML_ASSETS_KUBERNETES_S3_ENDPOINT_URL", "http://s3")
+    monkeypatch.setenv("ML_ASSETS_LAKE_ULR", "http://lake")
+    (ill,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("ILL")]
+    assert ill.endswith(" ML_ASSETS_LAKE_ULR is no setting: did you mean ML_ASSETS_LAKE_URL?")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ML_ASSETS_LAUNCHER", "slurm-secret"),
+        ("ML_ASSETS_KUBERNETES_LEASE_SECONDS", "long-secret"),
+        ("ML_ASSETS_KUBERNETES_MOUNTS", "{secret"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_without_its_value(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    said = terminal("plan", "store_demand", "2024-01-01")
+    assert said.status == 1
+    assert name in said.err
+    assert "Traceback" not in said.err
+    assert "secret" not in said.err

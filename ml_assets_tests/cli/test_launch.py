@@ -60,6 +60,7 @@ def test_promotions_that_cannot_be_are_refused_in_a_sentence(
     ("target", "partitions", "said"),
     [
         ("datasets/sale", WEEK, "no asset is named 'datasets/sale'; tables are: datasets/airlines, "),
+        ("sales", WEEK, "'sales' is a table: ml-assets launch datasets/sales PARTITIONS"),
         ("store_deman", WEEK, "there are: flight_delay, flight_delay_nightly, store_demand"),
         ("datasets/sales", "2024-01-02", "the one before it is '2024-01-01'"),
         ("datasets/sales", f"{WEEK}..2023-12-25", "ends before it begins"),

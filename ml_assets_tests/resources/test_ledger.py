@@ -93,7 +93,7 @@ def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Led
     with pytest.raises(NothingToAccept, match="materialize that partition first"):
         ledger.accept(TABLE, DAY, 1, "ada", "why not")
     ledger.record_verdicts([new()])
-    with pytest.raises(NothingToAccept, match="attempt 1 of datasets/flights 2013-01-01 passed"):
+    with pytest.raises(NothingToAccept, match=r"2013-01-01 is not rejected \(attempt 1: passed\)"):
         ledger.accept(TABLE, DAY, 1, "ada", "why not")
     with pytest.raises(NothingToAccept, match="came after attempt 0: nobody has looked at it"):
         ledger.accept(TABLE, DAY, 0, "ada", "why not")

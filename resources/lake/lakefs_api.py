@@ -159,8 +159,8 @@ class LakeFSApi:
     def unreachable(self, url: str, error: Exception) -> LakeUnavailable:
         """No answer. Names the server only: the rest of a presigned address is a credential."""
         return LakeUnavailable(
-            f"{urlsplit(url).netloc} did not answer ({type(error).__name__}). Is it running, and is it "
-            "reachable from here? ml-assets doctor tells."
+            f"{urlsplit(url).netloc} did not answer ({type(error).__name__}): does it run, and does this machine "
+            "reach it?"
         )
 
     def refused(self, status: int, body: bytes | str | None) -> LakeError:

@@ -159,7 +159,7 @@ class Ledger:
                 return row.acceptance
             if not row.blocks:
                 raise NothingToAccept(
-                    f"attempt {row.attempt} of {table} {key} {row.status}: nothing to accept"
+                    f"{table} {key} is not rejected (attempt {row.attempt}: {row.status}): nothing to accept"
                 )
             acceptance = Acceptance(
                 table=table,

@@ -1,0 +1,50 @@
+"""Settings as a person gives them: environment variables, the wrong ones by name.
+
+Not here: what they mean (`resources.settings`).
+"""
+
+import os
+import re
+from difflib import get_close_matches
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from ml_assets.cli.problems import Problem
+from resources.settings import KubernetesSettings, Settings
+
+_VARIABLES = {
+    (section.__name__, field): f"{section.model_config.get('env_prefix', '')}{field.upper()}"
+    for section in (Settings, KubernetesSettings)
+    for field in section.model_fields
+}
+_READ_ELSEWHERE = {"ML_ASSETS_TRACEBACK", "ML_ASSETS_BUILD_CACHE", "ML_ASSETS_SERVER_OF"}
+
+
+def read_settings() -> Settings:
+    """From the environment. `Problem` names each variable that cannot have its value, which may be a secret and is not
+    repeated."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = [f"{_VARIABLES[error.title, str(one['loc'][0])]}: {one['msg']}" for one in error.errors()]
+    except SettingsError as error:  # its only name is that of the field, in the sentence
+        wrong = [
+            f"{name}: not the JSON it takes"
+            for (_, field), name in _VARIABLES.items()
+            if f'"{field}"' in str(error)
+        ]
+    raise Problem("; ".join(wrong) + ". resources/settings.py says what each setting takes")
+
+
+def unknown_variables() -> list[str]:
+    """Variables that look like settings and are none, each with the nearest that is."""
+    known = {*_VARIABLES.values(), *_READ_ELSEWHERE}
+    return [
+        _unknown(name) for name in sorted(os.environ) if re.match("ML_ASSETS_", name) and name not in known
+    ]
+
+
+def _unknown(name: str) -> str:
+    nearest = get_close_matches(name, sorted(_VARIABLES.values()), n=1)
+    return f"{name} is no setting" + (f": did you mean {nearest[0]}?" if nearest else "")
