@@ -20,10 +20,11 @@ from resources.lake.errors import (
     LakeError,
     MergeConflict,
     RefExists,
+    some,
 )
 from resources.lake.lakefs_api import Refusal
 from resources.lake.lakefs_listing import PAGE
-from resources.lake.lakefs_reading import LakeFSReader, some
+from resources.lake.lakefs_reading import LakeFSReader
 from resources.lake.names import check_name, check_path
 from resources.lake.store import ObjectStat
 

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from resources.lake.cache import ContentCache
-from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound
+from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound, some
 from resources.lake.lakefs_api import LakeFSApi, Refusal, texts
 from resources.lake.lakefs_content import PRESIGN_FROM, Content
 from resources.lake.lakefs_listing import PAGE, Listing
 from resources.lake.store import Commit, ObjectStat
-
-_NAMED = 5
-"""Paths an error message spells out."""
 
 
 class LakeFSReader:
@@ -170,8 +167,3 @@ def _commit(found: Any) -> Commit:
         metadata=texts(found, "metadata"),
         created_at=datetime.fromtimestamp(found.creation_date, UTC),
     )
-
-
-def some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(paths[:_NAMED]) + more

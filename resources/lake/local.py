@@ -21,15 +21,13 @@ from resources.lake.errors import (
     ObjectNotFound,
     RefExists,
     RefNotFound,
+    some,
 )
 from resources.lake.merge import merge_base, merge_trees
 from resources.lake.names import check_name, check_path
 from resources.lake.objects import ObjectFiles
 from resources.lake.store import Commit, ObjectStat
 from resources.lake.tree import Tree, Trees
-
-_NAMED = 5
-"""Paths an error message spells out."""
 
 
 class LocalStore:
@@ -180,7 +178,7 @@ class LocalStore:
             after, conflicts = merge_trees(self._trees, base_tree, before, their_tree)
             if conflicts:
                 raise MergeConflict(
-                    f"{source!r} and {into!r} both changed {_some(conflicts)} since {base}. "
+                    f"{source!r} and {into!r} both changed {some(conflicts)} since {base}. "
                     f"Branch again from {into!r}, write there what should stand, and merge that.",
                     conflicts,
                 )
@@ -279,7 +277,7 @@ class LocalStore:
         missing = sorted(path for path, entry in entries.items() if entry is None)
         if missing:
             raise ObjectNotFound(
-                f"Not at {ref!r}: {_some(missing)}. list({ref!r}, prefix) shows what is there."
+                f"Not at {ref!r}: {some(missing)}. list({ref!r}, prefix) shows what is there."
             )
         return {path: entry for path, entry in entries.items() if entry is not None}
 
@@ -311,8 +309,3 @@ def _head(db: sqlite3.Connection, branch: str) -> str:
 
 def _contents(changes: Mapping[str, ObjectStat | None]) -> set[tuple[str, int]]:
     return {(entry.sha256, entry.size) for entry in changes.values() if entry is not None}
-
-
-def _some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(paths[:_NAMED]) + more
