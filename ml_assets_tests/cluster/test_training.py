@@ -89,7 +89,7 @@ def test_a_script_whose_worker_is_killed_in_its_pod_goes_on_from_its_own_checkpo
         launch.events.append(event)
         if event.kind == "checkpoint" and event.step >= 3 and not killed:
             killed.append(event.step)
-            (rank,) = launch.events[0].values["pids"]
+            (rank,) = next(one.values["pids"] for one in launch.events if one.kind == "started")
             pod = min(one["metadata"]["name"] for one in launch.objects("pods"))
             launch.cluster.kubectl("exec", pod, "--", "sh", "-c", f"kill -9 {rank}")
 
