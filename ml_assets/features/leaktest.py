@@ -195,10 +195,17 @@ def _differences(
         differs = both.filter(pl.col(column).ne_missing(pl.col(f"{column}__after")))
         if len(differs):
             shown = differs.head(_EXAMPLES).select(*key, column, f"{column}__after").rows()
-            examples = tuple(f"{_name(row[:-2])}: {row[-2]} with, {row[-1]} without" for row in shown)
+            examples = tuple(
+                f"{_name(row[:-2])}: {_said(row[-2])} with, {_said(row[-1])} without" for row in shown
+            )
             leaks.append(Leak(cut=cut, column=column, rows=len(differs), examples=examples))
     return leaks
 
 
 def _name(row: Sequence[object]) -> str:
     return " ".join(str(value) for value in row)
+
+
+def _said(value: object) -> object:
+    """Nobody reads the bytes of a picture."""
+    return f"{len(value)} bytes" if isinstance(value, bytes) else value

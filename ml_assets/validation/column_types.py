@@ -25,8 +25,10 @@ TypeName = Literal[
     "string",
     "date",
     "datetime",
+    "binary",
 ]
-"""`datetime` is in microseconds and UTC; anything else has another name and so breaks the contract."""
+"""`datetime` is in microseconds and UTC; anything else has another name and so breaks the contract. `binary` is bytes:
+an image, a sound, a text."""
 
 POLARS_TYPES: dict[str, pl.DataType] = {
     "int8": pl.Int8(),
@@ -43,6 +45,7 @@ POLARS_TYPES: dict[str, pl.DataType] = {
     "string": pl.String(),
     "date": pl.Date(),
     "datetime": pl.Datetime("us", "UTC"),
+    "binary": pl.Binary(),
 }
 NUMERIC = frozenset(name for name in POLARS_TYPES if name.startswith(("int", "uint", "float")))
 FLOATS = frozenset({"float32", "float64"})

@@ -45,13 +45,21 @@ def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
     from pandera.config import ValidationDepth, config_context
     from pandera.errors import SchemaErrors
 
+    # Of bytes only their being there is judged, and where a row breaks a rule pandera writes all of it as JSON.
+    there = [
+        pl.when(pl.col(name).is_not_null()).then(statement=True).alias(name) for name in _binary(contract)
+    ]
     # The depth is said because the environment can change it: by default even to "schema only".
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         try:
-            _compile(contract).validate(frame, lazy=True)
+            _compile(contract).validate(frame.with_columns(there), lazy=True)
         except SchemaErrors as errors:
             return [_violation(error) for error in errors.schema_errors]
     return []
+
+
+def _binary(contract: Contract) -> list[str]:
+    return [name for name, column in contract.by_name.items() if column.dtype == "binary"]
 
 
 def _violation(error: Any) -> Violation:
@@ -78,7 +86,11 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
     return pa.DataFrameSchema(
         {
             # Nullable for pandera, because its own null check keeps every failing row in memory.
-            name: pa.Column(POLARS_TYPES[column.dtype], checks=_checks(column), nullable=True)
+            name: pa.Column(
+                pl.Boolean() if column.dtype == "binary" else POLARS_TYPES[column.dtype],
+                checks=_checks(column),
+                nullable=True,
+            )
             for name, column in contract.by_name.items()
         },
         checks=over_rows,

@@ -53,6 +53,10 @@ class Column(Section):
             raise ValueError(f"{who}: `ge` and `le` are for numbers, not for {self.dtype}")
         if self.ge is not None and self.le is not None and self.ge > self.le:
             raise ValueError(f"{who}: `ge` {self.ge} is larger than `le` {self.le}: no number is legal")
+        if self.unique and self.dtype == "binary":
+            raise ValueError(
+                f"{who}: `unique` is not for binary; give the table a column that names what it holds"
+            )
         if self.isin is not None:
             self._check_categories(who)
         if self.pattern is not None:
@@ -120,6 +124,9 @@ class Contract(Section):
         for name in (*self.key, *([self.event_time] if self.event_time else [])):
             if name not in by_name:
                 raise ValueError(f"{name!r} is in `key` or `event_time` but is no column of the contract")
+        binary = [name for name in self.key if by_name[name].dtype == "binary"]
+        if binary:
+            raise ValueError(f"a column of `key` cannot be binary: {', '.join(binary)}")
         nullable = [name for name in self.key if by_name[name].nullable]
         if nullable:
             raise ValueError(f"a column of `key` cannot be nullable: {', '.join(nullable)}")

@@ -68,6 +68,8 @@ def _text(value: Any) -> str:
         return "null"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 

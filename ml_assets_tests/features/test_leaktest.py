@@ -99,6 +99,16 @@ def test_leaving_out_rows_by_their_outcome_is_caught() -> None:
     assert "only with the future" in report.leaks[0].examples[0]
 
 
+def test_bytes_that_leak_are_told_by_their_number() -> None:
+    def peeking(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        rows = honest(inputs, first, last)
+        return rows.with_columns(pl.col("returned").cast(pl.String).cast(pl.Binary).alias("picture"))
+
+    (leak, *_) = examine(peeking).leaks
+    assert leak.column == "picture"
+    assert leak.examples[0].endswith("4 bytes with, None without")
+
+
 def test_labels_may_know_the_future() -> None:
     assert "returned" not in examine(honest).columns_compared
 

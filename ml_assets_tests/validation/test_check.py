@@ -183,6 +183,7 @@ def test_every_failing_row_counts_and_few_are_shown() -> None:
         ({"dtype": "string", "pattern": "[a-z]"}, ["a", "a\n", "", "ab", None], 3),
         ({"dtype": "string", "pattern": "(?i)a|bc"}, ["A", "BC", "b"], 1),
         ({"dtype": "string", "unique": True}, ["a", None, None, "b", "a"], 2),
+        ({"dtype": "binary", "nullable": False}, [b"", None, b"\xff" * 5000], 1),
     ],
 )
 def test_rule_judges_exactly_the_values_it_is_about(
@@ -198,6 +199,17 @@ def test_long_values_are_cut_short() -> None:
     asked = Contract.model_validate({"columns": [{"name": "x", "dtype": "string", "isin": ["a"]}]})
     (finding,) = check_partitions({"all": pl.DataFrame({"x": ["y" * 10_000]})}, asked)["all"]
     assert len(said(finding)) < 1000
+
+
+def test_rows_with_bytes_that_break_a_rule_are_named_without_them() -> None:
+    columns = [{"name": "id", "dtype": "int64"}, {"name": "picture", "dtype": "binary"}]
+    asked = Contract.model_validate({"columns": columns, "key": ["id"]})
+    frame = pl.DataFrame({"id": [1, 2, 2], "picture": [b"\x89" * 10_000, None, b"\xff"]})
+    null, twice = check_partitions({"all": frame}, asked)["all"]
+    assert null.examples == ("null in row 1 (id=2)",)
+    assert twice.examples == ("id=2: rows 1, 2",)
+    (wrong,) = check_partitions({"all": frame.with_columns(id=pl.col("picture"))}, asked)["all"]
+    assert wrong.examples == ("10000 bytes", "null", "1 bytes")
 
 
 @pytest.mark.parametrize(
