@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
+from ml_assets.tables.standalone import standalone
+
 
 class FunctionNotFound(ValueError):
     """An import path in a `defs.yaml` names nothing."""
@@ -68,6 +70,15 @@ def _must_exist(path: str) -> str:
 
 FunctionPath = Annotated[str, AfterValidator(_must_exist)]
 """`package.module.function` of a function that exists."""
+
+
+def _must_stand_alone(path: str) -> str:
+    standalone(path)
+    return path
+
+
+StandalonePath = Annotated[str, AfterValidator(_must_stand_alone)]
+"""`package.module.function` of a function that goes with the model. It is read, and imported where it is called."""
 
 
 def _must_be_a_module(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ml_assets.components.imports import ColumnNames, FunctionPath, ModulePath
+from ml_assets.components.imports import ColumnNames, FunctionPath, ModulePath, StandalonePath
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
 from ml_assets.sections import Section, refuse_unknown_keys
@@ -141,6 +141,16 @@ class WindowSection(Section):
         return self.train + self.validation + self.holdout
 
 
+class SampleSection(Section):
+    """The sample of a row: an image, a sound, a text."""
+
+    column: str
+    """Column of type `binary` with the stored bytes; rows where it is null are left out."""
+    decode: StandalonePath
+    """`package.module.function`: `(content: bytes) -> array`, of one shape and type for all rows. It goes with the
+    model, so it needs nothing of the project but what stands in its own module."""
+
+
 class ModelInputsSection(Section):
     """What the model sees of the feature table."""
 
@@ -149,6 +159,8 @@ class ModelInputsSection(Section):
     categorical: ColumnNames = ()
     min_count: int = Field(default=1, ge=1)
     """A category seen less often in the training rows counts as unknown."""
+    sample: SampleSection | None = None
+    """What the model gets besides numbers and categories; not given: nothing."""
     partition_date: str = "partition_date"
     """Column with the first day of a row's partition."""
     label: str
@@ -158,6 +170,15 @@ class ModelInputsSection(Section):
     """In whose midnight a partition ends."""
     row_key: tuple[str, ...]
     """Columns that name a row."""
+
+    @model_validator(mode="after")
+    def _sample_is_a_column_of_its_own(self) -> Self:
+        column = self.sample.column if self.sample else None
+        if column in (*self.numeric, *self.categorical, self.label):
+            raise ValueError(
+                f"sample.column {column!r} is listed in numeric, categorical or label, too: a sample is bytes"
+            )
+        return self
 
 
 class ModelSection(Section):

@@ -9,8 +9,9 @@ itself (`graph`), where bundles lie (`store`), how they are served (`runtime`).
 
 import copy
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,12 +25,15 @@ from ml_assets.release.golden import golden_rows
 from ml_assets.release.graph import null_category, serving_graph
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.runtime import (
+    DECODE,
     FACTS,
     GOLDEN,
     GOLDEN_OUTPUT,
     GRAPH,
     GoldenMismatch,
     InputColumn,
+    SampleInput,
+    SampleReader,
     ServingModel,
 )
 from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
@@ -42,8 +46,25 @@ TOLERANCE = 1e-6
 1 and relative above."""
 
 
+_SERVING = {"mlflow": "3.17", "numpy": "2.1", "onnxruntime": "1.23", "polars": "2.1"}
+"""Package → oldest version that serves a bundle."""
+
+
 class ParityBroken(Exception):
     """The exported graph does not answer as the torch module does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleDecoder:
+    """How the samples of a column are read, where nothing of the project is installed."""
+
+    column: str
+    function: str
+    """Name in `source`: `(content: bytes) -> array`."""
+    source: str
+    """Text of a module of its own."""
+    packages: tuple[str, ...] = ()
+    """What it imports that Python does not bring, by top-level name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +77,12 @@ class BundleContents:
     fitted: FittedState
     objective: Literal["binary", "regression"]
     rows: pl.DataFrame
-    """Raw feature rows, for example the holdout: golden rows and types of columns are drawn from it."""
+    """Raw feature rows, for example the holdout: golden rows and types of columns are drawn from it. Of rows with
+    samples a few are enough."""
     lineage: Lineage
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    decode: SampleDecoder | None = None
+    """How the samples of rows are read, where they have any; the module then takes them, `[B, ...]`, as third."""
 
 
 def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
@@ -67,32 +91,36 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
     Raises `ParityBroken` where the graph differs from the module by more than 1e-6 on a golden row, `GraphRefused`
     where a graph that was given cannot be served.
     """
-    fitted = contents.fitted
-    golden = golden_rows(contents.rows, fitted)
-    inputs = _inputs(golden, fitted)
-    output = "prediction"
-    while output in golden.columns:
-        output += "_"
-    facts = BundleFacts(
-        objective=contents.objective,
-        inputs=inputs,
-        output=output,
-        null_category=null_category(fitted),
-        fitted=fitted,
-        lineage=contents.lineage,
-        metrics=contents.metrics,
-    )
-    model = contents.module
-    if isinstance(model, MatrixGraph):
-        expected = model.predictions(fitted, golden)
-    else:
-        expected = torch_predictions(model, fitted, contents.objective, golden)
+    fitted, model = contents.fitted, contents.module
+    decode = (
+        None if isinstance(model, MatrixGraph) else contents.decode
+    )  # a graph of one matrix reads no samples
+    golden = golden_rows(contents.rows, fitted, "" if decode is None else decode.column)
     with store.incoming() as folder:
-        (folder / GRAPH).write_bytes(serving_graph(model, fitted, contents.objective, output))
+        sample, samples = (None, None) if decode is None else _take_along(decode, golden, folder)
+        inputs = _inputs(golden, fitted, sample)
+        output = "prediction"
+        while output in golden.columns:
+            output += "_"
+        facts = BundleFacts(
+            objective=contents.objective,
+            inputs=inputs,
+            output=output,
+            null_category=null_category(fitted),
+            fitted=fitted,
+            lineage=contents.lineage,
+            metrics=contents.metrics,
+            sample=sample,
+        )
+        if isinstance(model, MatrixGraph):
+            expected = model.predictions(fitted, golden)
+        else:
+            expected = torch_predictions(model, fitted, contents.objective, golden, samples)
+        (folder / GRAPH).write_bytes(serving_graph(model, fitted, contents.objective, output, sample))
         (folder / WEIGHTS).write_bytes(_weights(model))
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
-        _write_mlflow_files(folder, inputs)
+        _write_mlflow_files(folder, inputs, () if decode is None else decode.packages)
         try:
             ServingModel.load(folder, tolerance=TOLERANCE)
         except GoldenMismatch as mismatch:
@@ -104,22 +132,46 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
 
 
 def torch_predictions(
-    module: "nn.Module", fitted: FittedState, objective: str, frame: pl.DataFrame
+    module: "nn.Module",
+    fitted: FittedState,
+    objective: str,
+    frame: pl.DataFrame,
+    samples: NDArray[Any] | None = None,
 ) -> NDArray[np.float64]:
-    """`[rows]` predictions of the torch module itself, in evaluation mode on the CPU."""
+    """`[rows]` predictions of the torch module itself, in evaluation mode on the CPU; `samples` `[rows, ...]` as they
+    were read, where rows have them."""
     import torch
 
     numeric, category = fitted.encode(frame)
+    arrays = (numeric, category.astype(np.int64), *(() if samples is None else (samples,)))
     frozen = copy.deepcopy(module).cpu().eval()
     with torch.inference_mode():
-        answer = frozen(torch.from_numpy(numeric), torch.from_numpy(category.astype(np.int64)))
+        answer = frozen(*[torch.from_numpy(array) for array in arrays])
         answer = torch.sigmoid(answer) if objective == "binary" else answer
     return answer.double().numpy()
 
 
-def _inputs(golden: pl.DataFrame, fitted: FittedState) -> tuple[InputColumn, ...]:
+def _take_along(
+    decode: SampleDecoder, golden: pl.DataFrame, folder: Path
+) -> tuple[SampleInput, NDArray[Any]]:
+    """What a sample is, and those of the golden rows, read as they will be where the bundle is served."""
+    (folder / DECODE).write_text(decode.source)
+    reader = SampleReader.of_bundle(folder, decode.column, decode.function)
+    names = [f"golden row {i}" for i in range(golden.height)]
+    samples = reader.read(golden[decode.column].to_list(), names)
+    sample = SampleInput(
+        column=decode.column,
+        function=decode.function,
+        dtype=samples.dtype.name,
+        shape=samples.shape[1:],
+    )
+    return sample, samples
+
+
+def _inputs(golden: pl.DataFrame, fitted: FittedState, sample: SampleInput | None) -> tuple[InputColumn, ...]:
     kinds = [(state.name, "numeric") for state in fitted.numeric]
     kinds += [(state.name, "category") for state in fitted.categorical]
+    kinds += [] if sample is None else [(sample.column, "sample")]
     return tuple(
         InputColumn(name=name, kind=kind, dtype=str(golden.schema[name]).lower()) for name, kind in kinds
     )
@@ -135,13 +187,21 @@ def _weights(module: "nn.Module | MatrixGraph") -> bytes:
     return save({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
 
 
-def _write_mlflow_files(folder: Path, inputs: tuple[InputColumn, ...]) -> None:
+def _requirements(packages: Iterable[str]) -> list[str]:
+    """What a bundle needs to be served, with `packages` (names to import) no older than they are here."""
+    brought: Mapping[str, list[str]] = packages_distributions() if set(packages) - set(_SERVING) else {}
+    more = {brought[package][0] for package in packages if package in brought} - set(_SERVING)
+    lines = {name: version(name).partition("+")[0] for name in more} | _SERVING
+    return [f"{name}>={least}" for name, least in sorted(lines.items())]
+
+
+def _write_mlflow_files(folder: Path, inputs: tuple[InputColumn, ...], packages: Iterable[str]) -> None:
     import yaml
 
     here = Path(__file__).parent
     for name in ("pyfunc.py", "runtime.py"):
         (folder / name).write_bytes((here / name).read_bytes())
-    (folder / "requirements.txt").write_text("mlflow>=3.17\nnumpy>=2.1\nonnxruntime>=1.23\npolars>=2.1\n")
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in _requirements(packages)))
     # No `signature`: with one MLflow refuses an integer for a double and a pandas category for a string, and
     # takes 30 times as long as the prediction. The runtime checks columns itself and names what is wrong.
     description: dict[str, Any] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.release.runtime import FACTS, FORMAT, InputColumn
+from ml_assets.release.runtime import FACTS, FORMAT, InputColumn, SampleInput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,8 @@ class BundleFacts:
     lineage: Lineage
     metrics: Mapping[str, float]
     """Name → value, as known when the bundle was made."""
+    sample: SampleInput | None = None
+    """How the column with samples is read, where there is one."""
 
     @property
     def schema_digest(self) -> str:
@@ -88,6 +90,7 @@ class BundleFacts:
                 "fitted_digest": self.fitted.digest,
                 "lineage": asdict(self.lineage),
                 "metrics": dict(self.metrics),
+                **({} if self.sample is None else {"sample": asdict(self.sample)}),
             },
             sort_keys=True,
             indent=1,
@@ -107,6 +110,7 @@ class BundleFacts:
             fitted=FittedState.from_json(json.dumps(facts["fitted"])),
             lineage=Lineage(**lineage, windows=windows),
             metrics=facts["metrics"],
+            sample=SampleInput.from_facts(facts["sample"]) if "sample" in facts else None,
         )
 
 

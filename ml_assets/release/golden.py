@@ -9,22 +9,26 @@ from ml_assets.features.encoding import FittedState
 
 MOST_ROWS = 64
 _REAL_ROWS = 48
+GOLDEN_SAMPLES = 12
+"""Real rows where each has a sample, which may be large."""
 
 
-def golden_rows(frame: pl.DataFrame, fitted: FittedState) -> pl.DataFrame:
-    """At most 64 rows of the columns `fitted` reads, in their raw types; equal frames give equal rows.
+def golden_rows(frame: pl.DataFrame, fitted: FittedState, sample: str = "") -> pl.DataFrame:
+    """At most 64 rows of the columns a model reads, in their raw types; equal frames give equal rows.
 
-    Up to 48 real rows, spread evenly over `frame`; then one row in which everything is null, and rows in
-    which each text column in turn holds a category nobody has seen. `frame` needs at least one row.
+    Up to 48 real rows, 12 with samples, spread evenly over `frame`; then one row in which everything is null, and rows
+    in which each text column in turn holds a category nobody has seen. A `sample` (its column) is never null. `frame`
+    needs at least one row.
     """
     names = [state.name for state in (*fitted.numeric, *fitted.categorical)]
-    raw = frame.select(names)
+    raw = frame.select(*names, *([sample] if sample else []))
     if raw.height == 0:
         raise ValueError("golden rows are drawn from real rows, and the frame has none: pass the holdout")
-    picked = [i * raw.height // _REAL_ROWS for i in range(_REAL_ROWS)] if raw.height > _REAL_ROWS else None
-    real = raw if picked is None else raw[picked]
     first = raw.head(1)
-    parts = [real, pl.DataFrame({name: [None] for name in names}, schema=raw.schema)]
+    parts = [
+        spread(raw, GOLDEN_SAMPLES if sample else _REAL_ROWS),
+        first.with_columns(pl.lit(None, raw.schema[name]).alias(name) for name in names),
+    ]
     for state in fitted.categorical:
         if raw.schema[state.name] == pl.String:
             unseen = "never seen"
@@ -32,3 +36,8 @@ def golden_rows(frame: pl.DataFrame, fitted: FittedState) -> pl.DataFrame:
                 unseen += "!"
             parts.append(first.with_columns(pl.lit(unseen).alias(state.name)))
     return pl.concat(parts).head(MOST_ROWS)
+
+
+def spread(frame: pl.DataFrame, most: int) -> pl.DataFrame:
+    """At most so many rows, spread evenly over `frame`."""
+    return frame if frame.height <= most else frame[[i * frame.height // most for i in range(most)]]

@@ -16,8 +16,11 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from ml_assets.features.encoding import UNKNOWN, FittedState
 from ml_assets.release.matrix import MatrixGraph
+from ml_assets.release.runtime import SampleInput
 
 if TYPE_CHECKING:
     import onnx
@@ -39,28 +42,36 @@ def null_category(fitted: FittedState) -> str:
 
 
 def serving_graph(
-    module: "nn.Module | MatrixGraph", fitted: FittedState, objective: str, output: str
+    module: "nn.Module | MatrixGraph",
+    fitted: FittedState,
+    objective: str,
+    output: str,
+    sample: SampleInput | None = None,
 ) -> bytes:
-    """ONNX bytes of `module` behind one input `[rows, 1]` per raw column: float32, or text for a category.
+    """ONNX bytes of `module` behind one input `[rows, 1]` per raw column: float32, or text for a category; and one,
+    `[rows, ...]`, for samples that were read.
 
-    `module` takes (`[B, F]` float32 with NaN where missing, `[B, C]` int64) and returns `[B]`: logits where
-    `objective` is `binary`, whose sigmoid is part of the graph, else values. `output` names the result,
-    `[rows]` float32. A `MatrixGraph` gives predictions by itself. The same weights give the same bytes: paths, stack
-    traces and versions that the exporter writes into the file are taken out.
+    `module` takes (`[B, F]` float32 with NaN where missing, `[B, C]` int64, samples where there are any) and returns
+    `[B]`: logits where `objective` is `binary`, whose sigmoid is part of the graph, else values. `output` names the
+    result, `[rows]` float32. A `MatrixGraph` gives predictions by itself. The same weights give the same bytes: paths,
+    stack traces and versions that the exporter writes into the file are taken out.
     """
     import onnx
     from onnx import TensorProto, helper
 
     is_graph = isinstance(module, MatrixGraph)
-    inner = module.core(fitted) if is_graph else _export(module, fitted, objective)
+    inner = module.core(fitted) if is_graph else _export(module, fitted, objective, sample)
     core = onnx.compose.add_prefix(inner, prefix=_INSIDE)
     nodes = [*_gather_columns(fitted), *core.graph.node]
+    if sample is not None:
+        nodes.insert(0, helper.make_node("Identity", [sample.column], [f"{_INSIDE}sample"]))
     graph = helper.make_graph(
         nodes,
         "raw_columns_to_prediction",
         [
             *(_column(state.name, TensorProto.FLOAT) for state in fitted.numeric),
             *(_column(state.name, TensorProto.STRING) for state in fitted.categorical),
+            *([] if sample is None else [_tensor(sample)]),
         ],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows"])],
         initializer=core.graph.initializer,
@@ -82,7 +93,9 @@ def serving_graph(
     return whole.SerializeToString(deterministic=True)
 
 
-def _export(module: "nn.Module", fitted: FittedState, objective: str) -> "onnx.ModelProto":
+def _export(
+    module: "nn.Module", fitted: FittedState, objective: str, sample: SampleInput | None
+) -> "onnx.ModelProto":
     import torch
     from torch import Tensor, nn
 
@@ -98,7 +111,7 @@ def _export(module: "nn.Module", fitted: FittedState, objective: str) -> "onnx.M
             rows = given[0].shape[0]
             numeric = given.pop(0) if fitted.numeric else torch.zeros(rows, 0)
             category = given.pop(0) if fitted.categorical else torch.zeros(rows, 0, dtype=torch.int64)
-            answer = self.inner(numeric, category)
+            answer = self.inner(numeric, category, *given)
             return torch.sigmoid(answer) if objective == "binary" else answer
 
     names: list[str] = []
@@ -109,6 +122,9 @@ def _export(module: "nn.Module", fitted: FittedState, objective: str) -> "onnx.M
     if fitted.categorical:
         names.append("category")
         examples.append(torch.zeros(2, len(fitted.categorical), dtype=torch.int64))
+    if sample is not None:
+        names.append("sample")
+        examples.append(torch.zeros(2, *sample.shape, dtype=getattr(torch, sample.dtype)))
     rows = torch.export.Dim("rows")
     with _quiet():
         program = torch.onnx.export(
@@ -153,6 +169,13 @@ def _column(name: str, kind: int) -> "onnx.ValueInfoProto":
     from onnx import helper
 
     return helper.make_tensor_value_info(name, kind, ["rows", 1])
+
+
+def _tensor(sample: SampleInput) -> "onnx.ValueInfoProto":
+    from onnx import helper
+
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(sample.dtype))
+    return helper.make_tensor_value_info(sample.column, kind, ["rows", *sample.shape])
 
 
 def _strip(nodes: Any) -> None:

@@ -1,11 +1,14 @@
 """A bundle as `mlflow.pyfunc`: pandas in, predictions out. MLflow runs the copy that lies in the bundle.
 
+A sample may come as base64, as MLflow has bytes in JSON.
+
 Here: conversion from pandas, nothing else. Not here: prediction, which is the bundle's own `runtime.py`.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # (pandas has no types, mlflow has some)
 
+import base64
 import importlib.util
 import sys
 from pathlib import Path
@@ -44,7 +47,14 @@ def _series(column: Any, values: Any) -> pl.Series:
         return pl.Series(column.name, values.to_numpy())
     missing = values.isna().to_numpy()
     pairs = zip(values.to_numpy(dtype=object), missing, strict=True)
-    known = pl.Series(column.name, [None if is_missing else value for value, is_missing in pairs])
+    present = [None if is_missing else value for value, is_missing in pairs]
+    if column.kind == "sample":  # text is what JSON makes of bytes, which has none
+        return pl.Series(
+            column.name,
+            [base64.b64decode(one) if isinstance(one, str) else one for one in present],
+            pl.Binary,
+        )
+    known = pl.Series(column.name, present)
     # pandas turns a column of integers with a missing one into floats: 5.0 would be another category than 5.
     is_integer = column.dtype.startswith(("int", "uint"))
     return known.cast(pl.Int64) if column.kind == "category" and is_integer else known

@@ -8,8 +8,10 @@ imports nothing of this project. Not here: how a bundle is made (`bundle`, `grap
 # pyright: reportUnknownArgumentType=false
 # (onnxruntime has no types)
 
+import importlib.util
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +24,8 @@ from numpy.typing import NDArray
 FORMAT = 1
 """Version of the layout of a bundle; a runtime reads its own only."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
+DECODE = "decode.py"
+"""The function that reads samples, where rows have them."""
 GOLDEN_OUTPUT = "__prediction__"
 """Column of `golden.parquet` with what the trained torch module answered."""
 
@@ -30,6 +34,8 @@ GOLDEN_TOLERANCE = 1e-5
 differ between processors in the last bits."""
 _ROWS_AT_ONCE = 65_536
 """Larger frames are cut, so that memory for layers stays small."""
+_SAMPLE_BYTES_AT_ONCE = 16 * 2**20
+"""Rows with samples are cut to so many bytes of decoded ones."""
 
 
 class BundleRefused(Exception):
@@ -50,10 +56,98 @@ class InputColumn:
 
     name: str
     kind: str
-    """`numeric` (a number or a boolean; null means unknown) or `category` (read as text)."""
+    """`numeric` (a number or a boolean; null means unknown), `category` (read as text) or `sample` (bytes)."""
     dtype: str
     """Type in the feature table the model was trained on, such as `int64` or `string`; any type of the
     same kind is accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleInput:
+    """The column with samples, and what one is when it is read."""
+
+    column: str
+    function: str
+    """Of `decode.py`: `(content: bytes) -> array`."""
+    dtype: str
+    """Of the array, as numpy names it: the graph's input of the column's name is `[rows, *shape]` of this type."""
+    shape: tuple[int, ...]
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+        """From `bundle.json`."""
+        shape: tuple[int, ...] = tuple(facts["shape"])
+        return cls(column=facts["column"], function=facts["function"], dtype=facts["dtype"], shape=shape)
+
+    @property
+    def bytes(self) -> int:
+        """Of one that was read."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class SampleReader:
+    """Reads the samples of a column, in order, to one array."""
+
+    def __init__(self, column: str, decode: Callable[[bytes], Any], like: SampleInput | None = None) -> None:
+        """All samples must come out `like` that; not given, like the first."""
+        self._column, self._decode, self._like = column, decode, like
+
+    @classmethod
+    def of_bundle(cls, folder: Path, column: str, function: str, like: SampleInput | None = None) -> Self:
+        """By `function` of the `decode.py` in `folder`. `BundleRefused` where it cannot be loaded."""
+        name = f"bundle_decode_{abs(hash(folder))}"  # of its own: two loaded bundles may bring different ones
+        spec = importlib.util.spec_from_file_location(name, folder / DECODE)
+        if spec is None or spec.loader is None:
+            raise BundleRefused(f"{folder / DECODE} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        try:
+            spec.loader.exec_module(module)
+            return cls(column, getattr(module, function), like)
+        except Exception as error:  # it is the user's code
+            raise BundleRefused(
+                f"{folder / DECODE} cannot be loaded: {type(error).__name__}: {error}. Where a package is missing, "
+                "install what requirements.txt beside it lists"
+            ) from error
+
+    def read(self, contents: Sequence[object], names: Sequence[str]) -> NDArray[Any]:
+        """`[rows, ...]`; `names` say which row each of the `contents` is of. At least one where nothing says what they
+        are like. Raises `InputRefused` where one is missing, cannot be read, or comes out differently."""
+        dtype, shape = (np.dtype(self._like.dtype), self._like.shape) if self._like else (None, None)
+        arrays: list[NDArray[Any]] = []
+        for content, name in zip(contents, names, strict=True):
+            array = self._array(content, name)
+            if dtype is None or shape is None:
+                dtype, shape = array.dtype, array.shape
+            elif (array.dtype, array.shape) != (dtype, shape):
+                raise InputRefused(
+                    f"the sample {self._column!r} of {name} was read as {array.dtype}{list(array.shape)}, others as "
+                    f"{dtype}{list(shape)}: let `decode` crop or pad them to one shape and type"
+                )
+            arrays.append(array)
+        return np.stack(arrays) if arrays else np.empty((0, *(shape or ())), dtype=dtype)
+
+    def _array(self, content: object, name: str) -> NDArray[Any]:
+        if content is None:
+            raise InputRefused(
+                f"{name} has no {self._column!r}, the sample the model reads: leave such rows out"
+            )
+        if not isinstance(content, bytes):
+            raise InputRefused(
+                f"{self._column!r} of {name} is {type(content).__name__}, the model reads bytes there"
+            )
+        try:
+            array = np.asarray(self._decode(content))
+        except Exception as error:  # it is the user's code
+            raise InputRefused(
+                f"the sample {self._column!r} of {name} ({len(content)} bytes) cannot be read, `decode` failed with "
+                f"{type(error).__name__}: {error}. Mend it, or leave such rows out"
+            ) from error
+        if array.dtype.kind not in "biuf":
+            raise InputRefused(
+                f"the sample {self._column!r} of {name} was read as {array.dtype}: let `decode` return numbers"
+            )
+        return array
 
 
 class ServingModel:
@@ -69,6 +163,15 @@ class ServingModel:
         self._numeric = [column.name for column in self.inputs if column.kind == "numeric"]
         self._category = [column.name for column in self.inputs if column.kind == "category"]
         self._session = session
+        self._samples: SampleReader | None = None
+        self._rows_at_once = _ROWS_AT_ONCE
+        self.sample = ""
+        """Name of the column with samples; empty where the model reads none."""
+        if "sample" in facts:
+            like = SampleInput.from_facts(facts["sample"])
+            self.sample = like.column
+            self._samples = SampleReader.of_bundle(folder, like.column, like.function, like)
+            self._rows_at_once = max(1, _SAMPLE_BYTES_AT_ONCE // max(1, like.bytes))
 
     @classmethod
     def load(cls, folder: Path, *, threads: int = 1, tolerance: float = GOLDEN_TOLERANCE) -> Self:
@@ -99,32 +202,35 @@ class ServingModel:
         """`[rows]` predictions for raw rows, in their order; further columns are ignored.
 
         Null and NaN numbers are filled as in training, null and unseen categories read as unknown. Raises
-        `InputRefused` where a column is missing or text stands where a number is expected.
+        `InputRefused` where a column is missing, text stands where a number is expected, or a sample cannot be read.
         """
         self._require(frame)
         predictions = np.empty(frame.height, dtype=np.float64)
-        for start in range(0, frame.height, _ROWS_AT_ONCE):
-            rows = frame.slice(start, _ROWS_AT_ONCE)
-            predictions[start : start + rows.height] = self._run(self._feed(rows))
+        for start in range(0, frame.height, self._rows_at_once):
+            rows = frame.slice(start, self._rows_at_once)
+            predictions[start : start + rows.height] = self._run(self._feed(rows, start))
         return predictions
 
-    def predict_row(self, row: Mapping[str, float | int | bool | str | None]) -> float:
+    def predict_row(self, row: Mapping[str, float | int | bool | str | bytes | None]) -> float:
         """The prediction for one raw row, without the cost of a frame. Raises as `predict`."""
         try:
             numbers = [row[name] for name in self._numeric]
             words = [row[name] for name in self._category]
+            samples: list[Any] = [row[self.sample]] if self._samples else []
         except KeyError as error:
             raise InputRefused(f"column {error} is missing; the row has {sorted(row)}") from error
         for name, value in zip(self._numeric, numbers, strict=True):
-            if isinstance(value, str):
+            if isinstance(value, str | bytes):
                 raise InputRefused(f"column {name!r} holds text, the model reads a number there: {value!r}")
         matrix = np.array([[np.nan if value is None else value for value in numbers]], dtype=np.float32)
         feed: dict[str, NDArray[Any]] = {name: matrix[:, i : i + 1] for i, name in enumerate(self._numeric)}
         for name, value in zip(self._category, words, strict=True):
             feed[name] = np.array([[self._null if value is None else _text(value)]], dtype=object)
+        if self._samples is not None:
+            feed[self.sample] = self._samples.read(samples, ["the row"])
         return float(self._run(feed)[0])
 
-    def _feed(self, rows: pl.DataFrame) -> dict[str, NDArray[Any]]:
+    def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
         # In column order each slice is contiguous, and onnxruntime reads it without a copy.
         matrix = np.empty((rows.height, len(self._numeric)), dtype=np.float32, order="F")
         feed: dict[str, NDArray[Any]] = {}
@@ -136,6 +242,9 @@ class ServingModel:
             feed[name] = matrix[:, i : i + 1]
         for name in self._category:
             feed[name] = rows[name].cast(pl.String).fill_null(self._null).to_numpy().reshape(-1, 1)
+        if self._samples is not None:
+            names = [f"row {first + i}" for i in range(rows.height)]
+            feed[self.sample] = self._samples.read(rows[self.sample].to_list(), names)
         return feed
 
     def _run(self, feed: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
@@ -154,6 +263,10 @@ class ServingModel:
             dtype = schema[name]
             if not (dtype.is_numeric() or dtype == pl.Boolean or dtype == pl.Null):
                 raise InputRefused(f"column {name!r} is {dtype}, the model reads a number there: cast it")
+        if self.sample and not isinstance(schema[self.sample], pl.Binary | pl.Null):
+            raise InputRefused(
+                f"column {self.sample!r} is {schema[self.sample]}, the model reads bytes there"
+            )
 
     def _replay_golden_rows(self, tolerance: float) -> None:
         golden = pl.read_parquet(self.folder / GOLDEN)
@@ -175,6 +288,6 @@ def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.floa
     return float((np.abs(answered - expected) / np.maximum(1.0, np.abs(expected))).max())
 
 
-def _text(value: float | int | bool | str) -> str:
+def _text(value: float | int | bool | str | bytes) -> str:
     """As polars casts to text, so that one row reads like a column."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,15 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 from ml_assets.release.facts import BundleFacts
-from ml_assets.release.runtime import FACTS, GOLDEN, GRAPH
+from ml_assets.release.runtime import DECODE, FACTS, GOLDEN, GRAPH
 from resources.artifacts import ArtifactMissing, Artifacts
 
 WEIGHTS = "model.safetensors"
 _MARKER = "MLmodel"
 """Arrives last: with it a bundle is whole."""
 FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, _MARKER, "pyfunc.py", "runtime.py", "requirements.txt")
-"""Everything a bundle consists of. MLflow leaves a `registered_model_meta` beside them when it loads a
-version; it is no part of the bundle."""
+"""Everything a bundle consists of, and `decode.py` where rows have samples. MLflow leaves a `registered_model_meta`
+beside them when it loads a version; it is no part of the bundle."""
 
 BUNDLES = "bundles"
 """Name of the folder of all bundles among the artifacts."""
@@ -98,10 +98,10 @@ class BundleStore:
             if not place.is_dir():
                 raise
             if not _has(place, digest):  # a copy that was cut off, or spoiled: this one is whole
-                for name in FILES:
+                for name in _files_of(folder):
                     (folder / name).replace(place / name)
         bundle = self.open(digest)
-        self._artifacts.push(f"{BUNDLES}/{digest}", FILES, last=_MARKER)
+        self._artifacts.push(f"{BUNDLES}/{digest}", _files_of(place), last=_MARKER)
         return bundle
 
     def open(self, digest: str) -> Bundle:
@@ -111,7 +111,8 @@ class BundleStore:
         if not _has(folder, digest):
             try:
                 # Mends a local copy that is not whole; where the local one is the only one, finds out.
-                self._artifacts.pull(name, FILES, last=_MARKER)
+                reads = self._artifacts.exists(name, DECODE)
+                self._artifacts.pull(name, (*FILES, DECODE) if reads else FILES, last=_MARKER)
             except ArtifactMissing as missing:
                 if not folder.is_dir():
                     raise BundleMissing(
@@ -136,14 +137,18 @@ class BundleStore:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def _files_of(folder: Path) -> tuple[str, ...]:
+    return (*FILES, DECODE) if (folder / DECODE).is_file() else FILES
+
+
 def _has(folder: Path, digest: str) -> bool:
     return all((folder / name).is_file() for name in FILES) and digest_of(folder) == digest
 
 
 def digest_of(folder: Path) -> str:
-    """SHA-256 over the sorted lines `<path> <sha256>` of `FILES`. Raises `BundleDamaged` if one lacks."""
+    """SHA-256 over the sorted lines `<path> <sha256>` of its files. Raises `BundleDamaged` if one lacks."""
     lines: list[str] = []
-    for name in sorted(FILES):
+    for name in sorted(_files_of(folder)):
         path = folder / name
         if not path.is_file():
             raise BundleDamaged(

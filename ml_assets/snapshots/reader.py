@@ -48,7 +48,7 @@ class InputSpec:
     cardinalities: tuple[int, ...]
     """C sizes of an embedding: ids run from 0 (unknown or missing) to the size less one."""
     sample: str = ""
-    """Name of the column whose stored bytes the model decodes itself; empty where rows have none."""
+    """Name of the column with samples, stored bytes that the pipeline's `decode` reads; empty where rows have none."""
 
     def __post_init__(self) -> None:
         if not len(self.numeric) == len(self.fill) == len(self.mean) == len(self.scale):

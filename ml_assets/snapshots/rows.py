@@ -21,6 +21,8 @@ ROW = "_row"
 _KEY, _SPLIT, _REASON, _SAMPLE_BYTES = "_key", "_split", "_reason", "_sample_bytes"
 _SAMPLES_AT_ONCE = 64 * 2**20
 """Bytes of samples, about, that are read from the table in one go."""
+_SAMPLES_AT_FIRST = 16
+"""Samples, where nobody knows yet how large they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class ChosenRows:
     split: Split
     spec: RowSpec
     frame: pl.DataFrame
-    """All rows of the splits' partitions: the table's columns, but for the sample's, and some of this module's."""
+    """All rows of the splits' partitions: the table's columns, but for binary ones, and some of this module's."""
     sample: pl.LazyFrame | None = None
     """That column, for each row of the table; None where rows have no samples."""
 
@@ -87,10 +89,11 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
     """
     table = features.lazy()
     _check_columns(table.collect_schema(), spec)
+    bytes_of_rows = [name for name, dtype in table.collect_schema().items() if dtype == pl.Binary]
     sized = table.with_row_index(ROW)
     if spec.sample:
-        sized = sized.with_columns(pl.col(spec.sample).bin.size().alias(_SAMPLE_BYTES)).drop(spec.sample)
-    frame = sized.collect(engine="streaming" if spec.sample else "auto")
+        sized = sized.with_columns(pl.col(spec.sample).bin.size().alias(_SAMPLE_BYTES))
+    frame = sized.drop(bytes_of_rows).collect(engine="streaming" if spec.sample else "auto")
     _check_labels(frame[spec.label])
     unknown = pl.col(spec.label).is_null() | pl.col(spec.label_known_at).is_null()
     late = pl.col(spec.label_known_at) > spec.cutoff
@@ -129,6 +132,20 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
     return chosen
 
 
+def with_samples(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:
+    """`rows`, which are some of `ChosenRows.of`, with `column` of their `table`: in order, a few at a time."""
+    first, count = 0, _SAMPLES_AT_FIRST
+    while first < rows.height:
+        part = rows.slice(first, count)
+        places = part[ROW] - part[ROW][0]
+        samples = (
+            table.select(column).slice(part[ROW][0], places[-1] + 1).collect().to_series().gather(places)
+        )
+        yield part.with_columns(samples.alias(column))
+        first += count
+        count = max(1, int(_SAMPLES_AT_ONCE * part.height / max(samples.bin.size().sum(), 1)))
+
+
 def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
     needed = [spec.partition, spec.label, spec.label_known_at, *([spec.sample] if spec.sample else [])]
     missing = [c for c in needed if c not in schema]
@@ -142,7 +159,8 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
         raise SnapshotError(f"label {spec.label!r} is {label}: it must be a number or a boolean")
     if spec.sample and schema[spec.sample] != pl.Binary:
         raise SnapshotError(
-            f"samples {spec.sample!r} are {schema[spec.sample]}: they must be Binary, the bytes the model decodes"
+            f"samples {spec.sample!r} are {schema[spec.sample]}: they must be Binary, the bytes `decode` reads. Return "
+            "bytes from the feature function, and say `dtype: binary` in the contract"
         )
 
 

@@ -3,7 +3,7 @@
 An archive holds one member a row, named by the row's number in the table, in the order of the Arrow file, and not
 compressed: any tool that reads tar reads it. Where a row's sample begins and how long it is, says the Arrow file, so
 that the place of a row is still one number and no archive is searched. Not here: which rows (rows), what a sample
-means (the model's `decode`).
+means (the pipeline's `decode`).
 """
 
 import mmap
@@ -18,6 +18,11 @@ from numpy.typing import NDArray
 MEMBER_BYTES = 2 * tarfile.BLOCKSIZE
 """About what tar itself takes for a member: a header, and zeros up to the next block."""
 _END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+def member_name(row: int) -> str:
+    """Name in an archive of the sample of a row of the table."""
+    return f"{row:012d}.bin"
 
 
 class Samples:
@@ -76,7 +81,7 @@ class ArchiveWriter:
         """Append the samples of these rows of the table."""
         with self._path.open("ab") as file:
             for row, content in zip(rows, contents, strict=True):
-                member = tarfile.TarInfo(f"{row:012d}.bin")  # of no time and no owner
+                member = tarfile.TarInfo(member_name(row))  # of no time and no owner
                 member.size = len(content)
                 header = member.tobuf(tarfile.USTAR_FORMAT)
                 padding = -len(content) % tarfile.BLOCKSIZE

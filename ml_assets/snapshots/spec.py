@@ -86,8 +86,8 @@ class RowSpec:
     cutoff: datetime
     """UTC; a row whose label was known only later is left out: nobody could have trained on it then."""
     sample: str = ""
-    """Binary column with a sample of 10 KB or more a row, which the model decodes itself; rows without one are left
-    out. Empty: the table has none."""
+    """Binary column with a sample of 10 KB or more a row, which the pipeline's `decode` reads; rows without one are
+    left out. Empty: rows have none."""
 
     def __post_init__(self) -> None:
         if self.cutoff.utcoffset() != timedelta(0):

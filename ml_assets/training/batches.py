@@ -38,7 +38,7 @@ class Batch:
     row: NDArray[np.int64]
     """`[B]`: which rows of the feature table these are; always in host memory."""
     sample: torch.Tensor | None = None
-    """`[B, ...]`, of the shape and type the model decodes samples to; None where rows have none."""
+    """`[B, ...]`, of the shape and type samples are decoded to; None where rows have none."""
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
@@ -80,7 +80,7 @@ class Batch:
 class SplitReader:
     """Gathers batches from the shards of one split, for `device`.
 
-    `decode` is how the model reads samples, by so many threads; `streamed` the shards where they do not lie in the
+    `decode` is how samples are read, by so many threads; `streamed` the shards where they do not lie in the
     snapshot's folder.
     """
 

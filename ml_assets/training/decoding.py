@@ -1,7 +1,8 @@
-"""Samples, from stored bytes to a tensor: decoded by the model's own function, in the order of the rows.
+"""Samples, from stored bytes to a tensor: decoded by the pipeline's own function, in the order of the rows.
 
 Here: one tensor of many samples, and what is said where that cannot be. Not here: where samples lie
-(snapshots.samples), when they are decoded (feed: ahead of the step that needs them).
+(snapshots.samples), when they are decoded (feed: ahead of the step that needs them), decoding for a model that is
+served (release.runtime, which stands alone).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -14,27 +15,28 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.samples import member_name
+from ml_assets.training.functions import function_named
 from resources.launcher.errors import BadConfiguration
+from resources.launcher.job import TrainingJob
 
 Decode = Callable[[bytes], Any]
 """The stored bytes → an array, of one shape and type for all rows. It must depend on the bytes alone: what is to be
 random (crops, noise) belongs in the model's forward, whose randomness is repeatable. Other threads call it."""
 
 
-def decode_of(core: nn.Module, inputs: InputSpec) -> Decode | None:
-    """How the model reads samples; None where rows have none. `BadConfiguration` where it does not say."""
+def decode_of(job: TrainingJob, inputs: InputSpec) -> Decode | None:
+    """How samples are read; None where rows have none. `BadConfiguration` where the job does not say."""
     if not inputs.sample:
         return None
-    decode = getattr(core, "decode", None)
-    if not callable(decode):
+    if not job.decode:
         raise BadConfiguration(
-            f"rows have samples ({inputs.sample}), and {type(core).__name__} does not say how to read one: give it a "
-            "method `decode(content: bytes)` that returns an array, or leave the column out"
+            f"rows have samples ({inputs.sample}), and the job does not say how to read one: name a function "
+            "`decode(content: bytes)` that returns an array (features.sample.decode), or leave the column out"
         )
-    return decode
+    return function_named(job.decode, "decode")
 
 
 class Decoder:
@@ -71,15 +73,16 @@ class Decoder:
             return row, np.asarray(self._decode(content))
         except Exception as error:  # the user's function may raise anything
             raise BadConfiguration(
-                f"the model's `decode` failed on the sample of row {row} ({len(content)} bytes) with "
-                f"{type(error).__name__}: {error}. Mend it, or make such samples null in the feature table"
+                f"`decode` failed on the sample of row {row} ({len(content)} bytes, {member_name(row)} in an archive "
+                f"of the snapshot) with {type(error).__name__}: {error}. Mend it, or make such samples null in the "
+                "feature table: rows without one are left out"
             ) from error
 
 
 def _type(array: NDArray[Any], row: int) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, array.dtype)).dtype
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # objects, or bytes in another machine's order
         raise BadConfiguration(
             f"the sample of row {row} was decoded to {array.dtype}, which no tensor holds: let `decode` return numbers"
         ) from error

@@ -8,7 +8,6 @@ it.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch and safetensors are partial)
 
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import nn
 
 from ml_assets.snapshots.reader import InputSpec, Rows
 from ml_assets.training.batches import Batch
+from ml_assets.training.functions import function_named
 from ml_assets.training.objectives import objective_of
 from ml_assets.training.preprocess import FullModel
 from resources.launcher.errors import BadConfiguration
@@ -31,14 +31,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`. Where rows have samples that last
     one is left to `check_output`, which needs one.
     """
-    module_name, _, function_name = job.model_function.rpartition(".")
-    try:
-        function = getattr(import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadConfiguration(
-            f"model function {job.model_function!r} cannot be imported: {error}. "
-            "Write package.module.function, importable where the job was launched"
-        ) from error
+    function = function_named(job.model_function, "model function")
     torch.manual_seed(job.seed)
     try:
         core = function(inputs, **job.hyperparameters)

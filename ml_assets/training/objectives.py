@@ -36,8 +36,8 @@ class Objective:
                 else f"{batch.sample.dtype}{list(batch.sample.shape)}"
             )
             raise BadConfiguration(
-                f"this objective reads samples of shape [rows, tokens] and type int64, {found}: let the model's "
-                "`decode` return one, and name the samples' column when the snapshot is made"
+                f"this objective reads samples of shape [rows, tokens] and type int64, {found}: name the "
+                "samples' column and a `decode` that returns one (features.sample)"
             )
         return batch.sample
 

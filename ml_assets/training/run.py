@@ -244,7 +244,7 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
         )
         model = build_model(job, snapshot.inputs)
         mfu = mfu_of_a_row(model.core, settings, group)
-        decode = decode_of(model.core, snapshot.inputs)
+        decode = decode_of(job, snapshot.inputs)
         readers = max(1, group.world_size // settings.parallel.model_workers)  # of different rows
         streamed = source and source.open(snapshot, -(-order.lanes // readers), group.local_ranks)
         threads = settings.decode_threads

@@ -43,7 +43,14 @@ from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.parts import INDEX
 from ml_assets.training.result import RESULT
-from ml_assets.training.script_data import ReadableSplit, matrix_of, rows_of, tensors_of
+from ml_assets.training.script_data import (
+    ReadableSplit,
+    matrix_of,
+    one_sample,
+    rows_of,
+    samples_of,
+    tensors_of,
+)
 from ml_assets.training.script_model import write_model
 from ml_assets.training.storage import write_whole
 from ml_assets.training.stored_checkpoints import checkpoints_of
@@ -153,6 +160,11 @@ class Training:
         `[rows]` float32. A module given to `finish` takes the first two; what fills and scales goes with it."""
         return tensors_of(self.rows(split), self.inputs)
 
+    def samples(self, split: ReadableSplit) -> "torch.Tensor":
+        """The samples of a split, `[rows, ...]` as the pipeline's `decode` reads them, all in memory; `rows` has their
+        bytes, one at a time. A module given to `finish` takes them as third."""
+        return samples_of(self.rows(split), self.job, self.inputs)
+
     def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A split for libraries that take one matrix: `[rows, F + C]` float32 (numbers as they come, NaN where
         missing, then category ids) and labels `[rows]`. An ONNX graph given to `finish` takes such a matrix."""
@@ -242,7 +254,7 @@ class Training:
         if not math.isfinite(validation_loss):
             raise Diverged(f"validation_loss was {validation_loss}: a model without one is not handed in")
         attempts, seconds = read_attempts(self.folder), sum(seconds_trained(self.folder))
-        weights = write_model(model, self.inputs, self.folder)
+        weights = write_model(model, self.inputs, self.folder, one_sample(self.snapshot, self.job))
         result = TrainingResult(
             fingerprint=self.job.fingerprint,
             weights=str(weights.path),

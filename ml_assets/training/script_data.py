@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ml_assets.snapshots.reader import InputSpec, Rows, ShardChanged, Snapshot, verify
 from resources.launcher.errors import BadConfiguration, InputChanged
+from resources.launcher.job import TrainingJob
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,28 @@ def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tens
     numeric = Preprocess(inputs)(torch.from_numpy(rows.numeric.copy()))
     category = torch.from_numpy(rows.category.astype(np.int64))
     return numeric, category, torch.from_numpy(rows.label.copy())
+
+
+def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec) -> "torch.Tensor":
+    """The samples of all `rows`, at least one, `[rows, ...]` as the pipeline's `decode` reads them, in memory. Raises
+    `BadConfiguration` where rows have none, or one cannot be read."""
+    from ml_assets.training.decoding import Decoder, decode_of
+
+    decode, samples = decode_of(job, inputs), rows.samples
+    if decode is None or samples is None:
+        raise BadConfiguration(
+            "rows have no samples: name their column, and how one is read, in the pipeline (features.sample)"
+        )
+    return Decoder(decode).decoded(
+        ((int(row), samples[i]) for i, row in enumerate(rows.row)), count=len(rows)
+    )
+
+
+def one_sample(snapshot: Snapshot, job: TrainingJob) -> "torch.Tensor | None":
+    """What a sample is: `[1, ...]` of a training row; None where rows have none."""
+    if not snapshot.inputs.sample:
+        return None
+    return samples_of(snapshot.map(snapshot.shards_of("train")[0]).first(1), job, snapshot.inputs)
 
 
 def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -22,6 +22,7 @@ from ml_assets.training.storage import write_whole
 from resources.launcher.errors import BadConfiguration
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 PROGRAM = "model.pt2"
@@ -39,12 +40,15 @@ class WrittenModel:
     """In the job's folder."""
 
 
-def write_model(model: object, inputs: InputSpec, folder: Path) -> WrittenModel:
+def write_model(
+    model: object, inputs: InputSpec, folder: Path, sample: "torch.Tensor | None" = None
+) -> WrittenModel:
     """Write `model`, a torch module or an ONNX graph (an `onnx.ModelProto` or its bytes), into `folder`.
 
-    A torch module takes (numbers `[B, F]` float32, filled and scaled; category ids `[B, C]` int64) and gives `[B]`:
-    logits of a `binary` objective, values of a `regression`. It must be one that torch.export can trace. Wrappers of
-    data parallelism and of torch.compile are taken off; shards are not put together.
+    A torch module takes (numbers `[B, F]` float32, filled and scaled; category ids `[B, C]` int64; samples `[B, ...]`
+    where rows have them, like `sample`, `[1, ...]`) and gives `[B]`: logits of a `binary` objective, values of a
+    `regression`. It must be one that torch.export can trace. Wrappers of data parallelism and of torch.compile are
+    taken off; shards are not put together.
 
     An ONNX graph has one input, the matrix `[B, F + C]` float32 of `Training.matrix`, and one output, `[B]` or
     `[B, 1]`: probabilities of a `binary` objective, values of a `regression`.
@@ -54,7 +58,7 @@ def write_model(model: object, inputs: InputSpec, folder: Path) -> WrittenModel:
     from torch import nn
 
     if isinstance(model, nn.Module):
-        return _write_module(model, inputs, folder)
+        return _write_module(model, inputs, folder, sample)
     serialize: Any = getattr(model, "SerializeToString", lambda: model)
     content = serialize()
     if not isinstance(content, bytes):
@@ -84,7 +88,9 @@ def read_model(weights: Path) -> "nn.Module | bytes":
     return module
 
 
-def _write_module(model: "nn.Module", inputs: InputSpec, folder: Path) -> WrittenModel:
+def _write_module(
+    model: "nn.Module", inputs: InputSpec, folder: Path, sample: "torch.Tensor | None"
+) -> WrittenModel:
     import torch
     from safetensors.torch import save_file
     from torch.distributed.tensor import DTensor
@@ -102,16 +108,18 @@ def _write_module(model: "nn.Module", inputs: InputSpec, folder: Path) -> Writte
     example = (
         torch.zeros(2, len(inputs.numeric)),
         torch.zeros(2, len(inputs.categorical), dtype=torch.int64),
+        *(() if sample is None else (torch.cat([sample, sample]),)),
     )
     try:
         with torch.no_grad():
             answer = whole(*example)
-            program = torch.export.export(whole, example, dynamic_shapes=({0: rows}, {0: rows}))
+            program = torch.export.export(whole, example, dynamic_shapes=tuple({0: rows} for _ in example))
     except Exception as error:  # torch has no one type for what it cannot trace
         raise BadConfiguration(
             f"the module handed in cannot be served apart from the script: {error}. It is called with numbers "
-            f"[rows, {len(inputs.numeric)}] and category ids [rows, {len(inputs.categorical)}]; let its forward be "
-            "tensor operations alone, the same for any number of rows"
+            f"[rows, {len(inputs.numeric)}] and category ids [rows, {len(inputs.categorical)}]"
+            + (f" and samples [rows, {', '.join(map(str, sample.shape[1:]))}]" if sample is not None else "")
+            + "; let its forward be tensor operations alone, the same for any number of rows"
         ) from error
     if answer.shape != (2,):
         raise BadConfiguration(

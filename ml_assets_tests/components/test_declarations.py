@@ -97,6 +97,21 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             "unknown key 'description'",
             id="neither",
         ),
+        pytest.param(
+            "    row_key:", "    sample: {column: picture}\n    row_key:", "this key is needed", id="decode"
+        ),
+        pytest.param(
+            "    row_key:",
+            "    sample: {column: picture, decode: ml_assets.defs.store_demand.model.biuld}\n    row_key:",
+            "ml_assets.defs.store_demand.model has no function 'biuld'; did you mean 'build'?",
+            id="function that decodes",
+        ),
+        pytest.param(
+            "    row_key:",
+            "    sample: {column: price, decode: ml_assets.defs.store_demand.model.build}\n    row_key:",
+            "sample.column 'price' is listed in numeric, categorical or label, too: a sample is bytes",
+            id="sample and number",
+        ),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
         pytest.param("lookback: 4", "lookback: -1", "greater than or equal to 0", id="negative"),
         pytest.param(

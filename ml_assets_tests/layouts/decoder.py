@@ -67,10 +67,6 @@ class Decoder(nn.Module):
         )
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, BYTES))
 
-    def decode(self, content: bytes) -> NDArray[np.int64]:
-        """`[T]`: the bytes as they are."""
-        return np.frombuffer(content, dtype=np.uint8).astype(np.int64)
-
     def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
         """`[B, T]` int64 → `[B, T, 256]` float32 scores of the byte after each."""
         values = self.enter(numeric, category, sample)
@@ -78,6 +74,11 @@ class Decoder(nn.Module):
             values = block(values)
         scores: torch.Tensor = self.leave(values)
         return scores
+
+
+def read_bytes(content: bytes) -> NDArray[np.int64]:
+    """`[T]`: the bytes as they are."""
+    return np.frombuffer(content, dtype=np.uint8).astype(np.int64)
 
 
 def decoder(inputs: InputSpec, tokens: int = 64, width: int = 32, heads: int = 4, blocks: int = 2) -> Decoder:

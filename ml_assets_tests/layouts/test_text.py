@@ -45,8 +45,12 @@ def text_job(snapshot: Snapshot, workers: int, heads: int = 4, **parallel: Any) 
         learning_rate=0.01,
         checkpoint_steps=1000,
     )
+    here = "ml_assets_tests.layouts.decoder"
     return dataclasses.replace(
-        job, model_function="ml_assets_tests.layouts.decoder.decoder", hyperparameters={"heads": heads}
+        job,
+        model_function=f"{here}.decoder",
+        decode=f"{here}.read_bytes",
+        hyperparameters={"heads": heads},
     )
 
 

@@ -76,6 +76,7 @@ def small_job(
         code_version="tests",
         seed=3,
         settings=TrainingSettings(**settings),
+        decode=f"{MODELS}.read_tokens" if snapshot.inputs.sample else "",
     )
 
 

@@ -89,15 +89,15 @@ class TokenPairs(nn.Module):
         super().__init__()
         self.scores = nn.Embedding(256, 256)
 
-    @staticmethod
-    def decode(content: bytes) -> np.ndarray:
-        """Bytes are tokens, compressed; whatever comes after the end is filling."""
-        tokens = zlib.decompressobj().decompress(content)
-        return np.frombuffer(tokens, dtype=np.uint8).astype(np.int64)
-
     def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
         """`[B, T]` int64 → `[B, T, 256]` scores."""
         return self.scores(sample)
+
+
+def read_tokens(content: bytes) -> np.ndarray:
+    """`[T]`: bytes are tokens, compressed; whatever comes after the end is filling."""
+    tokens = zlib.decompressobj().decompress(content)
+    return np.frombuffer(tokens, dtype=np.uint8).astype(np.int64)
 
 
 def token_pairs(inputs: InputSpec) -> nn.Module:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.batches import Batch, SplitReader
@@ -22,7 +21,7 @@ from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import prepare
 from ml_assets.training.stop import StopRequest
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
-from ml_assets_tests.training.models import TokenPairs
+from ml_assets_tests.training.models import read_tokens
 from ml_assets_tests.training.ranks import one_rank
 from ml_assets_tests.training.texts import TOKENS, text_of, text_snapshot
 from resources.launcher.errors import BadConfiguration
@@ -40,7 +39,7 @@ def tokens_of(rows: Sequence[int]) -> list[list[int]]:
 
 
 def test_a_batch_holds_the_decoded_sample_of_each_row(snapshot: Snapshot) -> None:
-    reader = SplitReader(snapshot, "train", CPU, TokenPairs.decode)
+    reader = SplitReader(snapshot, "train", CPU, read_tokens)
     batch = reader.take([Piece(1, np.array([7, 0])), Piece(0, np.array([5])), Piece(2, np.array([3, 3]))])
     assert batch.sample is not None
     assert batch.sample.dtype == torch.int64
@@ -56,7 +55,7 @@ def test_a_batch_holds_the_decoded_sample_of_each_row(snapshot: Snapshot) -> Non
 
 
 def test_lanes_hand_out_samples_with_their_rows_from_any_step(snapshot: Snapshot) -> None:
-    reader = SplitReader(snapshot, "train", CPU, TokenPairs.decode)
+    reader = SplitReader(snapshot, "train", CPU, read_tokens)
     order = Order(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
     for first, world_size in ((0, 2), (3, 3)):
         for rank in range(world_size):
@@ -75,7 +74,7 @@ def test_samples_are_decoded_side_by_side_where_that_is_asked_for_and_stay_in_or
 
     def decode(content: bytes) -> np.ndarray:
         both.wait(20)  # for another that is decoding
-        return TokenPairs.decode(content)
+        return read_tokens(content)
 
     batch = SplitReader(snapshot, "train", CPU, decode, decode_threads=2).take([Piece(1, np.arange(10))])
     assert batch.sample is not None
@@ -83,7 +82,7 @@ def test_samples_are_decoded_side_by_side_where_that_is_asked_for_and_stay_in_or
 
 
 def ragged(content: bytes) -> np.ndarray:
-    return TokenPairs.decode(content)[: 10 + len(content) % 3]
+    return read_tokens(content)[: 10 + len(content) % 3]
 
 
 def broken(content: bytes) -> np.ndarray:
@@ -102,7 +101,10 @@ def words(content: bytes) -> np.ndarray:
             ragged,
             r"was decoded to int64\[1[0-2]\], one before it to int64\[1[0-2]\]: let `decode` crop or pad",
         ),
-        (broken, r"failed on the sample of row \d+ \(\d+ bytes\) with OSError: image file is truncated"),
+        (
+            broken,
+            r"sample of row \d+ \(\d+ bytes, \d{12}\.bin in an archive.*\) with OSError: image file is trunc",
+        ),
         (words, r"which no tensor holds: let `decode` return numbers"),
     ],
 )
@@ -114,14 +116,18 @@ def test_samples_that_cannot_be_one_tensor_are_refused_by_row(
         reader.take([Piece(0, np.arange(20))])
 
 
-def test_a_model_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
-    with pytest.raises(BadConfiguration, match=r"rows have samples \(text\), and Linear does not say"):
-        decode_of(nn.Linear(1, 1), snapshot.inputs)
-    assert decode_of(TokenPairs(), small_snapshot(tmp_path).inputs) is None
+def test_a_job_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
+    job = small_job(snapshot, "token_pairs", "next_token")
+    assert decode_of(job, snapshot.inputs) is read_tokens
+    with pytest.raises(BadConfiguration, match=r"rows have samples \(text\), and the job does not say how"):
+        decode_of(dataclasses.replace(job, decode=""), snapshot.inputs)
+    with pytest.raises(BadConfiguration, match=r"decode 'ml_assets_tests\.nothing' cannot be imported"):
+        decode_of(dataclasses.replace(job, decode="ml_assets_tests.nothing"), snapshot.inputs)
+    assert decode_of(job, small_snapshot(tmp_path).inputs) is None
 
 
 def test_the_loss_of_a_row_is_the_mean_over_the_tokens_it_predicts(snapshot: Snapshot) -> None:
-    batch = SplitReader(snapshot, "train", CPU, TokenPairs.decode).take([Piece(0, np.arange(3))])
+    batch = SplitReader(snapshot, "train", CPU, read_tokens).take([Piece(0, np.arange(3))])
     objective = objective_of("next_token")
     output = torch.randn(3, TOKENS, 256, generator=torch.Generator().manual_seed(1))
     chances = output.softmax(dim=-1)
@@ -182,5 +188,5 @@ def test_a_model_with_another_output_than_its_objective_reads_is_refused(
     ):
         prepare(job, tmp_path, group)
     other = dataclasses.replace(job, model_function=job.model_function.replace("token_pairs", "two_columns"))
-    with one_rank() as group, pytest.raises(BadConfiguration, match="does not say how to read one"):
+    with one_rank() as group, pytest.raises(BadConfiguration, match="does not take the columns"):
         prepare(other, tmp_path, group)

@@ -26,7 +26,7 @@ from ml_assets.training.shard_cache import ShardCache
 from ml_assets.training.stop import StopRequest
 from ml_assets.training.streaming import ShardSource, StreamedShards
 from ml_assets_tests.training.jobs import small_job, small_snapshot
-from ml_assets_tests.training.models import TokenPairs
+from ml_assets_tests.training.models import read_tokens
 from ml_assets_tests.training.ranks import one_rank
 from ml_assets_tests.training.texts import text_snapshot
 from resources.launcher.errors import BadConfiguration, InputChanged, StorageFailed
@@ -184,7 +184,7 @@ def stage(snapshot: Snapshot, folder: Path, cache_bytes: int) -> Snapshot:
 def reader_of(snapshot: Snapshot, lanes: int, local_ranks: int = 1) -> SplitReader:
     source = ShardSource.read(snapshot.folder)
     streamed = source and source.open(snapshot, lanes, local_ranks)
-    return SplitReader(snapshot, "train", CPU, TokenPairs.decode, streamed)
+    return SplitReader(snapshot, "train", CPU, read_tokens, streamed)
 
 
 @pytest.mark.parametrize("first_step", [0, 5])

@@ -59,7 +59,7 @@ class TrainingJob:
     snapshot_digest: str
     """SHA-256 of what is trained on; the worker refuses (66) a folder with another digest."""
     code_version: str
-    """Digest of the model function, or of the script, and the project modules it imports."""
+    """Digest of the model function, or of the script, the project modules it imports, and `decode`."""
     seed: int
     initial_weights: str = ""
     """SHA-256 of the file of weights that training begins with; none: random ones, by the seed."""
@@ -68,6 +68,8 @@ class TrainingJob:
     """Set by `force` to train again what has been trained."""
     entry: str = ""
     """Import path `package.module` of a script that keeps its own loop; each worker runs it."""
+    decode: str = ""
+    """Import path `package.module.function`: `(content: bytes) -> array`, where rows have samples; how one is read."""
 
     @property
     def fingerprint(self) -> str:
@@ -75,7 +77,7 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot"):
             del facts[place]
-        for name in ("initial_weights", "entry"):
+        for name in ("initial_weights", "entry", "decode"):
             if not facts[name]:  # as it was before there were any
                 del facts[name]
         facts["settings"] = self.settings.identity

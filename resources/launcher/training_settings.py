@@ -155,7 +155,7 @@ class TrainingSettings:
     """10¹² operations a second a worker's device can do at most, in the precision of the training: for the figure `mfu`
     where the card is not among those known."""
     decode_threads: int = 1
-    """Threads of a worker that decode samples. More help where the model's `decode` lets others run meanwhile, as
+    """Threads of a worker that decode samples. More help where `decode` lets others run meanwhile, as
     decoders of pictures and sound do."""
 
     def __post_init__(self) -> None:

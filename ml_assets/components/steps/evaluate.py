@@ -13,6 +13,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import readable, run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.samples import decoder_of, few_with_samples, predicted
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob, TrainingResult
@@ -73,6 +74,7 @@ def evaluate_job(
     from ml_assets.evaluation.result import Report
     from ml_assets.features.encoding import FittedState
     from ml_assets.release.bundle import BundleContents, build_bundle
+    from ml_assets.release.golden import GOLDEN_SAMPLES
     from ml_assets.release.parts import bundles_of
     from ml_assets.release.runtime import ServingModel
     from ml_assets.snapshots.reader import FITTED, open_snapshot
@@ -84,16 +86,21 @@ def evaluate_job(
     events = read_events(Path(checkpoint["folder"]))
     reader = TableReader(platform.lake, snapshot_facts["source_commit"])
     keys = snapshot_facts["keys"]
-    chosen = choose_rows(reader.scan(spec.features.table, keys), *row_choice(spec, partition, keys))
+    table = reader.scan(spec.features.table, keys)
+    chosen = choose_rows(table, *row_choice(spec, partition, keys))
     holdout, train = chosen.of("holdout"), chosen.of("train")
+    decode = decoder_of(spec.features)
     bundle = build_bundle(
         BundleContents(
             module=_trained(job, snapshot, Path(result.weights)),
             fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
             objective=spec.evaluation.objective,
-            rows=holdout,
+            rows=holdout
+            if decode is None
+            else few_with_samples(holdout, table, decode.column, GOLDEN_SAMPLES),
             lineage=_lineage(spec, job, snapshot, result, _versions(reader, spec.features.table, keys)),
             metrics={"best_validation_loss": result.best_validation_loss},
+            decode=decode,
         ),
         bundles_of(platform),
     )
@@ -105,12 +112,12 @@ def evaluate_job(
         prior_rows=spec.evaluation.baseline.prior_rows,
     )
     predictions = {
-        "challenger": ServingModel.load(bundle.folder).predict(holdout),
+        "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
         "baseline": baseline.predict(holdout),
     }
     champion = _champion(spec, platform, bundle, chosen)
     if champion is not None:
-        predictions["champion"] = ServingModel.load(champion[1].folder).predict(holdout)
+        predictions["champion"] = predicted(ServingModel.load(champion[1].folder), holdout, table)
     measured = evaluate(
         holdout,
         predictions,
@@ -208,6 +215,7 @@ def _lineage(
             "training": asdict(job.settings),
             "seed": job.seed,
             **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
+            **({"decode": job.decode} if job.decode else {}),
         },
     )
 

@@ -12,6 +12,7 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.pages import commit_facts, run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.samples import require_readable
 from ml_assets.tables.code_version import code_version, script_version
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob
@@ -73,6 +74,8 @@ def take_snapshot(
         files=[SourceFile(path=f.path, sha256=f.sha256) for f in reader.files(columns.table, judged["keys"])],
         into=platform.settings.cache_folder / "snapshots",
     )
+    if spec.features.sample is not None:
+        require_readable(spec.features, chosen, reader.scan(columns.table, judged["keys"]))
     weights = "" if initial is None else initial.weights_sha256
     job = training_job(spec, partition, snapshot.folder, snapshot.digest, weights)
     branch = keep_branch(job.fingerprint)
@@ -133,6 +136,7 @@ def row_choice(spec: TrainingPipelineSpec, partition: str, keys: list[str]) -> t
         label=spec.features.label,
         label_known_at=spec.features.label_known_at,
         cutoff=end_of(spec, partition),
+        sample=spec.features.sample.column if spec.features.sample else "",
     )
     return split, rows
 
@@ -157,14 +161,23 @@ def training_job(
         hyperparameters=model.hyperparameters,
         snapshot=str(folder),
         snapshot_digest=snapshot_digest,
-        code_version=script_version(model.entry)
-        if model.entry
-        else code_version(resolve_function(model.function or "")),
+        code_version=_code_version(spec),
         seed=spec.seed,
         initial_weights=initial_weights,
         settings=spec.training,
         entry=model.entry or "",
+        decode=spec.features.sample.decode if spec.features.sample else "",
     )
+
+
+def _code_version(spec: TrainingPipelineSpec) -> str:
+    model, sample = spec.model, spec.features.sample
+    version = (
+        script_version(model.entry) if model.entry else code_version(resolve_function(model.function or ""))
+    )
+    if sample is None:
+        return version
+    return f"{version}-{code_version(resolve_function(sample.decode))}"
 
 
 def _inputs_current(name: str, asset: dg.AssetKey, judged: dict[str, Any]) -> dg.AssetCheckResult:

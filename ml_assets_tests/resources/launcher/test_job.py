@@ -47,6 +47,7 @@ def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None
         {"nonce": "again"},
         {"initial_weights": "2" * 64},
         {"entry": "a.c"},
+        {"decode": "a.d"},
         {"settings": TrainingSettings(epochs=6)},
         {"settings": TrainingSettings(workers=1)},
         {"settings": TrainingSettings(lanes=4)},

@@ -1,0 +1,87 @@
+"""Samples of a pipeline's rows, as its own `decode` reads them, in the process of a step.
+
+Here: a few are tried before anything is launched; how they are read goes with the model; rows with theirs for
+predictions. Not here: training with them (training.decoding), serving them (release.runtime).
+"""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_assets.components.specs import ModelInputsSection
+from ml_assets.tables.standalone import standalone
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ml_assets.release.bundle import SampleDecoder
+    from ml_assets.release.runtime import ServingModel
+    from ml_assets.snapshots.rows import ChosenRows
+
+_TRIED = 8
+"""Samples of each split that are read before anything is launched."""
+
+
+def decoder_of(features: ModelInputsSection) -> "SampleDecoder | None":
+    """What goes with the model to read samples; None where rows have none."""
+    from ml_assets.release.bundle import SampleDecoder
+
+    if features.sample is None:
+        return None
+    found = standalone(features.sample.decode)
+    return SampleDecoder(
+        column=features.sample.column, function=found.function, source=found.source, packages=found.packages
+    )
+
+
+def few_with_samples(rows: "pl.DataFrame", table: "pl.LazyFrame", column: str, most: int) -> "pl.DataFrame":
+    """At most so many of `rows`, spread evenly over them, with `column` of their `table`."""
+    import polars as pl
+
+    from ml_assets.release.golden import spread
+    from ml_assets.snapshots.rows import with_samples
+
+    few = spread(rows, most)
+    # One by one: what lies between them is not read.
+    return pl.concat([part for i in range(few.height) for part in with_samples(few[i], table, column)])
+
+
+def predicted(model: "ServingModel", rows: "pl.DataFrame", table: "pl.LazyFrame") -> NDArray[np.float64]:
+    """`[rows]` predictions for some of the rows of `table`; samples are read a few at a time."""
+    from ml_assets.snapshots.rows import with_samples
+
+    if model.sample not in table.collect_schema():  # it reads none, or the model itself says what it lacks
+        return model.predict(rows)
+    parts: Iterable[pl.DataFrame] = with_samples(rows, table, model.sample)
+    return np.concatenate([model.predict(part) for part in parts])
+
+
+def require_readable(features: ModelInputsSection, chosen: "ChosenRows", table: "pl.LazyFrame") -> None:
+    """Read a few samples of each split as the model will, apart from the project.
+
+    Raises `InputRefused`, which names the row, where one cannot be read or comes out in another shape; `BundleRefused`
+    where `decode` needs what is not there.
+    """
+    import polars as pl
+
+    from ml_assets.release.runtime import DECODE, SampleReader
+    from ml_assets.snapshots.reader import SPLITS
+
+    decoder = decoder_of(features)
+    if decoder is None:
+        return
+    tried = pl.concat([few_with_samples(chosen.of(split), table, decoder.column, _TRIED) for split in SPLITS])
+    key = [column for column in features.row_key if column in tried.columns]
+    named = tried.select(key).cast(pl.String).iter_rows()
+    names = [
+        ", ".join(f"{column}={value}" for column, value in zip(key, values, strict=True)) for values in named
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / DECODE).write_text(decoder.source)
+        SampleReader.of_bundle(Path(folder), decoder.column, decoder.function).read(
+            tried[decoder.column].to_list(), [f"row {name}" for name in names]
+        )

@@ -1,0 +1,78 @@
+"""A function taken out of its module, with what it uses there, to work where this project is not installed.
+
+A model that reads samples takes the pipeline's `decode` along like this. The text is read, nothing is imported. Here:
+the text, and what is refused. Not here: calling it (release.runtime).
+"""
+
+import ast
+import sys
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from ml_assets.tables.syntax import imported_by, parse, source_of, used_by
+
+_PROJECT = ("ml_assets", "resources")
+
+
+class NotStandalone(ValueError):
+    """A function cannot be taken out of its module; the message says what it needs there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standalone:
+    """A module of its own for one function."""
+
+    function: str
+    """Its name there."""
+    source: str
+    """The text of the module, without comments."""
+    packages: tuple[str, ...]
+    """What it imports that Python does not bring, by top-level name, sorted."""
+
+
+def standalone(path: str) -> Standalone:
+    """The function at `package.module.function`, and the statements of its module that it needs.
+
+    `NotStandalone` where there is no such function, or where it needs another module of the project.
+    """
+    module, _, name = path.rpartition(".")
+    file = source_of(module) if module else None
+    if file is None:
+        lacks = f"there is no module '{module}'" if module else "it names no module"
+        raise NotStandalone(f"cannot find '{path}': {lacks}; write package.module.function")
+    try:
+        tree = parse(file)
+    except SyntaxError as error:
+        raise NotStandalone(f"cannot read '{path}': SyntaxError: {error}") from error
+    functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef)]
+    if name not in functions:
+        nearest = get_close_matches(name, functions, n=1)
+        hint = f"did you mean '{nearest[0]}'?" if nearest else "define it there, with def"
+        raise NotStandalone(f"cannot find '{path}': {module} has no function '{name}'; {hint}")
+    needed = used_by(ast.Module([one for one in tree.body if not _is_never_run(one)], []), name)
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    imported = sorted(imported_by(needed, package))
+    own = [one for one in imported if one.split(".")[0] in {*_PROJECT, module.split(".")[0]}]
+    if own:
+        raise NotStandalone(
+            f"'{path}' goes with the model to where this project is not installed, and needs {own[0]}: define what it "
+            "needs in its own module, and import packages alone"
+        )
+    futures = [one for one in tree.body if _is_future(one) and one not in needed]
+    title = ast.Expr(ast.Constant(f"`{name}` of {module}, taken along with the model."))
+    text = ast.unparse(ast.fix_missing_locations(ast.Module([title, *futures, *needed], [])))
+    tops = {one.split(".")[0] for one in imported}
+    return Standalone(
+        function=name, source=f"{text}\n", packages=tuple(sorted(tops - sys.stdlib_module_names))
+    )
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def _is_never_run(statement: ast.stmt) -> bool:
+    """Blocks for type checkers, and for a module that is run as a program."""
+    if not isinstance(statement, ast.If) or statement.orelse:
+        return False
+    return ast.unparse(statement.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")

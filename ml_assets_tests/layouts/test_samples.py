@@ -1,0 +1,152 @@
+"""Rows with pictures, as a pipeline: one click to a version that answers rows with pictures, and to the next one."""
+
+import base64
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from ml_assets.components.steps.evaluate import report_name
+from ml_assets.release.parts import bundles_of, releases_of
+from ml_assets.release.runtime import InputRefused, ServingModel
+from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
+from ml_assets_tests.components.world import STAGES, World, failure_of, materialized, plant_components
+from ml_assets_tests.layouts.pictures import (
+    DATASET_CHANGES,
+    FEATURE_CHANGES,
+    HERE,
+    PIPELINE_CHANGES,
+    picture,
+)
+from resources.launcher.job import TrainingJob
+
+TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
+DAY, NEXT_DAY = days(2, start=WINDOW)
+
+
+def declared(world: World, **changes: Any) -> World:
+    """With these changes of the pipeline's top-level attributes."""
+    return world.declared_as(plant_components(DATASET_CHANGES, FEATURE_CHANGES, PIPELINE_CHANGES | changes))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run of the execution set."""
+
+    world: World
+    result: ExecuteInProcessResult
+    facts: dict[str, dict[str, Any]]
+
+    @property
+    def served(self) -> ServingModel:
+        """What would be served."""
+        return ServingModel.load(
+            bundles_of(self.world.platform).open(self.facts[EVALUATION]["bundle"]).folder
+        )
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """Raw rows of the last day."""
+        return self.world.main.scan(FEATURES, [DAY]).collect()
+
+
+def train(world: World, day: str = DAY) -> Trained:
+    result = world.train(day)
+    assert result.success, failure_of(result)
+    facts = {
+        name: {fact: value.value for fact, value in found[day].metadata.items()}
+        for name in STAGES
+        if day in (found := materialized(result, name))
+    }
+    return Trained(world, result, facts)
+
+
+def report_of(trained: Trained) -> str:
+    """What stands in it."""
+    (partition,) = {one.partition for one in trained.result.get_asset_materialization_events()}
+    name = report_name(MODEL, str(partition), trained.facts[TRAINING_SET]["fingerprint"])
+    return next(trained.world.platform.artifacts.folder(name).glob("*.json")).read_text()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> World:
+    """The plant with its pictures, both days."""
+    home = tmp_path_factory.mktemp("installation")
+    shutil.copy(_empty_tracker, home / "mlflow.db")
+    world = declared(World(home))
+    first, *_, last = days(WINDOW + 2)
+    for table in (READINGS, FEATURES):
+        result = world.run(table, partition=first, last=last)
+        assert result.success, failure_of(result)
+    return world
+
+
+@pytest.fixture(scope="module")
+def trained(world: World) -> Trained:
+    return train(world)
+
+
+def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: Trained) -> None:
+    assert list(trained.facts) == list(STAGES)
+    assert trained.facts[EVALUATION]["verdict"] == "blessed"
+    assert trained.facts[EVALUATION]["rmse"] < 0.4 * trained.facts[EVALUATION]["baseline_rmse"]
+    assert trained.facts[TRAINING_SET]["left out"] == {"sample missing": 9}
+    folder = Path(trained.facts[CHECKPOINT]["folder"])
+    job = TrainingJob.from_json((folder / "job.json").read_text())
+    assert job.decode == f"{HERE}.decode"
+    assert (Path(job.snapshot) / "train-00000.tar").is_file()
+
+
+def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.pyfunc
+
+    uri = trained.world.settings.resolved_tracking_uri
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", uri)
+    loaded = mlflow.pyfunc.load_model(f"models:/{MODEL}/1")
+    assert (loaded.metadata.metadata or {})["inputs"]["picture"] == "binary"
+    rows = trained.rows
+    expected = trained.served.predict(rows)
+    assert np.corrcoef(expected, rows["made"].to_numpy())[0, 1] > 0.95
+    frame = rows.to_pandas()
+    np.testing.assert_array_equal(loaded.predict(frame), expected)
+    frame["picture"] = [base64.b64encode(content).decode() for content in frame["picture"]]
+    np.testing.assert_array_equal(loaded.predict(frame), expected)  # as JSON brings them
+    bright = dict(rows.row(0, named=True), picture=picture(1.0))
+    dark = dict(bright, picture=picture(0.0))
+    assert trained.served.predict_row(bright) > trained.served.predict_row(dark) + 10
+    with pytest.raises(InputRefused, match=r"'picture' of row 0 \(4 bytes\) cannot be read, .* with error"):
+        trained.served.predict(rows.with_columns(pl.lit(b"none").alias("picture")))
+
+
+def test_the_next_version_is_compared_on_the_same_pictures_whether_it_sees_them_or_not(
+    trained: Trained,
+) -> None:
+    releases_of(trained.world.platform).promote(MODEL, 1, author="ada", reason="the first")
+    assert "champion (version 1)" in report_of(train(trained.world, NEXT_DAY))
+    blind = declared(
+        trained.world,
+        features={**PIPELINE_CHANGES["features"], "sample": None},
+        model={"function": "ml_assets_tests.components.plant.build"},
+    )
+    without = train(blind, NEXT_DAY)
+    assert "champion (version 1)" in report_of(without)
+    assert without.facts[EVALUATION]["verdict"] == "rejected"
+    assert without.served.sample == ""
+
+
+def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(world: World) -> None:
+    sample = {"column": "picture", "decode": f"{HERE}.uncompressed"}
+    result = declared(world, features={**PIPELINE_CHANGES["features"], "sample": sample}).train(DAY)
+    assert not result.success
+    said = failure_of(result)
+    assert "the sample 'picture' of row at=2024-01-02 06:00:00" in said
+    assert "machine=drill" in said
+    assert "`decode` failed with ValueError: cannot reshape array" in said

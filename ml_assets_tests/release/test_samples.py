@@ -1,0 +1,186 @@
+"""Bundles of models that read samples: they take along how one is read, and answer rows with bytes, by themselves."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ml_assets.release.bundle import BundleContents, SampleDecoder, build_bundle, torch_predictions
+from ml_assets.release.facts import BundleFacts
+from ml_assets.release.runtime import BundleRefused, InputRefused, SampleReader, ServingModel
+from ml_assets.release.store import Bundle, BundleDamaged, BundleStore
+from resources.artifacts import FolderArtifacts
+
+DECODE = SampleDecoder(
+    column="picture",
+    function="decode",
+    source="import numpy as np\nSIDE = 4\n\ndef decode(content):\n"
+    "    return np.frombuffer(content, np.uint8).reshape(SIDE, SIDE)\n",
+    packages=("numpy", "yaml", "of_nobody"),
+)
+
+
+class Looking(nn.Module):
+    """Reads a number and a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Linear(16, 1)
+
+    def forward(self, numeric: Tensor, category: Tensor, sample: Tensor) -> Tensor:
+        """`[B, F]`, nothing, `[B, 4, 4]` uint8 → `[B]`."""
+        return self.seen(sample.flatten(1).float() / 255).squeeze(1) + torch.nan_to_num(numeric).sum(dim=1)
+
+
+def with_pictures(rows: pl.DataFrame) -> pl.DataFrame:
+    drawn = np.random.default_rng(3).integers(0, 256, (rows.height, 16), dtype=np.uint8)
+    return rows.with_columns(pl.Series("picture", [one.tobytes() for one in drawn], dtype=pl.Binary))
+
+
+@pytest.fixture(scope="module")
+def contents(make_contents: Callable[..., BundleContents], rows: pl.DataFrame) -> BundleContents:
+    """One number of 10, and pictures."""
+    torch.manual_seed(5)
+    plain = make_contents(["delay"], [], "regression")
+    changes = {"module": Looking(), "rows": with_pictures(rows), "decode": DECODE}
+    return BundleContents(**vars(plain) | changes)
+
+
+@pytest.fixture(scope="module")
+def own_store(tmp_path_factory: pytest.TempPathFactory) -> BundleStore:
+    return BundleStore(FolderArtifacts(tmp_path_factory.mktemp("artifacts")))
+
+
+@pytest.fixture(scope="module")
+def seeing(contents: BundleContents, own_store: BundleStore) -> Bundle:
+    return build_bundle(contents, own_store)
+
+
+@pytest.fixture(scope="module")
+def served(seeing: Bundle) -> ServingModel:
+    return ServingModel.load(seeing.folder)
+
+
+def test_rows_with_bytes_are_answered_as_the_torch_module_answers_what_they_hold(
+    served: ServingModel, contents: BundleContents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = contents.rows.head(50)
+    samples = np.stack([np.frombuffer(one, np.uint8).reshape(4, 4) for one in frame["picture"]])
+    expected = torch_predictions(contents.module, contents.fitted, "regression", frame, samples)  # type: ignore[arg-type]
+    np.testing.assert_allclose(served.predict(frame), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        [served.predict_row(row) for row in frame.head(3).iter_rows(named=True)], expected[:3], rtol=1e-6
+    )
+    monkeypatch.setattr(served, "_rows_at_once", 7)
+    np.testing.assert_allclose(served.predict(frame), expected, rtol=1e-6)
+    assert served.predict(frame.clear()).shape == (0,)
+
+
+def test_what_a_bundle_says_of_samples_survives_the_file(seeing: Bundle) -> None:
+    facts = BundleFacts.read(seeing.folder)
+    assert facts == seeing.facts
+    assert facts.sample is not None
+    assert (facts.sample.dtype, facts.sample.shape, facts.sample.bytes) == ("uint8", (4, 4), 16)
+    assert [(column.name, column.kind, column.dtype) for column in facts.inputs] == [
+        ("delay", "numeric", "float64"),
+        ("picture", "sample", "binary"),
+    ]
+    needs = (seeing.folder / "requirements.txt").read_text().splitlines()
+    assert [line.partition(">=")[0].lower() for line in needs] == [
+        "pyyaml",
+        "mlflow",
+        "numpy",
+        "onnxruntime",
+        "polars",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "row 3 has no 'picture', the sample the model reads: leave such rows out"),
+        (
+            b"short",
+            r"'picture' of row 3 \(5 bytes\) cannot be read, `decode` failed with ValueError: cannot resh",
+        ),
+    ],
+)
+def test_a_row_whose_sample_cannot_be_read_is_named(
+    served: ServingModel, contents: BundleContents, content: bytes | None, said: str
+) -> None:
+    frame = contents.rows.head(6)
+    spoiled = (
+        pl.when(pl.int_range(pl.len()) == 3).then(pl.lit(content, pl.Binary)).otherwise(pl.col("picture"))
+    )
+    with pytest.raises(InputRefused, match=said):
+        served.predict(frame.with_columns(spoiled.alias("picture")))
+
+
+def test_a_column_that_is_not_bytes_or_not_there_is_named(
+    served: ServingModel, contents: BundleContents
+) -> None:
+    frame = contents.rows.head(2)
+    with pytest.raises(InputRefused, match="column 'picture' is String, the model reads bytes there"):
+        served.predict(frame.with_columns(pl.lit("text").alias("picture")))
+    with pytest.raises(InputRefused, match=r"columns \['picture'\] are missing"):
+        served.predict(frame.drop("picture"))
+    with pytest.raises(InputRefused, match="'picture' of the row is str, the model reads bytes there"):
+        served.predict_row({"delay": 1.0, "picture": "text"})
+
+
+def test_samples_of_several_shapes_or_without_numbers_are_refused() -> None:
+    def by_length(content: bytes) -> np.ndarray:
+        return np.zeros(len(content)) if content else np.array(["a word"])
+
+    read = SampleReader("picture", by_length).read
+    with pytest.raises(
+        InputRefused, match=r"of b was read as float64\[3\], others as float64\[2\]: let `decode`"
+    ):
+        read([b"..", b"..."], ["a", "b"])
+    with pytest.raises(InputRefused, match="of a was read as <U6: let `decode` return numbers"):
+        read([b""], ["a"])
+
+
+def test_a_bundle_with_samples_serves_where_the_project_is_not_installed(
+    seeing: Bundle, served: ServingModel
+) -> None:
+    expected = served.predict(pl.read_parquet(seeing.folder / "golden.parquet"))[0]
+    program = (
+        "import sys; sys.modules['ml_assets'] = sys.modules['resources'] = sys.modules['torch'] = None\n"
+        "from pathlib import Path; import polars as pl; from runtime import ServingModel\n"
+        "model = ServingModel.load(Path.cwd())\n"
+        "print(float(model.predict(pl.read_parquet('golden.parquet'))[0]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program], cwd=seeing.folder, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
+    seeing: Bundle, own_store: BundleStore, tmp_path: Path
+) -> None:
+    copy = tmp_path / "bundle"
+    copy.mkdir()
+    for path in seeing.folder.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "decode.py").write_text("import of_nobody\n")
+    with pytest.raises(
+        BundleRefused, match=r"No module named 'of_nobody'\. Where a package is missing, install"
+    ):
+        ServingModel.load(copy)
+    other = BundleStore(FolderArtifacts(tmp_path / "artifacts"))
+    copy.rename(other.root / seeing.digest)
+    with pytest.raises(BundleDamaged, match="have digest"):
+        other.open(seeing.digest)
+    (other.root / seeing.digest / "decode.py").unlink()
+    with pytest.raises(BundleDamaged, match="have digest"):
+        other.open(seeing.digest)
+    assert own_store.open(seeing.digest) == seeing
