@@ -26,6 +26,8 @@ COLUMN_SCHEMA = "dagster/column_schema"
 """Metadata of a table: its columns, which Dagster shows."""
 NAMED_COLUMNS = "columns"
 """Metadata of what a model reads: key of its section → names of columns."""
+SAMPLE_COLUMN = "features.sample.column"
+"""The one such key whose column is binary."""
 _DOCUMENT_KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
 _PLACED = re.compile(r"^(?P<key>.*) at (?P<file>.+):(?P<line>\d+)$")
 
@@ -50,7 +52,7 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
     """`DeclarationRefused` where components do not fit together.
 
     Two have one name; one reads a table that none declares, that is cut in other partitions, or that begins later;
-    a model names a column that the contract of its features lacks.
+    a model names a column that the contract of its features lacks, or one of bytes that is not its sample.
     """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
@@ -63,7 +65,7 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
             elif why := _misfit(asset.partitions_def, by_key[read].partitions_def):
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
             else:
-                lines += (f"{at}: {_who(asset)} {why}" for why in _unknown_columns(asset, by_key[read], read))
+                lines += (f"{at}: {_who(asset)} {why}" for why in _wrong_columns(asset, by_key[read], read))
     if lines:
         raise DeclarationRefused("\n".join(dict.fromkeys(lines)))
 
@@ -100,17 +102,22 @@ def _misfit(
     return None
 
 
-def _unknown_columns(asset: dg.AssetsDefinition, table: dg.AssetsDefinition, read: str) -> Iterator[str]:
-    """What a model names and its features' contract, which allows no other column, does not have."""
+def _wrong_columns(asset: dg.AssetsDefinition, table: dg.AssetsDefinition, read: str) -> Iterator[str]:
+    """What a model names and its features' contract, which allows no other column, does not have or has otherwise."""
     schema: dg.TableSchema | None = table.metadata_by_key[dg.AssetKey(read.split("/"))].get(COLUMN_SCHEMA)
     if schema is None:  # of the model's own assets, which read each other
         return
-    known = [column.name for column in schema.columns]
+    known = {column.name: column.type for column in schema.columns}
     for metadata in asset.metadata_by_key.values():
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {})
-        for key, columns in named.items():
-            for column in (column for column in columns if column not in known):
+        for key, column in ((key, column) for key, columns in named.items() for column in columns):
+            if column not in known:
                 yield f"names '{column}' in {key}, which is no column of {read}{_hint(column, known)}"
+            elif (known[column] == "binary") != (key == SAMPLE_COLUMN):
+                yield (
+                    f"names '{column}' in {key}, and its dtype is {known[column]}: samples are binary, and nothing "
+                    "else is"
+                )
 
 
 def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> str:

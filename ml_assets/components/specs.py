@@ -274,6 +274,7 @@ class TrainingPipelineSpec(Section):
         return {
             "features.numeric": seen.numeric,
             "features.categorical": seen.categorical,
+            "features.sample.column": (seen.sample.column,) if seen.sample else (),
             "features.partition_date": (seen.partition_date,),
             "features.label": (seen.label,),
             "features.label_known_at": (seen.label_known_at,),

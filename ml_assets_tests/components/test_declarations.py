@@ -134,6 +134,12 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             id="column",
         ),
         pytest.param(
+            "    row_key:",
+            "    sample: {column: partition_date, decode: ml_assets.defs.store_demand.model.build}\n    row_key:",
+            "names 'partition_date' in features.sample.column, and its dtype is date: samples are binary",
+            id="sample that is no bytes",
+        ),
+        pytest.param(
             "slices: [product]", "slices: [prodct]", "names 'prodct' in evaluation.slices", id="slice"
         ),
     ],

@@ -150,3 +150,12 @@ def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(world
     assert "the sample 'picture' of row at=2024-01-02 06:00:00" in said
     assert "machine=drill" in said
     assert "`decode` failed with ValueError: cannot reshape array" in said
+
+
+def test_a_script_learns_from_samples_and_its_model_is_served_with_them(trained: Trained) -> None:
+    model = {"entry": "ml_assets_tests.scripts.pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
+    script = train(declared(trained.world, model=model, training={"workers": 1}))
+    assert script.facts[EVALUATION]["rmse"] < 0.4 * script.facts[EVALUATION]["baseline_rmse"]
+    assert script.served.sample == "picture"
+    made = script.rows["made"].to_numpy()
+    assert np.corrcoef(script.served.predict(script.rows), made)[0, 1] > 0.95
