@@ -155,7 +155,8 @@ def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingS
             cut_layers(core, mesh["tensor"])
         if parallel.pipeline > 1:
             stages = _along(mesh, "pipeline", group)
-            core = stage_of(core, stages, settings.precision if parallel.shard == "none" else "fp32")
+            # Shards are cast where they are gathered.
+            core = stage_of(core, stages, "fp32" if _has_shards(mesh, parallel) else settings.precision)
             done = passes(settings, group.world_size)
             pipe = Pipe(core, stages, done, rows_at_once(settings, group.world_size))
         _shard(core, mesh, settings)
@@ -195,12 +196,17 @@ def _mesh(group: Group, parallel: Parallel) -> DeviceMesh:
     return init_device_mesh(group.device.type, tuple(sizes), mesh_dim_names=tuple(names))
 
 
+def _has_shards(mesh: DeviceMesh, parallel: Parallel) -> bool:
+    """False where there is nobody to divide with, nor to average with."""
+    return parallel.shard != "none" or mesh["data"].size() > 1
+
+
 def _shard(core: nn.Module, mesh: DeviceMesh, settings: TrainingSettings) -> None:
     """Units of FSDP2 are the blocks of a model, and what is left. A block's parameters are whole while it computes
     (`full`), or from forward to backward (`gradients`)."""
     parallel, policy = settings.parallel, shard_policy(settings.precision)
-    if parallel.shard == "none" and mesh["data"].size() == 1:
-        return  # nobody to average with
+    if not _has_shards(mesh, parallel):
+        return
     dimensions = ("data", "whole") if parallel.shard == "none" else "data"
     # None: all but the outermost, with which backward begins.
     reshards = None if parallel.shard == "full" else False

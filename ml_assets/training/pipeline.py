@@ -141,7 +141,7 @@ class Pipe:
     def judge(self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum) -> float:
         """The loss of these rows, without a gradient."""
         output: Any = self._judging.step(*(map(self._filled, inputs) if self._is_first else ()))
-        return self._from_last(loss_sum(output[: len(target)], target) if self._is_last else None)
+        return self._from_last(loss_sum(output[: len(target)].float(), target) if self._is_last else None)
 
     def norm(self, of_stage: torch.Tensor) -> torch.Tensor:
         """Of the gradient of the whole model, from that of each stage's."""

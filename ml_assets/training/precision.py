@@ -2,7 +2,7 @@
 
 Weights, what the optimizer keeps, gradients between the ranks, and the loss stay float32 whatever the setting: only the
 products, and what they leave for backward, are `bf16` or `fp16`. Preprocessing and validation are float32, too: what is
-judged is what will be served.
+judged is what will be served. Of shards it is nearly: they are cast where they are gathered, in validation as well.
 
 Here: what a forward pass runs under, and a scale for the loss, which fp16 needs. Not here: when (gradients).
 """

@@ -117,7 +117,7 @@ class Run:
         """Of the model as it is, summed over the rows."""
         if (pipe := self.layout.pipe) is not None:
             return pipe.judge(self.model_inputs(batch), self.objective.target(batch), self.objective.loss_sum)
-        return self.objective.loss(self.model(*batch.inputs), batch).item()
+        return self.objective.loss(self.model(*batch.inputs).float(), batch).item()
 
     def save(self, rows: RowLog) -> None:
         """Begin a checkpoint after the current step; training may go on when this returns.

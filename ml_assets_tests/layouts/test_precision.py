@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -12,12 +14,14 @@ from ml_assets.training.compression import PowerSgd
 from ml_assets.training.feed import Feed
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.group import Group
+from ml_assets.training.order import Piece
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run, prepare
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.ranks import in_ranks, one_rank
 from ml_assets_tests.training.steps import Step, one_step
 from ml_assets_tests.training.test_runs import Watcher
+from ml_assets_tests.training.texts import text_of, text_snapshot, text_table
 from resources.launcher.errors import OutOfMemory
 from resources.launcher.training_settings import Parallel
 
@@ -81,12 +85,38 @@ def in_parts(group: Group, place: Path) -> None:
             assert 0 < difference < most, (parallel, changes)
 
 
+def judged(group: Group, place: Path, **changes: Any) -> float:
+    """The loss of some validation rows before the first step."""
+    [manifest] = place.glob("texts/**/snapshot.json")
+    torch.manual_seed(1)
+    model = "ml_assets_tests.layouts.decoder.decoder"
+    job = small_job(open_snapshot(manifest.parent), model, "next_token", workers=2, accumulate=2, **changes)
+    run = prepare(job, place, group)
+    run.model.eval()
+    with torch.no_grad():
+        return run.loss(run.validation.take([Piece(0, np.arange(6))]))
+
+
+def judge_in_parts(group: Group, place: Path) -> None:
+    loss = judged(group, place)
+    for parallel in (Parallel(shard="full"), Parallel(shard="full", pipeline=2)):
+        in_parts = judged(group, place, precision="bf16", parallel=parallel)
+        assert 0 < abs(in_parts - loss) < 0.01 * loss, parallel
+        assert in_parts != float(torch.tensor(in_parts).bfloat16()), parallel
+
+
 def flat(step: Step) -> torch.Tensor:
     return torch.cat([gradient.flatten() for gradient in step.gradients.values()])
 
 
 def test_models_in_parts_are_computed_in_passes_again_and_in_bf16_as_replicas_are(place: Path) -> None:
     run_ranks(2, place, in_parts)
+
+
+def test_what_parts_compute_in_bf16_is_judged_in_float32(place: Path) -> None:
+    tokens = pl.Series("text", list(map(text_of, range(len(text_table())))), dtype=pl.Binary)
+    text_snapshot(place / "texts", text_table().with_columns(tokens))
+    run_ranks(2, place, judge_in_parts)
 
 
 def compressed(group: Group, place: Path) -> None:

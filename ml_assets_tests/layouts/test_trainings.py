@@ -38,7 +38,6 @@ def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Train
         pytest.param(2, {"tensor": 2}, id="tensor"),
         pytest.param(4, {"tensor": 2}, id="replicas of tensor"),
         pytest.param(2, {"pipeline": 2}, id="pipeline"),
-        pytest.param(4, {"shard": "full", "pipeline": 2}, id="full x pipeline"),
     ],
 )
 def test_a_layout_changes_nothing_but_the_rounding(
