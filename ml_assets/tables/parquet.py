@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 ROW_GROUP_ROWS = 122_880
-"""Rows per row group."""
+"""Rows per row group, at most."""
+GROUP_BYTES = 16 * 2**20
+"""Of binary columns in a row group, about: whoever wants some of its rows reads all of it."""
 FILE_ROWS = 4_000_000
 """Rows per file; larger partitions become several parts."""
 COMPRESSION_LEVEL = 3
@@ -52,7 +54,13 @@ def encode(frame: pl.DataFrame) -> Iterator[bytes]:
             buffer,
             compression="zstd",
             compression_level=COMPRESSION_LEVEL,
-            row_group_size=ROW_GROUP_ROWS,
+            row_group_size=_group_rows(frame),
             statistics=True,
         )
         yield buffer.getvalue()
+
+
+def _group_rows(frame: pl.DataFrame) -> int:
+    binary = [name for name, dtype in frame.schema.items() if dtype == pl.Binary]
+    size = sum(int(frame[name].bin.size().sum()) for name in binary)
+    return max(1, min(ROW_GROUP_ROWS, GROUP_BYTES * frame.height // size)) if size else ROW_GROUP_ROWS

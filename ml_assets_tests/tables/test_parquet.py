@@ -4,6 +4,7 @@ import io
 from random import Random
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,14 @@ def test_a_long_partition_becomes_several_files(monkeypatch: pytest.MonkeyPatch)
     files = list(parquet.encode(frame))
     assert len(files) == 3
     assert pl.concat([pl.read_parquet(io.BytesIO(f)) for f in files]).equals(frame)
+
+
+def test_rows_with_many_bytes_come_in_groups_that_can_be_read_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 1000)
+    frame = pl.DataFrame({"id": range(25), "picture": pl.Series([b"x" * 100] * 24 + [None], dtype=pl.Binary)})
+    (data,) = parquet.encode(frame)
+    assert pq.ParquetFile(io.BytesIO(data)).num_row_groups == 3
+    assert pl.read_parquet(io.BytesIO(data)).equals(frame)
 
 
 def test_a_frame_without_its_sort_key_can_still_be_kept() -> None:
