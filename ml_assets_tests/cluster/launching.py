@@ -41,9 +41,9 @@ class Launching:
     def folder(self) -> Path:
         return Platform(self.settings).artifacts.folder(training_folder_name(self.job))
 
-    def profile(self, plan: str, steps: int = 0, **changes: Any) -> ResourceProfile:
-        """Of a small pod that does `plan` (worker)."""
-        env = {"PLAN": plan, "STEPS": str(steps)}
+    def profile(self, plan: str, steps: int = 0, *, told: bool = False, **changes: Any) -> ResourceProfile:
+        """Of a small pod that does `plan` (worker), and tells how many steps that are."""
+        env = {"PLAN": plan, "STEPS": str(steps), **({"TOLD": "yes"} if told else {})}
         return ResourceProfile.model_validate({**SMALL, "env": env, **changes})
 
     def with_kubernetes(self, **changes: Any) -> "Launching":

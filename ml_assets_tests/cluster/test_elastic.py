@@ -39,13 +39,18 @@ def neighbour(tidy: ClusterEnvironment, cpu: str) -> Iterator[Callable[[], None]
     leave()
 
 
-def test_a_training_begins_with_the_pods_there_is_room_for(launching: Launch, cpu: str) -> None:
+def test_a_training_begins_with_the_pods_there_is_room_for_and_near_its_end_looks_for_no_more(
+    launching: Launch, cpu: str
+) -> None:
     launch = launching(workers=3, max_attempts=1)
-    profile = launch.profile("steps steps", steps=300, nodes={"min": 1, "max": 3}, cpu=cpu)
+    profile = launch.profile("steps steps", steps=460, told=True, nodes={"min": 1, "max": 3}, cpu=cpu)
     assert launch.run(profile).attempts == 2
     assert launch.sizes() == [3, 2]
     assert any("2 of 3 pods have found a node; 0 of 1 failures" in line for line in launch.log), launch.log
-    assert metric_steps(launch.events)[-1] == 299
+    assert metric_steps(launch.events)[-1] == 459
+    assert any(line.startswith("no room for more pods is looked for: the ") for line in launch.log), (
+        launch.log
+    )
     assert launch.left() == []
 
 

@@ -156,8 +156,16 @@ def test_a_pod_deleted_in_the_middle_is_resumed_within_thirty_seconds_and_no_row
 def test_a_lost_node_is_done_without_within_ninety_seconds_and_used_again_when_it_is_back(
     launching: Callable[..., Launching], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # After three of its epochs the loss is no better. Up to then it has enough before it for growing to pay.
     launch = launching(
-        pace=0.15, determinism="bitwise", global_batch=24, lanes=4, epochs=3, patience=3, max_attempts=1
+        pace=0.15,
+        determinism="bitwise",
+        global_batch=24,
+        lanes=4,
+        learning_rate=0.3,
+        epochs=40,
+        patience=1,
+        max_attempts=1,
     )
     profile = PROFILE.changed({"nodes": {"min": 1, "max": 2}})
     at: dict[str, float] = {}
@@ -183,6 +191,7 @@ def test_a_lost_node_is_done_without_within_ninety_seconds_and_used_again_when_i
     result = launcher.run(launch.job, launch.folder, turn_off_and_on, launch.log.append, profile)
 
     assert workers == [2, 1, 2], launch.log
+    assert result.epochs == 3
     fewer, grown = at["fewer"] - at["killed"], at["grown"] - at["started"]
     recoveries = recoveries_of(launch.events)
     with capsys.disabled():

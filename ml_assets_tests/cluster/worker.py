@@ -2,8 +2,8 @@
 
 `PLAN` holds the attempts, separated by spaces; in each the pods, separated by `|` (the last word is for all that
 follow). `done`; a number (exit code, after saying why); `kill` (as by SIGKILL); `hungry` (takes memory for ever);
-`steps` (an event each 50 ms, from the stored step to `STEPS`, then done; stores its step and ends with 75 on
-SIGTERM); `deaf` (ignores SIGTERM); `lines` (says `STEPS` numbered lines, then done).
+`steps` (an event each 50 ms, from the stored step to `STEPS`, which it tells where `TOLD` is set, then done; stores its
+step and ends with 75 on SIGTERM); `deaf` (ignores SIGTERM); `lines` (says `STEPS` numbered lines, then done).
 """
 
 import hashlib
@@ -68,7 +68,7 @@ def steps(attempt: int) -> int:
     first = 0
     if home.exists(name, "step.json"):
         first = json.loads((home.pull(name, ["step.json"]) / "step.json").read_text())
-    emit("started", first)
+    emit("started", first, steps=int(os.environ["STEPS"]) if "TOLD" in os.environ else 0)
     for step in range(first, int(os.environ["STEPS"])):
         if _ASKED:
             (home.folder(name) / "step.json").write_text(json.dumps(step))

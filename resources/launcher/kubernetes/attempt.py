@@ -25,6 +25,7 @@ from resources.launcher.kubernetes.judge import (
 from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import Output
+from resources.launcher.kubernetes.pace import Outlook
 from resources.launcher.kubernetes.room import Room
 from resources.launcher.profile import ResourceProfile
 from resources.settings import KubernetesSettings
@@ -95,10 +96,12 @@ class Watch:
         self._nodes = size_of(self.job)
         self._known: dict[str, Pod] = {}
         self._is_placed = False
+        self._placed_at = 0.0
         self._running_since: float | None = None
         self._trouble_since: float | None = None
         self._room = Room(self.cluster, self.job, self.profile.most_nodes - self._nodes)
         self._grown: int | None = None
+        self._stays = self._nodes >= self.profile.most_nodes
 
     def end(self) -> End:
         """How it ended. Raises `LeaseLost` once `lost` is set."""
@@ -131,22 +134,36 @@ class Watch:
             return End(kind="resized", said=f"{nodes} of {self._nodes} pods have found a node", nodes=nodes)
         if self._running_since is None and is_whole and all(pod.has_started for pod in pods):
             self._running_since = time.monotonic()
+            self._placed_at = max((pod.placed or pod.created).timestamp() for pod in pods)
             where = ", ".join(sorted({pod.node for pod in pods}))
             self.output.say(f"{len(pods)} pods run on {where}, {age:.0f} s after the Job was made")
         error = _why_not(self.cluster, document, pods, self.profile, self.settings)
         return error and End(kind="failed", said=str(error), error=error)
 
     def _grow(self, pods: list[Pod]) -> None:
-        """Where there is room for more pods, ask those that run to save and to leave."""
-        if self._running_since is None or self._grown or self._nodes >= self.profile.most_nodes:
+        """Where there is room for more pods, and they would be worth another start, ask those that run to save and to
+        leave."""
+        if self._running_since is None or self._grown or self._stays or self._trouble_since is not None:
             return
-        if time.monotonic() - self._running_since < self.grow_after or self._trouble_since is not None:
+        outlook = self.output.pace.outlook(self._placed_at)
+        if outlook is None or time.monotonic() - self._running_since < self.grow_after:
             return
-        if more := self._room.found():
-            self._grown = self._nodes + more
-            self.output.say(f"there is room for {more} more pods: those that run are asked to save")
-            for pod in pods:
-                self.cluster.delete("pod", pod.name, grace_seconds=self.profile.grace_seconds)
+        if self._pays(outlook, self.profile.most_nodes) and (more := self._room.found()):
+            grown = self._nodes + more
+            if self._pays(outlook, grown):
+                self._grown = grown
+                self.output.say(f"there is room for {more} more pods: those that run are asked to save")
+                for pod in pods:
+                    self.cluster.delete("pod", pod.name, grace_seconds=self.profile.grace_seconds)
+
+    def _pays(self, outlook: Outlook, grown: int) -> bool:
+        """Whether it would be done earlier with `grown` pods; where not, no room is looked for any more: what is left
+        only becomes less."""
+        self._stays = not outlook.pays(self._nodes, grown)
+        if self._stays:
+            self._room.give_up()
+            self.output.say(f"no room for more pods is looked for: {outlook.why_not(self._nodes, grown)}")
+        return not self._stays
 
     def _over(self, document: Document, pods: list[Pod]) -> End | None:
         """How the attempt ended, once its pods have, or had their time."""

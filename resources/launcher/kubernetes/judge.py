@@ -40,6 +40,8 @@ class Pod:
     index: int
     node: str
     created: datetime
+    placed: datetime | None
+    """When it found its node, where the API says."""
     is_scheduled: bool
     unscheduled_why: str
     is_gated: bool
@@ -84,6 +86,7 @@ class Pod:
             index=int(meta.get("annotations", {}).get(INDEX, 0)),
             node=spec.get("nodeName", ""),
             created=datetime.fromisoformat(meta["creationTimestamp"]),
+            placed=_moment(scheduled) if scheduled.get("status") == "True" else None,
             is_scheduled=bool(spec.get("nodeName")),
             unscheduled_why=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
             is_gated=scheduled.get("reason") == "SchedulingGated",
@@ -123,6 +126,11 @@ def condition(job: Document, kind: str) -> Document | None:
         if one["type"] == kind and one["status"] == "True":
             return one
     return None
+
+
+def _moment(condition: Document) -> datetime:
+    """When it became what it is."""
+    return datetime.fromisoformat(condition["lastTransitionTime"])
 
 
 def why_not_started(
@@ -262,7 +270,7 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
         if pod.disrupted:
             return f"{pod.named} was taken away ({pod.disrupted})"
     # The Job's controller deletes the other pods once one has failed: only earlier deletions are causes.
-    moment = datetime.fromisoformat(failed["lastTransitionTime"]) if failed else None
+    moment = _moment(failed) if failed else None
     deleted = [pod for pod in ended if pod.deleted and (moment is None or pod.deleted < moment)]
     if deleted:
         return f"{min(deleted, key=lambda pod: pod.deleted or pod.created).named} was deleted"

@@ -169,10 +169,10 @@ class _Lead:
             self.output.say(f"attached to {document['metadata']['name']}, which was running already")
         while True:
             while document is None:
+                self.output.begin()
                 course = course.then()
                 lease.note(attempt=course.number, failures=course.failures)
                 document = self._start(course)
-            self.output.begin()
             end = self._watch(document, course)
             if (result := self._finished()) is not None:
                 return result

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from resources.launcher.kubernetes.judge import Pod
+from resources.launcher.kubernetes.pace import Pace
 from resources.launcher.protocol import TrainingEvent
 
 LOG = "log.txt"
@@ -27,6 +28,8 @@ class Output:
         """What a worker of this attempt said before it ended for good."""
         self.events: list[TrainingEvent] = []
         """Of this attempt."""
+        self.pace = Pace()
+        """Of this attempt."""
 
     @property
     def tail(self) -> str:
@@ -35,7 +38,7 @@ class Output:
 
     def begin(self) -> None:
         """Another attempt."""
-        self.reason, self.events = "", []
+        self.reason, self.events, self.pace = "", [], Pace()
 
     def take(self, pod: Pod, line: str) -> None:
         """One line of a pod."""
@@ -55,6 +58,10 @@ class Output:
             self.events.append(event)
             if event.kind == "failed":
                 self.reason = str(event.values.get("message", ""))
+            if event.kind == "started":
+                self.pace = Pace(event)
+            else:
+                self.pace.hear(event)
             self._on_event(event)
 
     def say(self, line: str) -> None:

@@ -1,0 +1,106 @@
+"""An attempt gives way to a larger one only where that would be done earlier, by its own figures."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resources.launcher.kubernetes.pace import Outlook, Pace
+from resources.launcher.protocol import TrainingEvent
+
+PLACED = 1_000.0
+"""When the pods of these tests had their nodes, seconds since the epoch."""
+
+
+def event(kind: str, step: int, after: float, **values: Any) -> TrainingEvent:
+    """What is told so many seconds `after` the pods had their nodes."""
+    return TrainingEvent(kind=kind, step=step, time=PLACED + after, values=values)
+
+
+def outlook_of(*events: TrainingEvent) -> Outlook:
+    """Of the attempt that begins with the first of them."""
+    began, *told = events
+    pace = Pace(began)
+    for one in told:
+        pace.hear(one)
+    outlook = pace.outlook(PLACED)
+    assert outlook is not None
+    return outlook
+
+
+STARTED = event("started", 100, 12, steps=1100)
+
+
+def test_what_is_left_is_told_by_the_steps_after_the_first_ones() -> None:
+    metrics = [event("metrics", 110, 40), event("metrics", 120, 50), event("metrics", 600, 530)]
+    outlook = outlook_of(STARTED, *metrics)
+    assert outlook.left_seconds == pytest.approx(500)
+    assert outlook.restart_seconds == 12
+    assert outlook_of(STARTED, metrics[0]).left_seconds == pytest.approx(990 * 2.8)  # better than nothing
+
+
+def test_a_restart_costs_what_the_first_step_and_the_last_save_took() -> None:
+    told = [
+        event("recovered", 101, 45, seconds=80),
+        event("checkpoint", 150, 70, checkpoint_duration_ms=9000),
+        event("checkpoint", 200, 99, checkpoint_duration_ms=5000),
+        event("metrics", 200, 95),
+    ]
+    assert outlook_of(STARTED, *told).restart_seconds == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    ("left", "nodes", "grown", "pays"),
+    [(61, 1, 2, True), (59, 1, 2, False), (59, 1, 4, True), (119, 3, 4, False), (121, 3, 4, True)],
+)
+def test_growing_pays_where_the_time_it_saves_at_best_is_longer_than_the_restart(
+    left: float, nodes: int, grown: int, pays: bool
+) -> None:
+    assert Outlook(left_seconds=left, restart_seconds=30).pays(nodes, grown) == pays
+
+
+def test_the_reason_is_told_in_seconds() -> None:
+    words = Outlook(left_seconds=40, restart_seconds=31.4).why_not(1, 2)
+    assert words == (
+        "the 40 s that are left would become 20 s with 2 pods at best, and to save and start again takes 31 s"
+    )
+
+
+def test_nobody_knows_before_a_step_was_told() -> None:
+    assert Pace().outlook(PLACED) is None
+    pace = Pace(STARTED)
+    pace.hear(event("resumed", 100, 13))
+    pace.hear(event("system", 100, 14))
+    assert pace.outlook(PLACED) is None
+
+
+def test_a_script_whose_steps_nobody_knows_grows() -> None:
+    for script in (outlook_of(event("started", 0, 5, steps=0)), outlook_of(event("started", 0, 5))):
+        assert script.pays(3, 4)
+    unheard = Pace()  # its start was rotated away
+    unheard.hear(event("metrics", 30, 70))
+    outlook = unheard.outlook(PLACED)
+    assert outlook is not None
+    assert outlook.pays(3, 4)
+
+
+@given(
+    steps=st.lists(st.integers(0, 1000), min_size=1, max_size=30),
+    seconds=st.floats(0.001, 100),
+    nodes=st.integers(1, 20),
+    more=st.integers(1, 20),
+)
+def test_an_even_pace_is_found_whatever_was_told_and_what_never_pays_later_never_paid(
+    steps: list[int], seconds: float, nodes: int, more: int
+) -> None:
+    pace, paid = Pace(event("started", 0, 0, steps=1000)), True
+    for step in steps:
+        pace.hear(event("metrics", step, 10 + step * seconds))
+        pace.hear(event("recovered", step, 10))
+        outlook = pace.outlook(PLACED)
+        if outlook is None:
+            continue
+        pays = outlook.pays(nodes, nodes + more)
+        assert paid or not pays
+        paid = pays
