@@ -26,7 +26,7 @@ from resources.launcher.errors import ClusterRefused, ClusterUnavailable
 
 Document = dict[str, Any]
 """An object of the API, as its JSON says it."""
-Kind = Literal["job", "pod", "service", "lease", "event", "secret"]
+Kind = Literal["job", "pod", "service", "lease", "event"]
 Result = TypeVar("Result")
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
@@ -68,7 +68,6 @@ class Cluster:
             "pod": core,
             "service": core,
             "event": core,
-            "secret": core,
             "lease": client.CoordinationV1Api(api),
         }
 
