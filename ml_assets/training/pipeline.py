@@ -43,14 +43,25 @@ class Stage(nn.Module):
         self.parts = nn.ModuleList(parts)
         self._precision: Precision = precision
         self._device = device
+        self._knows_shapes = False
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """What the model reads, or what the stage before gave."""
+        """What the model reads, or what the stage before gave.
+
+        The first time that it is to learn, torch only asks what shapes come out, with whatever memory holds: that must
+        move no running mean, nor draw a random number.
+        """
         first, *others = self.parts
-        with computing(self._precision if first.training else "fp32", self._device):
+        learns = first.training
+        asks_shapes, self._knows_shapes = learns and not self._knows_shapes, learns or self._knows_shapes
+        if asks_shapes:
+            self.parts.eval()
+        with computing(self._precision if learns else "fp32", self._device):
             values: torch.Tensor = first(*inputs)
             for part in others:
                 values = part(values)
+        if asks_shapes:
+            self.parts.train()
         return values
 
 

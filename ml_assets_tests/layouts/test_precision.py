@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
@@ -21,7 +20,7 @@ from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.ranks import in_ranks, one_rank
 from ml_assets_tests.training.steps import Step, one_step
 from ml_assets_tests.training.test_runs import Watcher
-from ml_assets_tests.training.texts import text_of, text_snapshot, text_table
+from ml_assets_tests.training.texts import text_snapshot
 from resources.launcher.errors import OutOfMemory
 from resources.launcher.training_settings import Parallel
 
@@ -114,8 +113,7 @@ def test_models_in_parts_are_computed_in_passes_again_and_in_bf16_as_replicas_ar
 
 
 def test_what_parts_compute_in_bf16_is_judged_in_float32(place: Path) -> None:
-    tokens = pl.Series("text", list(map(text_of, range(len(text_table())))), dtype=pl.Binary)
-    text_snapshot(place / "texts", text_table().with_columns(tokens))
+    text_snapshot(place / "texts")
     run_ranks(2, place, judge_in_parts)
 
 

@@ -52,6 +52,17 @@ def test_stages_keep_each_parameter_under_its_name_once_and_compute_the_model_be
     assert sorted(names) == sorted(whole.state_dict())
 
 
+def test_being_asked_for_its_shapes_moves_nothing_that_a_stage_keeps() -> None:
+    model = Model(PLAN)
+    group = Group(rank=0, world_size=1, local_rank=0, local_ranks=1, device=torch.device("cpu"))
+    stage = stage_of(model, group, "fp32")
+    kept = {name: value.clone() for name, value in model.named_buffers()}
+    assert stage(torch.full((2, 3), torch.nan)).requires_grad
+    assert all(torch.equal(value, kept[name]) for name, value in model.named_buffers())
+    stage(torch.ones(2, 3))
+    assert not all(torch.equal(value, kept[name]) for name, value in model.named_buffers())
+
+
 @pytest.mark.parametrize(
     ("model", "stages", "said"),
     [
