@@ -13,17 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from deployment.local.cluster import command as cluster_command
 from deployment.local.cluster.cluster import Cluster
 from deployment.local.processes import ServerFailed
 from deployment.local.servers import Servers
 from deployment.local.servers.record import storage_variables
+from ml_assets_tests.browser.conftest import browser, screenshots  # noqa: F401 - fixtures
+from ml_assets_tests.browser.graphql import Dagster
+from ml_assets_tests.browser.pages import Pages
+from ml_assets_tests.browser.server import running_ui
 from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, session
+from ml_assets_tests.cluster.installation import Installation, install
 from ml_assets_tests.cluster.launching import Launching, job_of, settings_of, worker_variables
 from ml_assets_tests.cluster.turns import turn
 from ml_assets_tests.scheduling import Grouped
-from ml_assets_tests.servers.running import STATE_VARIABLE, named_folder
+from ml_assets_tests.servers.running import STATE_VARIABLE, RunningServers, named_folder
 
 CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
 
@@ -43,7 +49,7 @@ def pytest_report_header() -> str:
     return f"cluster: Kubernetes {running.server_version()}; {'; '.join(about)}"
 
 
-_TOGETHER = ("test_one_click", "test_images", "test_manifests", "test_leaves_nothing")
+_TOGETHER = ("test_flights", "test_one_click", "test_images", "test_manifests", "test_leaves_nothing")
 """Modules whose tests share what takes long to make."""
 
 
@@ -147,3 +153,29 @@ def launching(
         return Launching(tidy, settings_of(own), own, job)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def installation(
+    tmp_path_factory: pytest.TempPathFactory, running_servers: Servers, cluster: ClusterEnvironment
+) -> Installation:
+    """New, with nothing in it."""
+    return install(tmp_path_factory.mktemp("platform"), RunningServers(running_servers), cluster)
+
+
+@pytest.fixture(scope="module")
+def dagster(installation: Installation) -> Iterator[Dagster]:
+    """The UI of the installation."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in installation.variables.items():
+            patch.setenv(name, value)
+        with running_ui(installation.home) as dagster:
+            yield dagster
+
+
+@pytest.fixture
+def pages(browser: Browser, dagster: Dagster, screenshots: Path) -> Iterator[Pages]:  # noqa: F811
+    """A tab."""
+    page = browser.new_page(viewport={"width": 1440, "height": 1300})
+    yield Pages(page, dagster.url, screenshots)
+    page.close()

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml_assets_tests.browser.graphql import Dagster
+from ml_assets_tests.browser.pages import Pages
 from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment
 from ml_assets_tests.cluster.launching import settings_of
 from ml_assets_tests.servers.running import RunningServers
@@ -60,3 +62,11 @@ def install(home: Path, servers: RunningServers, cluster: ClusterEnvironment) ->
     installation = Installation(home, variables, cluster)
     installation.run("lake", "init")
     return installation
+
+
+def click(pages: Pages, dagster: Dagster, model: str, partition: str, picture: str) -> str:
+    """Materialize only the registered model; the id of its run."""
+    pages.open_asset(f"{model}/registered_model")
+    launch = pages.materialize(partition, picture)
+    (run_id,) = [run.id for run in dagster.runs() if run.id.startswith(launch.run)]
+    return run_id

@@ -1,0 +1,68 @@
+"""All flights of 2013 on real servers: pods learn what this machine learns, and a run can be ended on its page."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml_assets.evaluation.metrics import auc, log_losses
+from ml_assets.snapshots.reader import open_snapshot
+from ml_assets.training.load import load_model, predict
+from ml_assets_tests.browser.graphql import Dagster
+from ml_assets_tests.browser.pages import Pages
+from ml_assets_tests.cluster.environment import waited_for
+from ml_assets_tests.cluster.installation import Installation, click
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
+
+pytestmark = pytest.mark.timeout(900)
+
+DAY = "2013-12-30"
+GONE_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def demo(installation: Installation) -> dict[str, Any]:
+    """What the demo says of itself: all flights of 2013 to a registered model."""
+    return json.loads(installation.run("demo", "--json", seconds=600))
+
+
+def test_flights_trained_by_pods_are_the_bits_and_figures_of_a_local_training(
+    installation: Installation, demo: dict[str, Any], tmp_path: Path
+) -> None:
+    artifacts = installation.settings.artifacts_folder
+    (folder,) = (artifacts / "training" / "flight_delay").iterdir()
+    job = TrainingJob.from_json((folder / "job.json").read_text())
+    by_pods = TrainingResult.read(folder / "result.json")
+    assert by_pods.fingerprint == demo["fingerprint"]
+    assert demo["model_version"] is not None, demo["why"]
+
+    here = LocalLauncher().run(job, tmp_path / "job", lambda _: None, lambda _: None)
+    assert here.weights_sha256 == by_pods.weights_sha256
+    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+    rows = snapshot.read("holdout")
+    predicted = predict(load_model(job, snapshot.inputs, Path(here.weights)), job.objective, rows)
+    # The demo's figures are those of the graph that would be served, in single precision.
+    assert auc(rows.label, predicted) == pytest.approx(demo["auc"], abs=1e-5)
+    assert log_losses(rows.label, predicted).mean() == pytest.approx(demo["logloss"], abs=1e-5)
+    assert installation.left() == []
+
+
+def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster_after_ten_seconds(
+    installation: Installation, demo: dict[str, Any], pages: Pages, dagster: Dagster
+) -> None:
+    run_id = click(pages, dagster, "flight_delay", DAY, "cluster-terminate")
+    pages.open_run(run_id)
+    pages.shows("loss", seconds=420)
+    assert len(installation.nodes()) == 2
+    pages.terminate("cluster-terminate-asked")
+    took = waited_for(
+        lambda: not installation.left(), "nothing to be left", GONE_SECONDS, lambda: str(installation.left())
+    )
+    assert took < GONE_SECONDS
+    run = dagster.wait_for_run(run_id, seconds=60)
+    assert run.status == "CANCELED", dagster.messages(run_id)[-3000:]
+    pages.shows(re.compile("^Canceled$"))
+    pages.picture("cluster-terminated")
