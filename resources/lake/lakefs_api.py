@@ -159,7 +159,7 @@ class LakeFSApi:
     def unreachable(self, url: str, error: Exception) -> LakeUnavailable:
         """No answer. Names the server only: the rest of a presigned address is a credential."""
         return LakeUnavailable(
-            f"{urlsplit(url).netloc} did not answer ({type(error).__name__}): does it run, and does this machine "
+            f"{urlsplit(url).netloc} did not answer ({type(error).__name__}): is it running, and does this machine "
             "reach it?"
         )
 
