@@ -37,7 +37,7 @@ class Lineage:
     feature_versions: Mapping[str, str] = field(default_factory=dict[str, str])
     """Feature table → digest of the code that made its partitions; of several, joined by `+`."""
     configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Hyperparameters, training settings and seed; JSON values."""
+    """Hyperparameters, training settings that can change the weights, and seed; JSON values."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,8 +196,6 @@ def _lineage(
     result: TrainingResult,
     features_version: str,
 ) -> Any:
-    from dataclasses import asdict
-
     from ml_assets.release.facts import Lineage
     from ml_assets.snapshots.reader import SPLITS
 
@@ -212,7 +210,7 @@ def _lineage(
         feature_versions={spec.features.table: features_version},
         configuration={
             "hyperparameters": job.hyperparameters,
-            "training": asdict(job.settings),
+            "training": job.settings.identity,
             "seed": job.seed,
             **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
             **({"decode": job.decode} if job.decode else {}),
