@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
@@ -104,7 +104,11 @@ def platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: 
         run = Block(**parts)
         run.resume()
         run.last_step = steps
-        return _seconds(group, lambda: fit(run, rows, stop, pulse))
+        seconds = _seconds(group, lambda: fit(run, rows, stop, pulse))
+        for own in (run.patient, run.saver._group):  # pyright: ignore[reportPrivateUsage]
+            # A training is a process; here many follow each other, and idle connections cost all ways some percent.
+            distributed.destroy_process_group(own.process_group)
+        return seconds
 
     return block
 
