@@ -74,10 +74,12 @@ class ShardCache:
         try:
             self._fetch(file.path, incoming)
             verify_file(incoming, file)
-            incoming.replace(self.folder / file.path)
+            with self._lock("room", fcntl.LOCK_EX):  # who counts sees it once: on its way, or here
+                incoming.replace(self.folder / file.path)
+                room.unlink()
         finally:
             incoming.unlink(missing_ok=True)
-            room.unlink()
+            room.unlink(missing_ok=True)
 
     def _reserve(self, room: Path, size: int) -> None:
         """Make `room` a file that says this many bytes without having them."""
@@ -100,7 +102,7 @@ class ShardCache:
         files = {path: path.stat() for path in self.folder.iterdir() if path.is_file()}
         surplus = size - self._limit + sum(stat.st_size for stat in files.values())
         for room in self._rooms.iterdir():
-            with suppress(FileNotFoundError):  # it has just arrived
+            with suppress(FileNotFoundError):  # it will not arrive
                 surplus += room.stat().st_size
         for path in sorted(files, key=lambda path: files[path].st_mtime):
             if surplus <= 0:

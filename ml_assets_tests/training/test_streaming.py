@@ -1,10 +1,9 @@
-"""Shards that come while they are needed: the rows of those that lay here, in bounded room, each one checked."""
+"""Shards that come while they are needed: the rows of those that lay here, in bounded room."""
 
 import dataclasses
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.reader import MANIFEST, Shard, ShardChanged, Snapshot, open_snapshot
-from ml_assets.training import shard_cache
+from ml_assets.snapshots.reader import MANIFEST, Shard, Snapshot, open_snapshot
 from ml_assets.training.batches import SplitReader
 from ml_assets.training.feed import Feed
 from ml_assets.training.heartbeat import Pulse
@@ -28,8 +26,9 @@ from ml_assets.training.streaming import ShardSource, StreamedShards
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.models import read_tokens
 from ml_assets_tests.training.ranks import one_rank
+from ml_assets_tests.training.shards import Store, lies_in, room_for, size_of
 from ml_assets_tests.training.texts import text_snapshot
-from resources.launcher.errors import BadConfiguration, InputChanged, StorageFailed
+from resources.launcher.errors import BadConfiguration, InputChanged
 
 CPU = torch.device("cpu")
 
@@ -43,127 +42,6 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 @pytest.fixture
 def shards(snapshot: Snapshot) -> tuple[Shard, ...]:
     return snapshot.shards_of("train")
-
-
-class Store:
-    """Hands out the files of a snapshot, and counts."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.asked: list[str] = []
-
-    def fetch(self, file: str, path: Path) -> None:
-        self.asked.append(file)
-        path.write_bytes((self.folder / file).read_bytes())
-
-
-def size_of(shard: Shard) -> int:
-    return sum(file.bytes for file in shard.files)
-
-
-def room_for(shards: tuple[Shard, ...], count: float) -> int:
-    return round(count * max(map(size_of, shards)))
-
-
-def lies_in(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*") if path.is_file())
-
-
-def names_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.glob("*.arrow")}
-
-
-def test_a_shard_is_fetched_once_however_many_ask_for_it(
-    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
-) -> None:
-    store = Store(snapshot.folder)
-    ranks = [ShardCache(tmp_path, room_for(shards, 3), store.fetch) for _ in range(4)]
-    with ThreadPoolExecutor(8) as pool:
-        held = list(pool.map(lambda i: ranks[i % 4].hold(shards[0]), range(8)))
-    assert sorted(store.asked) == ["train-00000.arrow", "train-00000.tar"]
-    for i, one in enumerate(held):
-        ranks[i % 4].let_go(shards[0], one)
-    for file in shards[0].files:
-        assert (tmp_path / file.path).read_bytes() == (snapshot.folder / file.path).read_bytes()
-
-
-def test_who_asks_for_a_shard_that_another_reads_does_not_wait_for_the_other(
-    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
-) -> None:
-    arrived, may_go_on = threading.Event(), threading.Event()
-
-    def fetch(file: str, path: Path) -> None:
-        Store(snapshot.folder).fetch(file, path)
-        arrived.set()
-        may_go_on.wait(20)
-
-    cache = ShardCache(tmp_path, room_for(shards, 3), fetch)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(cache.hold, shards[0])
-        assert arrived.wait(20)
-        second = pool.submit(cache.hold, shards[0])  # while it is on its way
-        may_go_on.set()
-        first.result(20)
-        second.result(20)
-        cache.bring(shards[0])
-
-
-def test_what_was_read_goes_before_what_waits_and_never_what_is_being_read(
-    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
-) -> None:
-    cache = ShardCache(tmp_path, room_for(shards, 3.2), Store(snapshot.folder).fetch)
-    cache.bring(shards[0])
-    reading = cache.hold(shards[1])
-    cache.let_go(shards[2], cache.hold(shards[2]))
-    cache.bring(shards[3])
-    assert names_in(tmp_path) == {shards[i].path for i in (0, 1, 3)}
-    cache.bring(shards[4])
-    assert names_in(tmp_path) == {shards[i].path for i in (1, 3, 4)}
-    cache.let_go(shards[1], reading)
-    cache.bring(shards[5])
-    assert names_in(tmp_path) == {shards[i].path for i in (3, 4, 5)}
-    assert not (tmp_path / "train-00001.tar").exists()
-
-
-def test_where_all_is_being_read_there_is_no_room(
-    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_cache, "_PATIENCE_SECONDS", 0.1)
-    cache = ShardCache(tmp_path, room_for(shards, 2.2), Store(snapshot.folder).fetch)
-    held = [cache.hold(shard) for shard in shards[:2]]
-    with pytest.raises(StorageFailed, match=r"all of them are being read: raise resources.shard_cache"):
-        cache.bring(shards[2])
-    cache.let_go(shards[0], held[0])
-    cache.bring(shards[2])
-
-
-def test_room_is_waited_for(snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path) -> None:
-    cache = ShardCache(tmp_path, room_for(shards, 1.2), Store(snapshot.folder).fetch)
-    held = cache.hold(shards[0])
-    waiting = threading.Thread(target=cache.bring, args=(shards[1],))
-    waiting.start()
-    while not list((tmp_path / ".locks").glob(f"{shards[1].path}.*")):
-        pass
-    cache.let_go(shards[0], held)
-    waiting.join(20)
-    assert names_in(tmp_path) == {shards[1].path}
-
-
-def test_a_file_that_is_not_the_one_of_the_manifest_is_never_seen(
-    snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
-) -> None:
-    def fetch(file: str, path: Path) -> None:
-        content = bytearray((snapshot.folder / file).read_bytes())
-        content[-1] ^= file.endswith(".tar")
-        path.write_bytes(content)
-
-    cache = ShardCache(tmp_path, room_for(shards, 2), fetch)
-    for _ in range(2):
-        with pytest.raises(ShardChanged, match=r"train-00000.tar changed: SHA-256"):
-            cache.hold(shards[0])
-        assert not (tmp_path / "train-00000.tar").exists()
-        assert not any((tmp_path / ".incoming").iterdir())
-        assert not any((tmp_path / ".rooms").iterdir())
 
 
 @pytest.fixture
