@@ -105,9 +105,8 @@ def platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: 
         run.resume()
         run.last_step = steps
         seconds = _seconds(group, lambda: fit(run, rows, stop, pulse))
-        for own in (run.patient, run.saver._group):  # pyright: ignore[reportPrivateUsage]
-            # A training is a process; here many follow each other, and idle connections cost all ways some percent.
-            distributed.destroy_process_group(own.process_group)
+        # A training is a process; here many follow each other, and idle connections cost all ways some percent.
+        distributed.destroy_process_group(run.patient.process_group)
         return seconds
 
     return block

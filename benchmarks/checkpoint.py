@@ -127,7 +127,7 @@ def measure(group: Group, folder: Path) -> None:
     state = state_of(model, optimizer, {"step": 1})
     tensors = [value for section in state.values() for value in section.values() if torch.is_tensor(value)]
     copies = [value.clone() for value in tensors]
-    saver = Saver(Checkpoints(folder, 2, "f"), group)
+    saver = Saver(Checkpoints(folder, 2, "f"), group.patient())
     saver.make_memory(lambda: state)
     saver.wait()
 
@@ -222,7 +222,10 @@ def store(group: Group, folder: Path) -> None:
     model, optimizer = _model(steps=20)
     state = state_of(model, optimizer, {"step": 20})
     savers = {
-        way: (Checkpoints(folder / way, 2, "f"), Saver(Checkpoints(folder / way, 2, "f"), group, storage=way))
+        way: (
+            Checkpoints(folder / way, 2, "f"),
+            Saver(Checkpoints(folder / way, 2, "f"), group.patient(), storage=way),
+        )
         for way in get_args(CheckpointStorage)
     }
     rounds = int((folder / "rounds").read_text())

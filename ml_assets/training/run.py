@@ -69,7 +69,7 @@ class Run:
     folder: Path
     group: Group
     patient: Group
-    """The same ranks, for what waits for disks and stores."""
+    """The same ranks, for what waits for disks and stores; the saver's while it saves."""
     order: Order
     train: SplitReader
     validation: SplitReader
@@ -159,7 +159,11 @@ class Run:
                 self.power_sgd.restore(state.get("compression", {}))
             self.progress = Progress(**state["progress"])
         self.saver = Saver(
-            self.checkpoints, self.group, self.layout.share, self.job.settings.checkpoint_storage
+            self.checkpoints,
+            self.patient,
+            self.layout.share,
+            self.job.settings.checkpoint_storage,
+            pinned=self.group.device.type == "cuda",
         )
         self.optimizer.register_step_post_hook(self._after_step)
 

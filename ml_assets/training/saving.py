@@ -46,12 +46,17 @@ class Saver:
         group: Group,
         share: Callable[[State], State] | None = None,
         storage: CheckpointStorage = "fp32",
+        *,
+        pinned: bool = False,
     ) -> None:
-        """`share`: what this rank writes of a state; by default what `share_of` gives, of a state all ranks have."""
+        """`group`: connections that wait long, and that nobody else uses while something is being saved. `share`: what
+        this rank writes of a state; by default what `share_of` gives, of a state all ranks have. `pinned`: copies lie
+        where a GPU's copy can go on while the host does other things.
+        """
         self._checkpoints = checkpoints
         self._share = share or partial(share_of, alike=ALIKE, rank=group.rank, world_size=group.world_size)
-        self._group = group.patient()
-        self._copies = Copies(pinned=group.device.type == "cuda", rounded=storage == "bf16")
+        self._group = group
+        self._copies = Copies(pinned=pinned, rounded=storage == "bf16")
         self._compressed = storage == "compressed"
         self._has_memory = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")

@@ -80,7 +80,7 @@ def train_and_save(group: Group, folder: Path) -> None:
             layout.clip(0.1)
             layout.optimizer.step()
         for place, storage in ((name, "fp32"), (f"{name}, rounded", "bf16")):
-            saver = Saver(Checkpoints(folder / place, 2, "f"), group, layout.share, storage)
+            saver = Saver(Checkpoints(folder / place, 2, "f"), group.patient(), layout.share, storage)
             state = state_of(model, layout.keeper, {"step": STEPS})
             saver.make_memory(lambda state=state: state)
             saver.begin(STEPS, state, 0, lambda _: None, lambda _: None)
