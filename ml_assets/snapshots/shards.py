@@ -38,18 +38,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.label)
 
-    def first(self, count: int) -> "Rows":
-        """The first rows; views."""
-        return Rows(
-            numeric=self.numeric[:count],
-            category=self.category[:count],
-            label=self.label[:count],
-            row=self.row[:count],
-            samples=None
-            if self.samples is None
-            else Samples(self.samples.archives, self.samples.places[:count]),
-        )
-
 
 def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
     """Write one shard; the same rows give the same bytes."""

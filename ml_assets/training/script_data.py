@@ -47,9 +47,9 @@ def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tens
     return numeric, category, torch.from_numpy(rows.label.copy())
 
 
-def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec) -> "torch.Tensor":
-    """The samples of all `rows`, at least one, `[rows, ...]` as the pipeline's `decode` reads them, in memory. Raises
-    `BadConfiguration` where rows have none, or one cannot be read."""
+def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> "torch.Tensor":
+    """The samples of all `rows`, or of the first `count`, at least one, `[rows, ...]` as the pipeline's `decode` reads
+    them, in memory. Raises `BadConfiguration` where rows have none, or one cannot be read."""
     from ml_assets.training.decoding import Decoder, decode_of
 
     decode, samples = decode_of(job, inputs), rows.samples
@@ -57,16 +57,16 @@ def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec) -> "torch.Tensor
         raise BadConfiguration(
             "rows have no samples: name their column, and how one is read, in the pipeline (features.sample)"
         )
-    return Decoder(decode).decoded(
-        ((int(row), samples[i]) for i, row in enumerate(rows.row)), count=len(rows)
-    )
+    chosen = np.arange(len(rows) if count is None else count)
+    stored = zip(rows.row[chosen].tolist(), samples.take(chosen), strict=True)
+    return Decoder(decode).decoded(stored, len(chosen))
 
 
 def one_sample(snapshot: Snapshot, job: TrainingJob) -> "torch.Tensor | None":
     """What a sample is: `[1, ...]` of a training row; None where rows have none."""
     if not snapshot.inputs.sample:
         return None
-    return samples_of(snapshot.map(snapshot.shards_of("train")[0]).first(1), job, snapshot.inputs)
+    return samples_of(snapshot.map(snapshot.shards_of("train")[0]), job, snapshot.inputs, count=1)
 
 
 def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
