@@ -4,7 +4,6 @@ Not here: what they mean (`resources.settings`).
 """
 
 import os
-import re
 from difflib import get_close_matches
 
 from pydantic import ValidationError
@@ -41,7 +40,7 @@ def unknown_variables() -> list[str]:
     """Variables that look like settings and are none, each with the nearest that is."""
     known = {*_VARIABLES.values(), *_READ_ELSEWHERE}
     return [
-        _unknown(name) for name in sorted(os.environ) if re.match("ML_ASSETS_", name) and name not in known
+        _unknown(name) for name in sorted(os.environ) if name.startswith("ML_ASSETS_") and name not in known
     ]
 
 
