@@ -2,20 +2,17 @@
 
 import base64
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.components.steps.evaluate import report_name
-from ml_assets.release.parts import bundles_of, releases_of
-from ml_assets.release.runtime import InputRefused, ServingModel
-from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, materialized, plant_components
+from ml_assets.release.parts import releases_of
+from ml_assets.release.runtime import InputRefused
+from ml_assets_tests.components.plant import MODEL, WINDOW, days
+from ml_assets_tests.components.world import STAGES, World, failure_of, plant_components
 from ml_assets_tests.layouts.pictures import (
     DATASET_CHANGES,
     FEATURE_CHANGES,
@@ -23,9 +20,9 @@ from ml_assets_tests.layouts.pictures import (
     PIPELINE_CHANGES,
     picture,
 )
+from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, TRAINING_SET, Trained, train
 from resources.launcher.job import TrainingJob
 
-TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)
 
 
@@ -34,61 +31,17 @@ def declared(world: World, **changes: Any) -> World:
     return world.declared_as(plant_components(DATASET_CHANGES, FEATURE_CHANGES, PIPELINE_CHANGES | changes))
 
 
-@dataclass(frozen=True)
-class Trained:
-    """One run of the execution set."""
-
-    world: World
-    result: ExecuteInProcessResult
-    facts: dict[str, dict[str, Any]]
-
-    @property
-    def served(self) -> ServingModel:
-        """What would be served."""
-        return ServingModel.load(
-            bundles_of(self.world.platform).open(self.facts[EVALUATION]["bundle"]).folder
-        )
-
-    @property
-    def rows(self) -> pl.DataFrame:
-        """Raw rows of the last day."""
-        return self.world.main.scan(FEATURES, [DAY]).collect()
-
-
-def train(world: World, day: str = DAY) -> Trained:
-    result = world.train(day)
-    assert result.success, failure_of(result)
-    facts = {
-        name: {fact: value.value for fact, value in found[day].metadata.items()}
-        for name in STAGES
-        if day in (found := materialized(result, name))
-    }
-    return Trained(world, result, facts)
-
-
-def report_of(trained: Trained) -> str:
-    """What stands in it."""
-    (partition,) = {one.partition for one in trained.result.get_asset_materialization_events()}
-    name = report_name(MODEL, str(partition), trained.facts[TRAINING_SET]["fingerprint"])
-    return next(trained.world.platform.artifacts.folder(name).glob("*.json")).read_text()
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> World:
     """The plant with its pictures, both days."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
-    world = declared(World(home))
-    first, *_, last = days(WINDOW + 2)
-    for table in (READINGS, FEATURES):
-        result = world.run(table, partition=first, last=last)
-        assert result.success, failure_of(result)
-    return world
+    return declared(World(home)).with_tables(2)
 
 
 @pytest.fixture(scope="module")
 def trained(world: World) -> Trained:
-    return train(world)
+    return train(world, DAY)
 
 
 def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: Trained) -> None:
@@ -130,14 +83,14 @@ def test_the_next_version_is_compared_on_the_same_pictures_whether_it_sees_them_
     trained: Trained,
 ) -> None:
     releases_of(trained.world.platform).promote(MODEL, 1, author="ada", reason="the first")
-    assert "champion (version 1)" in report_of(train(trained.world, NEXT_DAY))
+    assert "champion (version 1)" in train(trained.world, NEXT_DAY).report
     blind = declared(
         trained.world,
         features={**PIPELINE_CHANGES["features"], "sample": None},
         model={"function": "ml_assets_tests.components.plant.build"},
     )
     without = train(blind, NEXT_DAY)
-    assert "champion (version 1)" in report_of(without)
+    assert "champion (version 1)" in without.report
     assert without.facts[EVALUATION]["verdict"] == "rejected"
     assert without.served.sample == ""
 
@@ -154,7 +107,7 @@ def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(world
 
 def test_a_script_learns_from_samples_and_its_model_is_served_with_them(trained: Trained) -> None:
     model = {"entry": "ml_assets_tests.scripts.pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
-    script = train(declared(trained.world, model=model, training={"workers": 1}))
+    script = train(declared(trained.world, model=model, training={"workers": 1}), DAY)
     assert script.facts[EVALUATION]["rmse"] < 0.4 * script.facts[EVALUATION]["baseline_rmse"]
     assert script.served.sample == "picture"
     made = script.rows["made"].to_numpy()

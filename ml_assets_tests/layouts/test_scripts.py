@@ -7,29 +7,21 @@ import dataclasses
 import os
 import shutil
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.components.steps.evaluate import report_name
 from ml_assets.features.encoding import FittedState
-from ml_assets.release.parts import bundles_of, registry_of
-from ml_assets.release.runtime import ServingModel
+from ml_assets.release.parts import registry_of
 from ml_assets.snapshots.reader import FITTED, open_snapshot
 from ml_assets.training.script_model import read_model, write_model
 from ml_assets.training.script_trees import trees_to_onnx
-from ml_assets_tests.components.plant import FEATURES, MODEL, WINDOW, days
-from ml_assets_tests.components.world import (
-    STAGES,
-    World,
-    facts_of,
-    plant_components,
-)
+from ml_assets_tests.components.plant import MODEL, WINDOW, days
+from ml_assets_tests.components.world import STAGES, World, plant_components
+from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, REGISTERED, TRAINING_SET, Trained, train
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
 from resources.launcher.errors import BadConfiguration
@@ -38,65 +30,33 @@ from resources.launcher.protocol import TrainingEvent, read_events
 from resources.launcher.recoveries import recoveries_of
 from resources.launcher.training_settings import TrainingSettings
 
-TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 DAY = days(1, start=WINDOW)[0]
 EPOCHS = 14
 
 
-def pipeline(script: str, workers: int, **hyperparameters: Any) -> dict[str, Any]:
-    """The plant's pipeline with a script for its model."""
-    model = {"entry": f"ml_assets_tests.scripts.{script}", "hyperparameters": hyperparameters}
-    return {"model": model, "training": {"workers": workers}}
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> World:
-    """The plant with its tables; its pipeline is a script."""
+    """The plant with its tables."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
     return World(home).with_tables(1)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """One run of the execution set."""
-
-    world: World
-    result: ExecuteInProcessResult
-    facts: dict[str, dict[str, Any]]
-
-    @property
-    def folder(self) -> Path:
-        """Of the job."""
-        return Path(self.facts[CHECKPOINT]["folder"])
-
-    @property
-    def served(self) -> ServingModel:
-        """What would be served."""
-        return ServingModel.load(
-            bundles_of(self.world.platform).open(self.facts[EVALUATION]["bundle"]).folder
-        )
-
-    @property
-    def holdout(self) -> pl.DataFrame:
-        """Raw rows of the last day."""
-        return self.world.main.scan(FEATURES, [DAY]).collect()
-
-
-def train(world: World, **change: Any) -> Trained:
-    world = world.declared_as(plant_components(pipeline=change))
-    result = world.train(DAY)
-    return Trained(world, result, facts_of(result, DAY))
+def train_by(script: str, world: World, workers: int, **hyperparameters: Any) -> Trained:
+    """With the plant's pipeline, and a script for its model."""
+    model = {"entry": f"ml_assets_tests.scripts.{script}", "hyperparameters": hyperparameters}
+    change = {"model": model, "training": {"workers": workers}}
+    return train(world.declared_as(plant_components(pipeline=change)), DAY)
 
 
 @pytest.fixture(scope="module")
 def by_ddp(world: World) -> Trained:
-    return train(world, **pipeline("ddp_adapted", 2, epochs=8, lr=0.03))
+    return train_by("ddp_adapted", world, 2, epochs=8, lr=0.03)
 
 
 @pytest.fixture(scope="module")
 def by_trees(world: World) -> Trained:
-    return train(world, **pipeline("trees_adapted", 1, **{"trees": 60, "trees-a-round": 20}))
+    return train_by("trees_adapted", world, 1, **{"trees": 60, "trees-a-round": 20})
 
 
 @pytest.fixture(params=["by_ddp", "by_trees"])
@@ -123,9 +83,7 @@ def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(train
     params = client.get_run(run).data.params
     assert params["entry"].startswith("ml_assets_tests.scripts.")
     assert "training.epochs" not in params  # the platform's loop had no part in it
-    name = report_name(MODEL, DAY, trained.facts[TRAINING_SET]["fingerprint"])
-    report = next(trained.world.platform.artifacts.folder(name).glob("*.json")).read_text()
-    assert '"validation"' in report
+    assert '"validation"' in trained.report
     observed = [
         event.asset_observation_data.asset_observation
         for event in trained.result.get_asset_observation_events()
@@ -134,7 +92,7 @@ def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(train
 
 
 def test_a_second_click_finds_the_training_of_a_script(by_ddp: Trained) -> None:
-    again = train(by_ddp.world, **pipeline("ddp_adapted", 2, epochs=8, lr=0.03))
+    again = train_by("ddp_adapted", by_ddp.world, 2, epochs=8, lr=0.03)
     assert again.facts[CHECKPOINT]["reused"] is True
     assert again.facts[EVALUATION]["bundle"] == by_ddp.facts[EVALUATION]["bundle"]
     assert again.facts[REGISTERED]["version"] == by_ddp.facts[REGISTERED]["version"]
@@ -147,7 +105,7 @@ def test_served_trees_answer_as_scikit_learn_does(by_trees: Trained) -> None:
     estimator = joblib.load(newest / "trees.joblib")
     job = TrainingJob.from_json((by_trees.folder / "job.json").read_text())
     fitted = FittedState.from_json((open_snapshot(Path(job.snapshot)).folder / FITTED).read_text())
-    rows = by_trees.holdout.with_columns(
+    rows = by_trees.rows.with_columns(
         pl.when(pl.int_range(pl.len()) % 5 == 0)
         .then(None)
         .otherwise("made_yesterday")

@@ -1,5 +1,8 @@
 """One small trained-like model with real numbers, text, nulls and unknown words, and its bundle."""
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -85,14 +88,27 @@ def bundle(contents: BundleContents, store: BundleStore) -> Bundle:
     return build_bundle(contents, store)
 
 
+@pytest.fixture(scope="session")
+def first_answer_elsewhere() -> Callable[[Bundle], float]:
+    """What a bundle says of its first golden row in a process that has neither the project nor torch."""
+    program = (
+        "import sys; sys.modules['ml_assets'] = sys.modules['resources'] = sys.modules['torch'] = None\n"
+        "from pathlib import Path; import polars as pl; from runtime import ServingModel\n"
+        "model = ServingModel.load(Path.cwd())\n"
+        "print(float(model.predict(pl.read_parquet('golden.parquet'))[0]))"
+    )
+
+    def ask(bundle: Bundle) -> float:
+        command = [sys.executable, "-B", "-c", program]
+        return float(subprocess.check_output(command, cwd=bundle.folder, text=True))
+
+    return ask
+
+
 @pytest.fixture
 def copied(bundle: Bundle, tmp_path: Path) -> Path:
     """A copy of the bundle's files that a test may break."""
-    folder = tmp_path / "bundle"
-    folder.mkdir()
-    for path in bundle.folder.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+    return Path(shutil.copytree(bundle.folder, tmp_path / "bundle", copy_function=shutil.copyfile))
 
 
 @pytest.fixture
@@ -102,8 +118,7 @@ def variant(bundle: Bundle, store: BundleStore) -> Callable[..., Bundle]:
     def make(**changes: object) -> Bundle:
         facts = replace(bundle.facts, lineage=replace(bundle.facts.lineage, **changes))
         with store.incoming() as folder:
-            for path in bundle.folder.iterdir():
-                (folder / path.name).write_bytes(path.read_bytes())
+            shutil.copytree(bundle.folder, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
             (folder / FACTS).write_text(facts.to_json())
             return store.add(folder)
 

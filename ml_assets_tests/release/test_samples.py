@@ -1,7 +1,6 @@
 """Bundles of models that read samples: they take along how one is read, and answer rows with bytes, by themselves."""
 
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,13 +52,8 @@ def contents(make_contents: Callable[..., BundleContents], rows: pl.DataFrame) -
 
 
 @pytest.fixture(scope="module")
-def own_store(tmp_path_factory: pytest.TempPathFactory) -> BundleStore:
-    return BundleStore(FolderArtifacts(tmp_path_factory.mktemp("artifacts")))
-
-
-@pytest.fixture(scope="module")
-def seeing(contents: BundleContents, own_store: BundleStore) -> Bundle:
-    return build_bundle(contents, own_store)
+def seeing(contents: BundleContents, store: BundleStore) -> Bundle:
+    return build_bundle(contents, store)
 
 
 @pytest.fixture(scope="module")
@@ -148,29 +142,17 @@ def test_samples_of_several_shapes_or_without_numbers_are_refused() -> None:
 
 
 def test_a_bundle_with_samples_serves_where_the_project_is_not_installed(
-    seeing: Bundle, served: ServingModel
+    seeing: Bundle, served: ServingModel, first_answer_elsewhere: Callable[[Bundle], float]
 ) -> None:
     expected = served.predict(pl.read_parquet(seeing.folder / "golden.parquet"))[0]
-    program = (
-        "import sys; sys.modules['ml_assets'] = sys.modules['resources'] = sys.modules['torch'] = None\n"
-        "from pathlib import Path; import polars as pl; from runtime import ServingModel\n"
-        "model = ServingModel.load(Path.cwd())\n"
-        "print(float(model.predict(pl.read_parquet('golden.parquet'))[0]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", program], cwd=seeing.folder, capture_output=True, text=True, check=True
-    )
-    assert float(done.stdout) == pytest.approx(expected, abs=1e-6)
+    assert first_answer_elsewhere(seeing) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
-    seeing: Bundle, own_store: BundleStore, tmp_path: Path
+    seeing: Bundle, store: BundleStore, tmp_path: Path
 ) -> None:
-    copy = tmp_path / "bundle"
-    copy.mkdir()
-    for path in seeing.folder.iterdir():
-        if path.is_file():
-            (copy / path.name).write_bytes(path.read_bytes())
+    files = {"copy_function": shutil.copyfile, "ignore": shutil.ignore_patterns("__pycache__")}
+    copy = Path(shutil.copytree(seeing.folder, tmp_path / "bundle", **files))
     (copy / "decode.py").write_text("import of_nobody\n")
     with pytest.raises(
         BundleRefused, match=r"No module named 'of_nobody'\. Where a package is missing, install"
@@ -183,4 +165,4 @@ def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
     (other.root / seeing.digest / "decode.py").unlink()
     with pytest.raises(BundleDamaged, match="have digest"):
         other.open(seeing.digest)
-    assert own_store.open(seeing.digest) == seeing
+    assert store.open(seeing.digest) == seeing
