@@ -4,6 +4,7 @@ Here: dealing rows into shards and writing a folder that is either whole or abse
 (rows), fitting (features.encoding), reading (reader).
 """
 
+import errno
 import os
 import shutil
 import time
@@ -183,7 +184,12 @@ def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
             os.fsync(file.fileno())
     try:
         snapshot.folder.rename(folder)
-    except OSError:  # not empty: rename never replaces a folder that holds something
+    except OSError as error:
+        if error.errno not in (
+            errno.ENOTEMPTY,
+            errno.EEXIST,
+        ):  # what rename says of a folder that holds something
+            raise
         if not _is_whole(folder, snapshot):
             shutil.rmtree(folder)
             snapshot.folder.rename(folder)

@@ -1,6 +1,7 @@
 """Snapshots: which rows they take, that they are whole, and that a change of one byte is noticed."""
 
 import dataclasses
+import errno
 import json
 import os
 import stat
@@ -173,6 +174,18 @@ def test_building_again_keeps_a_whole_folder_and_mends_a_damaged_one(tmp_path: P
     assert small_snapshot(tmp_path) == first
     verify(first, first.shards)
     assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
+
+
+def test_a_folder_that_cannot_get_its_name_is_told_with_the_systems_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        small_snapshot(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_builder_left_is_swept_a_day_later(tmp_path: Path) -> None:
