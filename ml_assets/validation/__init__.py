@@ -11,7 +11,6 @@
     verdict.py       Verdict.of(…), explain(), to_json(), from_json(text)
     profile.py       profile(frame): completeness, ranges, distributions as JSON
     drift.py         drift(baseline, current): distances between stored profiles
-    freshness.py     newest_event(frame, contract), lag_hours(newest)
 
 pandera is loaded by the first check, never by an import.
 """

@@ -2,15 +2,14 @@
 
 import json
 import math
-from datetime import UTC, date, datetime
+from datetime import date
 
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.validation.freshness import lag_hours, newest_event
 from ml_assets.validation.profile import completeness, profile
-from ml_assets_tests.validation.tables import contract, day
+from ml_assets_tests.validation.tables import day
 
 numbers = st.lists(st.none() | st.floats(width=64) | st.integers(0, 5).map(float), max_size=80)
 
@@ -75,14 +74,3 @@ def test_types_without_a_distribution_are_counted_for_completeness() -> None:
     frame = pl.DataFrame({"many": [[1], None], "nothing": [None, None], "picture": [b"\x89", None]})
     expected = {"many": {"nulls": 1}, "nothing": {"nulls": 2}, "picture": {"nulls": 1}}
     assert profile(frame)["columns"] == expected
-
-
-def test_lag_is_counted_from_the_newest_event() -> None:
-    newest = newest_event(day(date(2013, 1, 1)), contract())
-    assert newest == datetime(2013, 1, 1, 8, 23, tzinfo=UTC)
-    assert lag_hours(newest, datetime(2013, 1, 1, 20, 53, tzinfo=UTC)) == 12.5
-    assert newest_event(day(date(2013, 1, 1)).head(0), contract()) is None
-    assert newest_event(pl.DataFrame({"a": [1]}), contract()) is None
-    beyond = day(date(2013, 1, 1)).with_columns(scheduled=pl.lit(2**62).cast(pl.Datetime("us", "UTC")))
-    assert newest_event(beyond, contract()) is None
-    assert lag_hours(None) is None
