@@ -18,21 +18,25 @@ _STEPS = 1000
 class Meter:
     """Sums over the steps since the last `read`, and the newest step times.
 
-    `mfu_of_a_row` is the share of the devices' peak that one row a second takes (see mfu), None where unknown.
+    `mfu_of_a_row` is the share of the devices' peak that one row a second takes (see mfu), None where unknown; `clock`
+    gives seconds since some moment.
     """
 
-    def __init__(self, mfu_of_a_row: float | None = None) -> None:
+    def __init__(
+        self, mfu_of_a_row: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._mfu_of_a_row = mfu_of_a_row
+        self._clock = clock
         self._step_seconds: deque[float] = deque(maxlen=_STEPS)
-        self._stepped = time.monotonic()
+        self._stepped = self._clock()
         self._reset()
 
     @contextmanager
     def waiting_for_data(self) -> Generator[None]:
         """Time spent inside counts as waiting for data."""
-        started = time.monotonic()
+        started = self._clock()
         yield
-        self._data_seconds += time.monotonic() - started
+        self._data_seconds += self._clock() - started
 
     def add(self, loss_sum: float, rows: int, gradient_norm: float, alone_seconds: float = 0.0) -> None:
         """One step of `rows` over all ranks: the loss of this rank's, summed, and the norm before clipping;
@@ -42,7 +46,7 @@ class Meter:
         self._norm = gradient_norm
         self._alone_seconds += alone_seconds
         self._steps += 1
-        now = time.monotonic()
+        now = self._clock()
         self._step_seconds.append(now - self._stepped)
         self._stepped = now
 
@@ -58,7 +62,7 @@ class Meter:
         longer a step. On a GPU work is what the host does: kernels it started run on. `mfu` (0–1) where the
         operations of the model and the peak of the devices are known.
         """
-        seconds = time.monotonic() - self._started
+        seconds = self._clock() - self._started
         p50, p95, p99 = np.percentile(self._step_seconds, (50, 95, 99)) * 1000
         alone = gather(round((self._data_seconds + self._alone_seconds) * 1e6))
         slowest = max(range(len(alone)), key=alone.__getitem__)
@@ -83,6 +87,6 @@ class Meter:
         return values
 
     def _reset(self) -> None:
-        self._started = time.monotonic()
+        self._started = self._clock()
         self._loss_sum = self._norm = self._data_seconds = self._alone_seconds = 0.0
         self._rows = self._steps = 0

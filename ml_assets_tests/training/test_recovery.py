@@ -31,15 +31,15 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     if ended:
         emit("ended", 0, code=139, cause="rank 1 was ended by SIGSEGV")
         emit("ended", 0, code=76, cause="a rank of another node was lost")  # the other node, which followed
-    ten_seconds_ago = time.time() - 10
-    os.utime(tmp_path / "rows/attempt-001-rank-0.bin", (ten_seconds_ago, ten_seconds_ago))
+    a_minute_ago = time.time() - 60
+    os.utime(tmp_path / "rows/attempt-001-rank-0.bin", (a_minute_ago, a_minute_ago))
     tell = recovery_of(tmp_path, record_attempt(tmp_path, from_step=10, world_size=2))
     tell(11)
     emit("finished", 20, rows_repeated={1: 0, 2: 0}, rows_lost=0)
     assert rows_lost(read_events(tmp_path)) == 0
     (record,) = recoveries_of(read_events(tmp_path))
     assert (record.attempt, record.cause, record.from_step, record.steps_lost) == (2, cause, 10, 8)
-    assert 0 <= record.seconds < 5  # since the newest sign of life, the event
+    assert 0 <= record.seconds < 30  # since the newest sign of life, the event
     assert record.rows_repeated == 0
     assert record.in_words().startswith(f"{cause}: went on with 2 workers instead of 4 from step 10 after 0.")
     assert record.in_words().endswith("8 steps done again, 0 rows learned twice")
@@ -54,7 +54,7 @@ def test_a_recovery_is_told_where_all_that_the_attempt_before_said_is_lost(
     recovery_of(tmp_path, record_attempt(tmp_path, from_step=0, world_size=2))(1)
     (record,) = recoveries_of(read_events(tmp_path))
     assert (record.cause, record.steps_lost) == (UNKNOWN_CAUSE, 0)
-    assert 0 <= record.seconds < 5  # since it began to train
+    assert 0 <= record.seconds < 30  # since it began to train
     assert "workers" not in record.in_words()
 
 

@@ -122,7 +122,7 @@ def test_room_is_waited_for(snapshot: Snapshot, shards: tuple[Shard, ...], tmp_p
     waiting = threading.Thread(target=cache.bring, args=(shards[1],))
     waiting.start()
     while not list((tmp_path / ".locks").glob(f"{shards[1].path}.*")):
-        pass
+        assert waiting.is_alive()
     cache.let_go(shards[0], held)
     waiting.join(20)
     assert names_in(tmp_path) == {shards[1].path}

@@ -170,6 +170,7 @@ def test_a_worker_of_a_killed_launcher_sees_the_end_of_stdin_and_frees_the_lock_
     launcher = subprocess.Popen([sys.executable, "-c", _LAUNCH, str(tmp_path), *COMMAND])
     events = tmp_path / "events.jsonl"
     while not events.exists() or not events.read_text().endswith("\n"):
+        assert launcher.poll() is None
         time.sleep(0.02)
     first = TrainingEvent.from_line(events.read_text().splitlines()[0])
     assert first is not None
