@@ -1,6 +1,7 @@
 """Plots of an evaluation: SVG for the report, small PNG for an asset page. Computes nothing.
 
-matplotlib is imported when the first picture is drawn, and used without pyplot: no global state, any thread.
+matplotlib is imported when the first picture is drawn, and used without pyplot; its style is the process's while one is
+drawn, so one thread at a time.
 """
 
 import base64
