@@ -149,7 +149,7 @@ def test_logging_never_waits_for_a_server_that_hangs(
             worst = max(worst, time.perf_counter() - began)
             time.sleep(0.005)
         servers.thaw("mlflow")
-    assert worst < 0.1
+    assert worst < 1  # put aside now and then; one that waited for the server would take seconds
     tracker.settle()
     assert _steps(tracker, run.run_id, "loss") == list(range(200))
 

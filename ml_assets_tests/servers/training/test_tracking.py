@@ -62,7 +62,9 @@ def test_an_mlflow_server_killed_in_the_middle_of_a_training_has_every_point_onc
         )
     assert tracking.is_killed
     assert result.attempts == 1  # the training did not notice
-    assert tracking.longest_call < 0.1
+    assert (
+        tracking.longest_call < 1
+    )  # put aside now and then; one that waited for the server would take seconds
     if stays_away:
         assert list((tmp_path / "artifacts" / "spool").glob(f"{run.run_id}-*.jsonl"))
         servers.restart("mlflow")
