@@ -63,7 +63,7 @@ def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
     matrix[infinite] = np.nan
     nulls = np.isnan(matrix).sum(axis=0) - infinite.sum(axis=0)
     with np.errstate(all="ignore"):
-        ordered = np.sort(matrix, axis=0)
+        ordered = np.sort(matrix, axis=0) + 0.0  # of 0.0 and -0.0, which are equal, any may come first
         sums = np.nansum(ordered, axis=0)
     sizes = frame.height - nulls - infinite.sum(axis=0)
     profiled: dict[str, dict[str, Any]] = {}
