@@ -40,7 +40,7 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
     keep_events(Path(folder))
     with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
         code = outcome_of(lambda: _join(job_file, Path(folder), mirror, stop, pulse), Path(folder))
-    leave(code)
+    leave(code, stop)
 
 
 def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pulse) -> int:

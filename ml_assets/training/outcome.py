@@ -5,6 +5,7 @@ Here: that translation, for ranks of every kind. Not here: what they do (entry, 
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from ml_assets.training.events import report_failure
 from ml_assets.training.group import PeerFailed, is_lost_peer
+from ml_assets.training.stop import StopRequest
 from ml_assets.training.storage import is_disk_full, storage_failed
 from resources.launcher.errors import TrainingFailed
 from resources.launcher.job import ExitCode
@@ -38,8 +40,16 @@ def outcome_of(action: Callable[[], int], folder: Path) -> int:
         return 1
 
 
-def leave(code: int) -> None:
-    """End this process where it failed; where it did not, let it end by itself."""
+def leave(code: int, stop: StopRequest | None = None) -> None:
+    """End this process where it failed, or was asked to `stop` too late for that; else let it end by itself.
+
+    A rank that is done waits for the agent to take note of it. One that is asked to stop takes note of nothing any
+    more, and waits for the rank to end: half a minute, where neither gives way.
+    """
+    if not code:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if stop is not None and stop.requested:
+            code = ExitCode.PREEMPTED
     if code:
         with suppress(OSError):
             sys.stdout.flush()

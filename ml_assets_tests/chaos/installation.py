@@ -5,6 +5,7 @@ Here: reading them, and what a dead process must not leave behind. Not here: the
 
 import fcntl
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from resources.mlflow_client import open_client
 
 SERVERS_OWN = "_lakefs_actions/"
 """What a lake on a server holds besides tables."""
+_LEAVING_SECONDS = 10.0
+"""Who hangs is killed after 30."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +134,19 @@ def assert_sound(shop: Shop) -> None:
     for stage in STAGES:
         assert shop.instance.get_materialized_partitions(dg.AssetKey([MODEL, stage])) == {WEEK}
 
-    assert processes_of(home) == []
-    assert [file.name for file in home.rglob("lock") if _is_held(file)] == []
+    assert not (left := _processes_in_the_end(home)), left
+    assert not (held := [file for file in home.rglob("lock") if _is_held(file)]), held
     assert list((home / "artifacts" / "spool").glob("*.jsonl")) == []
     going_on = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])
     assert shop.instance.get_runs_count(going_on) == 0
+
+
+def _processes_in_the_end(home: Path) -> list[str]:
+    """Who is still there when those that were asked to end had the time to."""
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    while (left := processes_of(home)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
 
 
 def processes_of(home: Path) -> list[str]:

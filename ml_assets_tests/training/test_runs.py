@@ -247,6 +247,25 @@ LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
 """
 
 
+def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    job = small_job(snapshot, epochs=1)
+    asked: list[float] = []
+
+    def stop_at_the_end(watcher: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "finished" and not asked:
+            asked.append(time.monotonic())
+            (agent,) = _children_of(os.getpid(), "ml_assets.training.torchrun")
+            os.kill(agent, signal.SIGTERM)
+
+    watcher = Watcher(stop_at_the_end)
+    result = watcher.run(job, tmp_path)
+    assert time.monotonic() - asked[0] < 15  # a rank that does not end is killed after 30
+    assert alive(watcher.pids) == []
+    assert watcher.kinds().count("started") == result.attempts == 1
+
+
 def test_a_loss_that_is_not_finite_halts_and_keeps_the_last_valid_checkpoint(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
