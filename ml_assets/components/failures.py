@@ -7,12 +7,13 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterExecutionInterruptedError
 
-from ml_assets.components.pages import name_some, table_of
+from ml_assets.components.pages import ON_A_PAGE, table_of
 from resources.artifacts import ArtifactsUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
 from resources.launcher.errors import ClusterUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
+from resources.words import name_some
 
 TRANSIENT = (
     LakeBusy,
@@ -47,7 +48,7 @@ def inputs_refused(who: str, refused: Mapping[str, str], missing: Mapping[str, S
     """
     named = "; ".join(f"{what} ({why})" for what, why in list(refused.items())[:5])
     more = f"; and {len(refused) - 5} more" if len(refused) > 5 else ""
-    wanted = "; ".join(f"{table}: {name_some(keys)}" for table, keys in missing.items())
+    wanted = "; ".join(f"{table}: {name_some(keys, ON_A_PAGE)}" for table, keys in missing.items())
     help_missing = (
         f" Missing partitions are requested by the sensor build_missing_upstream: {wanted}." if wanted else ""
     )

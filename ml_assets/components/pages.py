@@ -12,6 +12,8 @@ from resources.mlflow_client import page_of
 
 MAX_ROWS = 100
 """Rows of a table on a page: each is stored in an event."""
+ON_A_PAGE = 12
+"""Names in a sentence there, before it says how many more there are."""
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
@@ -76,12 +78,6 @@ def tracked_facts(tracking_uri: str, run_id: str, place: str | None = None) -> d
 def readable(value: float) -> float:
     """A figure with the six digits that a person can use."""
     return float(f"{value:.6g}")
-
-
-def name_some(names: Sequence[str], most: int = 12) -> str:
-    """The first names and how many more there are."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def counted(number: int, noun: str) -> str:

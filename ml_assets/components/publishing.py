@@ -11,7 +11,7 @@ import dagster as dg
 
 from ml_assets.components.failures import OUT_OF_REACH
 from ml_assets.components.many_events import log_materializations
-from ml_assets.components.pages import commit_facts, counted, name_some, profile_table, run_url, table_of
+from ml_assets.components.pages import ON_A_PAGE, commit_facts, counted, profile_table, run_url, table_of
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
 from ml_assets.tables.reader import TableReader
@@ -19,6 +19,7 @@ from ml_assets.tables.spec import Incoming, RunFacts, SourceFailed, TableSpec
 from ml_assets.validation.findings import Finding, table_rows
 from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
+from resources.words import name_some
 
 CONTRACT = "contract"
 VOLUME = "volume"
@@ -125,7 +126,7 @@ def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
             check_name=check,
             passed=not found,
             severity=dg.AssetCheckSeverity.WARN if check == WARNINGS else dg.AssetCheckSeverity.ERROR,
-            description=f"{said}: {name_some(named)}" if named else said,
+            description=f"{said}: {name_some(named, ON_A_PAGE)}" if named else said,
             metadata={
                 "findings": table_of(found),
                 "partitions judged": len(verdicts),
@@ -158,7 +159,7 @@ def _rejected(spec: TableSpec, result: PublishResult) -> list[str]:
     first, bad = next(iter(result.rejected.items()))
     count = len(result.rejected) + len(result.merged)
     return [
-        f"{spec.table}: rejected, and stay off main: {name_some(list(result.rejected))} "
+        f"{spec.table}: rejected, and stay off main: {name_some(result.rejected, ON_A_PAGE)} "
         f"({len(result.rejected)} of {counted(count, 'partition')}). Their rows are kept on branch {bad.branch}.",
         bad.verdict.explain(),
         f"Mend the source and materialize them again, or accept one as it is: "
@@ -169,5 +170,5 @@ def _rejected(spec: TableSpec, result: PublishResult) -> list[str]:
 def _failed(spec: TableSpec, result: PublishResult) -> list[str]:
     if not result.failed:
         return []
-    named = name_some(list(result.failed))
+    named = name_some(result.failed, ON_A_PAGE)
     return [f"{spec.table}: the source failed for {named}: {next(iter(result.failed.values()))}"]

@@ -11,11 +11,11 @@ from dagster._core.execution.backfill import PartitionBackfill
 
 from ml_assets.components.failures import missing_in
 from ml_assets.components.imports import resolve_function
-from ml_assets.components.pages import name_some
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
+from resources.words import name_some
 
 ASKED_BY = "ml_assets/asked_by"
 """Tag on runs the failed-upstream sensor asked for: the run that was refused. They never ask again themselves."""

@@ -12,9 +12,10 @@ from datetime import date
 import polars as pl
 
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
-from ml_assets.tables.reader import TableReader, name_some
+from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
 from resources.ledger import Ledger
+from resources.words import name_some
 
 MISSING, REJECTED = "is missing", "is rejected"
 

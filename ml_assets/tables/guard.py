@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.tables.judge import verdict_of
-from ml_assets.tables.reader import TableReader, name_some
+from ml_assets.tables.reader import TableReader
 from resources.ledger import Ledger, VerdictRow
+from resources.words import name_some
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,12 @@ from ml_assets.tables import layout
 from ml_assets.tables.judge import judge, new_row, says
 from ml_assets.tables.landing import MAIN, CommitFacts, land, new_branch, write
 from ml_assets.tables.prepare import Prepared, prepare_all
-from ml_assets.tables.reader import TableReader, name_some
+from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
 from ml_assets.validation.verdict import Verdict
 from resources.lake import VersionedStore
 from resources.ledger import Ledger, VerdictRow
+from resources.words import name_some
 
 
 @dataclass(frozen=True, kw_only=True)

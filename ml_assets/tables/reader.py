@@ -3,14 +3,14 @@
 A content digest follows from paths and SHA-256s alone, so "what changed over a year" is one listing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
 from ml_assets.tables import layout
 from ml_assets.tables.manifest import PartitionManifest, content_digest
 from resources.lake import ObjectStat, VersionedStore
+from resources.words import name_some
 
 
 class PartitionMissing(Exception):
@@ -117,9 +117,3 @@ class TableReader:
                 files.sort(key=lambda stat: (len(stat.path), stat.path))
             self._files[table] = found
         return self._files[table]
-
-
-def name_some(keys: Collection[str], limit: int = 5) -> str:
-    """`keys` for a sentence: all of a few, the first of many and how many more."""
-    named = ", ".join(islice(keys, limit))
-    return named if len(keys) <= limit else f"{named} and {len(keys) - limit} more"

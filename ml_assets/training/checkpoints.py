@@ -22,6 +22,7 @@ from ml_assets.training.attempts import Attempt
 from ml_assets.training.commit import COMMIT, CheckpointDamaged, Commit, kept
 from ml_assets.training.parts import INDEX, Like, State, read
 from ml_assets.training.storage import storage_failed
+from resources.durable import sync_folder
 
 _FOLDER = "checkpoints"
 _STEP = re.compile(r"step-(\d{8,})")
@@ -88,13 +89,13 @@ class Checkpoints:
         with self.create(step, COMMIT) as file:
             file.write(commit.to_bytes())
         try:
-            _sync_folder(self.writing)
+            sync_folder(self.writing)
             for damaged in [
                 old for old in self.steps() if old >= step
             ]:  # else training had gone on from there
                 shutil.rmtree(self._path(damaged))
             self.writing.rename(self._path(step))
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
         best_steps = {old: self._best_step(old) for old in self.steps()}
@@ -181,11 +182,3 @@ def step_of(folder: str) -> int | None:
     parent, _, name = folder.rpartition("/")
     match = _STEP.fullmatch(name)
     return int(match[1]) if match and parent == _FOLDER else None
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -47,9 +47,8 @@ from ml_assets.training.streaming import ShardSource
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.launcher.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed
 from resources.launcher.job import ExitCode, TrainingJob
-from resources.launcher.protocol import EVENTS
+from resources.launcher.protocol import EVENTS, JOB
 
-_JOB = "job.json"
 _LAST_WORDS_SECONDS = 3.0
 """For the other nodes to say how they ended: who has lost a peer ends with that one's code."""
 
@@ -146,7 +145,7 @@ def _run(settings: PodSettings) -> int:
     code = run_ranks(
         job.fingerprint[:12],
         settings.ranks,
-        (str(folder / _JOB), str(folder), settings.folder),
+        (str(folder / JOB), str(folder), settings.folder),
         Patience.of(job),
         settings.node,
     )
@@ -166,7 +165,7 @@ def stage(settings: PodSettings, folder: Path) -> TrainingJob:
     except ArtifactsError as error:
         raise StorageFailed(str(error)) from error
     job = dataclasses.replace(job, snapshot=str(snapshot))
-    (folder / _JOB).write_text(job.to_json())
+    (folder / JOB).write_text(job.to_json())
     return job
 
 
@@ -174,12 +173,12 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
     above, _, name = settings.folder.rpartition("/")
     artifacts = open_artifacts(above, settings.scratch)
     try:
-        artifacts.pull(name, [_JOB])
-        job = TrainingJob.from_json((folder / _JOB).read_text())
+        artifacts.pull(name, [JOB])
+        job = TrainingJob.from_json((folder / JOB).read_text())
     except ArtifactMissing as error:
-        raise BadConfiguration(f"there is no {_JOB} in {settings.folder}: launch the job again") from error
+        raise BadConfiguration(f"there is no {JOB} in {settings.folder}: launch the job again") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise BadConfiguration(f"{settings.folder}/{_JOB} is no job: {error}. Launch it again") from error
+        raise BadConfiguration(f"{settings.folder}/{JOB} is no job: {error}. Launch it again") from error
     wanted = {ATTEMPTS, EVENTS} if settings.node.rank == 0 else set[str]()  # rank 0 goes on writing them
     if job.initial_weights:
         wanted.add(INITIAL)

@@ -12,10 +12,7 @@ from ml_assets.training.run import Run
 from ml_assets.training.state import weights_of
 from ml_assets.training.storage import write_whole
 from resources.launcher.job import TrainingResult
-from resources.launcher.protocol import EVENTS
-
-WEIGHTS = "model.safetensors"
-RESULT = "result.json"
+from resources.launcher.protocol import EVENTS, RESULT, WEIGHTS
 
 
 def write_result(run: Run) -> TrainingResult:

@@ -42,7 +42,6 @@ from ml_assets.training.events import emit, keep_events
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.parts import INDEX
-from ml_assets.training.result import RESULT
 from ml_assets.training.script_data import (
     ReadableSplit,
     matrix_of,
@@ -56,7 +55,7 @@ from ml_assets.training.storage import write_whole
 from ml_assets.training.stored_checkpoints import checkpoints_of
 from resources.launcher.errors import BadConfiguration, Diverged, InputChanged
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import EVENTS
+from resources.launcher.protocol import EVENTS, RESULT
 
 if TYPE_CHECKING:
     import torch

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ml_assets.snapshots.reader import InputSpec, file_sha256
-from ml_assets.training.result import WEIGHTS
 from ml_assets.training.storage import write_whole
 from resources.launcher.errors import BadConfiguration
+from resources.launcher.protocol import WEIGHTS
 
 if TYPE_CHECKING:
     import torch

@@ -9,6 +9,7 @@ from ml_assets.validation.column_types import NUMERIC
 from ml_assets.validation.contract import Contract, SchemaDrift, schema_drift
 from ml_assets.validation.explain import texts
 from ml_assets.validation.findings import Finding
+from resources.words import name_some
 
 LISTED = 8
 """Names listed in one sentence before it says how many more there are."""
@@ -28,22 +29,16 @@ def schema_findings(frame: pl.DataFrame, contract: Contract) -> list[Finding]:
     ]
 
 
-def listed(names: list[str]) -> str:
-    """`a, b, c and 4 more`."""
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
-
-
 def _another_table(frame: pl.DataFrame, contract: Contract, drift: SchemaDrift) -> Finding:
-    have = listed(list(frame.columns)) or "no columns at all"
+    have = name_some(frame.columns, LISTED) or "no columns at all"
     return Finding(
         rule="another_table",
         measured=f"{len(contract.names) - len(drift.removed)} of {len(contract.names)} columns; found {have}",
-        limit=f"the columns {listed(list(contract.names))}",
+        limit=f"the columns {name_some(contract.names, LISTED)}",
         failing_rows=frame.height,
         explanation=(
-            f"Most of this table's columns are not there ({listed([name for name, _ in drift.removed])}), so "
-            "this is most likely another table's file. Check what the source handed out for this partition."
+            f"Most of this table's columns are not there ({name_some([name for name, _ in drift.removed], LISTED)}), "
+            "so this is most likely another table's file. Check what the source handed out for this partition."
         ),
     )
 

@@ -1,10 +1,5 @@
 """What a lake refuses, as types. Each message names what was asked, what was found and what helps."""
 
-from collections.abc import Sequence
-
-_NAMED = 5
-"""Paths an error message spells out."""
-
 
 class LakeError(Exception):
     """Base of every refusal of a lake."""
@@ -69,9 +64,3 @@ class LakeRefused(LakeError):
 
 class RepositoryMissing(LakeError):
     """The server has no repository of this name: `ml-assets lake init` makes it."""
-
-
-def some(paths: Sequence[str]) -> str:
-    """Paths for a sentence: the first five, and how many more."""
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(paths[:_NAMED]) + more

@@ -20,13 +20,13 @@ from resources.lake.errors import (
     LakeError,
     MergeConflict,
     RefExists,
-    some,
 )
 from resources.lake.lakefs_api import Refusal
 from resources.lake.lakefs_listing import PAGE
 from resources.lake.lakefs_reading import LakeFSReader
 from resources.lake.names import check_name, check_path
 from resources.lake.store import ObjectStat
+from resources.words import name_some
 
 GATED = "main"
 """The branch whose gate a source has to carry."""
@@ -84,7 +84,7 @@ class LakeFSStore(LakeFSReader):
             if refusal.status == 409:
                 conflicts = self._conflicts(theirs, into)
                 raise MergeConflict(
-                    f"{source!r} and {into!r} both changed {some(conflicts)}. "
+                    f"{source!r} and {into!r} both changed {name_some(conflicts)}. "
                     f"Branch again from {into!r}, write there what should stand, and merge that.",
                     conflicts,
                 ) from None
@@ -173,8 +173,8 @@ class LakeFSStore(LakeFSReader):
         gate = self.listing.hooks(self.head(into))
         if gate and self.listing.hooks(theirs) != gate:
             raise GateMissing(
-                f"{source!r} does not carry the gate of {into!r} ({some(sorted(gate))}): it was branched before the "
-                f"gate changed, or changed it itself. Branch again from {into!r}, write there, and merge that."
+                f"{source!r} does not carry the gate of {into!r} ({name_some(sorted(gate))}): it was branched before "
+                f"the gate changed, or changed it itself. Branch again from {into!r}, write there, and merge that."
             )
 
     def _conflicts(self, theirs: str, into: str) -> tuple[str, ...]:

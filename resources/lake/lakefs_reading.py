@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from resources.lake.cache import ContentCache
-from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound, some
+from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound
 from resources.lake.lakefs_api import LakeFSApi, Refusal, texts
 from resources.lake.lakefs_content import PRESIGN_FROM, Content
 from resources.lake.lakefs_listing import PAGE, Listing
 from resources.lake.store import Commit, ObjectStat
+from resources.words import name_some
 
 
 class LakeFSReader:
@@ -149,7 +150,7 @@ class LakeFSReader:
         missing = sorted(set(paths) - found.keys())
         if missing:
             raise ObjectNotFound(
-                f"Not at {ref!r}: {some(missing)}. list({ref!r}, prefix) shows what is there."
+                f"Not at {ref!r}: {name_some(missing)}. list({ref!r}, prefix) shows what is there."
             )
 
     def _not_found(self, ref: str, refusal: Refusal) -> NoReturn:

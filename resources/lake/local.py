@@ -21,13 +21,13 @@ from resources.lake.errors import (
     ObjectNotFound,
     RefExists,
     RefNotFound,
-    some,
 )
 from resources.lake.merge import merge_base, merge_trees
 from resources.lake.names import check_name, check_path
 from resources.lake.objects import ObjectFiles
 from resources.lake.store import Commit, ObjectStat
 from resources.lake.tree import Tree, Trees
+from resources.words import name_some
 
 
 class LocalStore:
@@ -178,7 +178,7 @@ class LocalStore:
             after, conflicts = merge_trees(self._trees, base_tree, before, their_tree)
             if conflicts:
                 raise MergeConflict(
-                    f"{source!r} and {into!r} both changed {some(conflicts)} since {base}. "
+                    f"{source!r} and {into!r} both changed {name_some(conflicts)} since {base}. "
                     f"Branch again from {into!r}, write there what should stand, and merge that.",
                     conflicts,
                 )
@@ -277,7 +277,7 @@ class LocalStore:
         missing = sorted(path for path, entry in entries.items() if entry is None)
         if missing:
             raise ObjectNotFound(
-                f"Not at {ref!r}: {some(missing)}. list({ref!r}, prefix) shows what is there."
+                f"Not at {ref!r}: {name_some(missing)}. list({ref!r}, prefix) shows what is there."
             )
         return {path: entry for path, entry in entries.items() if entry is not None}
 

@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from resources.durable import sync_folder
 from resources.lake.errors import LakeError
 
 _CHUNK = 1 << 20
@@ -83,7 +84,7 @@ class ObjectFiles:
             folders.add(self.path(sha256).parent)
         if folders:
             for folder in (self._root, self._objects, *sorted(folders)):
-                _sync_folder(folder)
+                sync_folder(folder)
 
     def existing(self, sha256: str, size: int) -> Path:
         """`path`, after a look that the file is there with its size. `LakeError` if it is not."""
@@ -137,14 +138,6 @@ def _copy(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
         target.write(chunk)
         size += len(chunk)
     return digest.hexdigest(), size
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lives(pid: str) -> bool:

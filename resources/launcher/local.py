@@ -7,24 +7,21 @@ the processes do (the worker's command is a string to this module).
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from resources.launcher.devices import has_gpus, refuse_without_gpus
 from resources.launcher.errors import FINAL, AttemptsExhausted
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.lock import folder_lock
+from resources.launcher.output import Output
 from resources.launcher.process import run_process
 from resources.launcher.profile import ResourceProfile
-from resources.launcher.protocol import EVENTS, TrainingEvent
+from resources.launcher.protocol import EVENTS, JOB, RESULT, TrainingEvent
 
 WORKER = (sys.executable, "-m", "ml_assets.training.torchrun")
-_RESULT, _LOG = "result.json", "log.txt"
 _POLL_SECONDS = 0.2
-_TAIL_LINES = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,70 +77,30 @@ class LocalLauncher:
         on_event: Callable[[TrainingEvent], None],
         on_log: Callable[[str], None],
     ) -> TrainingResult:
-        job_file = folder / "job.json"
+        job_file = folder / JOB
         job_file.write_text(job.to_json())
         command = (*self.command, str(job_file), str(folder))
         failures = 0
-        while True:
-            with _Output(folder, on_event, on_log) as output:
+        with Output(folder, on_event, on_log) as output:
+            while True:
+                output.begin()
                 code = run_process(command, lock, self.grace_seconds, output.take)
                 if code == ExitCode.DONE:
-                    return TrainingResult.read(folder / _RESULT)
-                if job.entry and (result := _finished(job, folder)) is not None:
-                    return result  # it handed its model in, whatever became of it then
+                    return TrainingResult.read(folder / RESULT)
+                if (result := _finished(job, folder)) is not None:
+                    return result  # it left its result, whatever became of it then
                 if code in FINAL:
-                    raise FINAL[code](output.reason)
+                    raise FINAL[code](output.reason or output.tail)
                 failures += code != ExitCode.PREEMPTED
                 if failures >= job.settings.max_attempts:
                     raise AttemptsExhausted(
                         f"{failures} attempts failed, the last one with {_named(code)}. Its last lines, of "
-                        f"{folder / _LOG}:\n{output.tail}"
+                        f"{output.log_file}:\n{output.tail}"
                     )
-                output.take(
+                output.say(
                     f"attempt ended with {_named(code)}, {failures} of {job.settings.max_attempts} failures: "
                     "going on from the last checkpoint"
                 )
-
-
-class _Output:
-    """Where the lines of one attempt go: callbacks, the log, and what an error will quote. Workers write their
-    events to a file themselves, because this process may be killed."""
-
-    def __init__(
-        self, folder: Path, on_event: Callable[[TrainingEvent], None], on_log: Callable[[str], None]
-    ) -> None:
-        self._log = (folder / _LOG).open("a", buffering=1)
-        self._on_event, self._on_log = on_event, on_log
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._reason: str | None = None
-
-    @property
-    def tail(self) -> str:
-        """The last log lines."""
-        return "\n".join(self._tail)
-
-    @property
-    def reason(self) -> str:
-        """What the worker said before it ended for good."""
-        return self._reason or self.tail
-
-    def take(self, line: str) -> None:
-        """One line of output."""
-        event = TrainingEvent.from_line(line)
-        if event is None:
-            self._log.write(line + "\n")
-            self._tail.append(line)
-            self._on_log(line)
-            return
-        if event.kind == "failed":
-            self._reason = str(event.values["message"])
-        self._on_event(event)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
 
 
 class _Follower:
@@ -167,9 +124,9 @@ class _Follower:
 
 def _finished(job: TrainingJob, folder: Path) -> TrainingResult | None:
     """The result in `folder`, if it is this job's and its weights are whole."""
-    if not (folder / _RESULT).exists():
+    if not (folder / RESULT).exists():
         return None
-    result = TrainingResult.read(folder / _RESULT)
+    result = TrainingResult.read(folder / RESULT)
     is_ours = result.fingerprint == job.fingerprint and result.has_weights(Path(result.weights))
     return result if is_ours else None
 

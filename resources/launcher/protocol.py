@@ -49,8 +49,10 @@ class TrainingEvent:
             return None
 
 
-EVENTS = "events.jsonl"
-"""In a job's folder: every event of every attempt, as lines, written by the workers."""
+JOB, LOG, EVENTS = "job.json", "log.txt", "events.jsonl"
+"""In a job's folder: the job; what workers print; every event of every attempt, as lines, written by the workers."""
+WEIGHTS, RESULT = "model.safetensors", "result.json"
+"""What a job that is done leaves there: the best weights and, last, what became of it."""
 
 
 def training_folder_name(job: TrainingJob) -> str:

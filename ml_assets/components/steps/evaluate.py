@@ -17,7 +17,7 @@ from ml_assets.components.steps.samples import decoder_of, few_with_samples, pre
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent, read_events
+from resources.launcher.protocol import RESULT, TrainingEvent, read_events
 from resources.launcher.recoveries import recoveries_of, rows_lost
 from resources.mlflow_client import page_of
 from resources.platform import Platform
@@ -82,7 +82,7 @@ def evaluate_job(
 
     job = TrainingJob.from_json(snapshot_facts["job"])
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
-    result = TrainingResult.read(Path(checkpoint["folder"]) / "result.json")
+    result = TrainingResult.read(Path(checkpoint["folder"]) / RESULT)
     events = read_events(Path(checkpoint["folder"]))
     reader = TableReader(platform.lake, snapshot_facts["source_commit"])
     keys = snapshot_facts["keys"]

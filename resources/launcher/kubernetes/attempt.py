@@ -24,7 +24,7 @@ from resources.launcher.kubernetes.judge import (
 )
 from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.logs import Trail
-from resources.launcher.kubernetes.output import Output
+from resources.launcher.kubernetes.output import PodsOutput
 from resources.launcher.kubernetes.pace import Outlook
 from resources.launcher.kubernetes.room import Room
 from resources.launcher.profile import ResourceProfile
@@ -86,7 +86,7 @@ class Watch:
     profile: ResourceProfile
     settings: KubernetesSettings
     trail: Trail
-    output: Output
+    output: PodsOutput
     lost: threading.Event
     """Set when somebody else leads the training."""
     grow_after: float

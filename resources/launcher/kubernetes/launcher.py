@@ -22,7 +22,7 @@ from resources.launcher.kubernetes.course import Course
 from resources.launcher.kubernetes.judge import End
 from resources.launcher.kubernetes.lease import Lease, LeaseLost
 from resources.launcher.kubernetes.logs import Trail
-from resources.launcher.kubernetes.output import Output
+from resources.launcher.kubernetes.output import PodsOutput
 from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.kubernetes.sweep import sweep
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
@@ -71,8 +71,8 @@ class KubernetesLauncher:
         lease = Lease(
             cluster, manifest.training_name(job), manifest.training_labels(job), self.settings.lease_seconds
         )
-        with Output(folder, on_event, on_log) as output:
-            trail = Trail(cluster, output.take)
+        with PodsOutput(folder, on_event, on_log) as output:
+            trail = Trail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
             try:
                 while True:
                     self._follow(cluster, job, lease, trail)
@@ -141,7 +141,7 @@ class _Lead:
     profile: ResourceProfile
     lease: Lease
     trail: Trail
-    output: Output
+    output: PodsOutput
 
     def run(self) -> TrainingResult:
         try:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from resources.artifacts import ArtifactMissing, Artifacts
 from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import EVENTS, TrainingEvent, training_folder_name
+from resources.launcher.protocol import EVENTS, JOB, RESULT, WEIGHTS, TrainingEvent, training_folder_name
 
-JOB, RESULT, WEIGHTS, SNAPSHOT = "job.json", "result.json", "model.safetensors", "snapshot.json"
+SNAPSHOT = "snapshot.json"
 
 
 def snapshot_name(job: TrainingJob) -> str:
