@@ -26,22 +26,10 @@ from ml_assets.training.streaming import ShardSource, StreamedShards
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.models import read_tokens
 from ml_assets_tests.training.ranks import one_rank
-from ml_assets_tests.training.shards import Store, lies_in, room_for, size_of
-from ml_assets_tests.training.texts import text_snapshot
+from ml_assets_tests.training.streaming.shards import Store, lies_in, room_for, size_of
 from resources.launcher.errors import BadConfiguration, InputChanged
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """Ten shards to train on, with samples."""
-    return text_snapshot(tmp_path_factory.mktemp("snapshots"), shard_bytes=20_000)
-
-
-@pytest.fixture
-def shards(snapshot: Snapshot) -> tuple[Shard, ...]:
-    return snapshot.shards_of("train")
 
 
 @pytest.fixture

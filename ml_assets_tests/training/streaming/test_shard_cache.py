@@ -10,20 +10,8 @@ import pytest
 from ml_assets.snapshots.reader import Shard, ShardChanged, Snapshot
 from ml_assets.training import shard_cache
 from ml_assets.training.shard_cache import ShardCache
-from ml_assets_tests.training.shards import Store, names_in, nothing_comes_or_goes, room_for
-from ml_assets_tests.training.texts import text_snapshot
+from ml_assets_tests.training.streaming.shards import Store, names_in, nothing_comes_or_goes, room_for
 from resources.launcher.errors import StorageFailed
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """Ten shards to train on, each an Arrow file and an archive."""
-    return text_snapshot(tmp_path_factory.mktemp("snapshots"), shard_bytes=20_000)
-
-
-@pytest.fixture
-def shards(snapshot: Snapshot) -> tuple[Shard, ...]:
-    return snapshot.shards_of("train")
 
 
 def test_a_shard_is_fetched_once_however_many_ask_for_it(

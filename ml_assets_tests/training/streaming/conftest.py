@@ -1,0 +1,17 @@
+"""What tests of shards that come and go share."""
+
+import pytest
+
+from ml_assets.snapshots.reader import Shard, Snapshot
+from ml_assets_tests.training.texts import text_snapshot
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """Ten shards to train on, each an Arrow file and an archive of samples."""
+    return text_snapshot(tmp_path_factory.mktemp("snapshots"), shard_bytes=20_000)
+
+
+@pytest.fixture
+def shards(snapshot: Snapshot) -> tuple[Shard, ...]:
+    return snapshot.shards_of("train")
