@@ -11,6 +11,7 @@ from dagster._core.execution.backfill import PartitionBackfill
 
 from ml_assets.components.failures import missing_in
 from ml_assets.components.imports import resolve_function
+from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.reader import TableReader
@@ -97,8 +98,8 @@ def build_missing_upstream(context: dg.RunFailureSensorContext, platform: dg.Res
             run_config=None,
         )
     )
-    tables = sorted({each.asset_key.to_user_string() for each in wanted})
-    return dg.SkipReason(f"requested backfill {backfill_id}: {len(wanted)} partitions of {name_some(tables)}")
+    tables = name_some(sorted({each.asset_key.to_user_string() for each in wanted}), ON_A_PAGE)
+    return dg.SkipReason(f"requested backfill {backfill_id}: {len(wanted)} partitions of {tables}")
 
 
 def with_missing_ancestors(
