@@ -11,17 +11,19 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-LOCK = Path("deployment/requirements/dev.txt")
-"""The locked requirements, below the project's root."""
+LOCKS = (Path("deployment/requirements/dev.txt"), Path("deployment/images/platform.txt"))
+"""The locked requirements, below the project's root: of a source tree, of an image of the platform, which has the
+latter alone."""
+_DIRTY = "-dirty"
 _NVIDIA = Path("/proc/driver/nvidia")
 """Where NVIDIA's driver tells of itself, also inside containers."""
 _PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
 
 
-def environment_facts(project: Path) -> dict[str, str]:
-    """Name → value, for tags of a run. `project` is the root of the source tree.
+def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
+    """Name → value, for tags of a run. `project` is the root of the source tree; `commit` is `Settings.commit`.
 
-    Outside a git work tree the git facts are left out, without the lock file its hash.
+    What neither a git work tree nor `commit` tells is left out, and so is the hash of the lock file without one.
     """
     facts = {
         "python": platform.python_version(),
@@ -29,13 +31,14 @@ def environment_facts(project: Path) -> dict[str, str]:
     }
     for package in _PACKAGES:
         facts[package] = metadata.version(package)
-    lock = project / LOCK
-    if lock.is_file():
+    lock = next((project / lock for lock in LOCKS if (project / lock).is_file()), None)
+    if lock is not None:
         facts["lock_sha256"] = hashlib.sha256(lock.read_bytes()).hexdigest()
-    commit = _git(project, "rev-parse", "HEAD")
-    if commit is not None:
-        facts["mlflow.source.git.commit"] = commit
-        facts["git_dirty"] = "true" if _git(project, "status", "--porcelain") else "false"
+    if (head := _git(project, "rev-parse", "HEAD")) is not None:
+        commit = head + (_DIRTY if _git(project, "status", "--porcelain") else "")
+    if commit:
+        facts["mlflow.source.git.commit"] = commit.removesuffix(_DIRTY)
+        facts["git_dirty"] = "true" if commit.endswith(_DIRTY) else "false"
     return facts
 
 

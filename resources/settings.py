@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     """Name of the lake repository: one per environment."""
     author: str = Field(default_factory=getpass.getuser)
     """Who acts, for approvals, promotions and run records."""
+    commit: str | None = None
+    """Git commit of the code where there is no work tree, as in an image, with `-dirty` behind it if files differed."""
     ui_url: str = "http://127.0.0.1:3000"
     """Where people reach Dagster's pages, for links."""
 

@@ -2,6 +2,7 @@
 this machine trains."""
 
 import dataclasses
+import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import torch
 
 from deployment.local.servers import Servers
 from deployment.local.servers.record import storage_variables
-from ml_assets_tests.cluster.environment import SECURITY, ClusterEnvironment
+from ml_assets_tests.cluster.environment import REPOSITORY, SECURITY, ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, settings_of
 from ml_assets_tests.cluster.workshop import Workshop, workshop
 from ml_assets_tests.training.jobs import small_job, small_snapshot
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.timeout(900)
 
 NODE = 1
 """One node is enough."""
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = "ml_assets.defs.flights.model.build"
 """A model the image itself has."""
 
@@ -47,9 +49,24 @@ def trainer(cluster: ClusterEnvironment, images: Workshop) -> Iterator[str]:
 
 
 def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images: Workshop) -> None:
-    said = images.run(images.build("platform"), "ml-assets", "doctor")
+    image = images.build("platform", "--build-arg", f"COMMIT={COMMIT}-dirty")
+    said = images.run(image, "ml-assets", "doctor")
     assert "All parts are well." in said
     assert "/var/lib/ml-assets" in said
+    # What runs that it starts are recorded with.
+    facts = json.loads(images.run(image, "python", "-c", _FACTS))
+    assert (facts["mlflow.source.git.commit"], facts["git_dirty"]) == (COMMIT, "true")
+    lock = REPOSITORY / "deployment" / "images" / "platform.txt"
+    assert facts["lock_sha256"] == hashlib.sha256(lock.read_bytes()).hexdigest()
+
+
+_FACTS = """
+import json
+from ml_assets.checkout import ROOT
+from resources.environment import environment_facts
+from resources.settings import Settings
+print(json.dumps(environment_facts(ROOT, Settings().commit)))
+"""
 
 
 def test_an_image_has_the_packages_of_a_script_beside_the_trainers(images: Workshop) -> None:

@@ -59,11 +59,11 @@ class Workshop:
         if not self._has(base):
             run([*self._buildah, "pull", "--quiet", f"docker-archive:{archive}"], seconds=120)
 
-    def build(self, name: str) -> str:
-        """The image of target `name`."""
+    def build(self, name: str, *more: str) -> str:
+        """The image of target `name`; `more` is for the command that builds."""
         self._make_packages(name)
         image = f"localhost/ml-assets/{name}:{self._tag}"
-        self._build(name, image)
+        self._build(name, image, *more)
         self._made.add(image)
         return image
 

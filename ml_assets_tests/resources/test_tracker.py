@@ -3,6 +3,7 @@
 Outages are made by taking a table away from the real database, and giving it back.
 """
 
+import hashlib
 import re
 import signal
 import socket
@@ -288,14 +289,33 @@ def test_environment_names_code_and_packages(tmp_path: Path) -> None:
     for command in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q",
                                      "--allow-empty", "-m", "x"]):  # fmt: skip
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    facts = environment_facts(tmp_path)
+    facts = environment_facts(tmp_path, "f" * 40)
     assert re.fullmatch("[0-9a-f]{40}", facts["mlflow.source.git.commit"])
+    assert facts["mlflow.source.git.commit"] != "f" * 40, "the work tree knows better"
     assert facts["git_dirty"] == "false"
     (tmp_path / "new.txt").touch()
-    assert environment_facts(tmp_path)["git_dirty"] == "true"
+    assert environment_facts(tmp_path, None)["git_dirty"] == "true"
     assert facts["torch"].startswith("2.")
-    outside = environment_facts(Path("/"))
-    assert "git_dirty" not in outside
+
+
+@pytest.mark.parametrize(
+    ("commit", "facts"),
+    [
+        (None, (None, None)),
+        ("", (None, None)),
+        ("f" * 40, ("f" * 40, "false")),
+        ("f" * 40 + "-dirty", ("f" * 40, "true")),
+    ],
+)
+def test_an_image_tells_its_commit_and_its_lock(
+    tmp_path: Path, commit: str | None, facts: tuple[str | None, str | None]
+) -> None:
+    lock = tmp_path / "deployment" / "images" / "platform.txt"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("a==1\n")
+    told = environment_facts(tmp_path, commit)
+    assert (told.get("mlflow.source.git.commit"), told.get("git_dirty")) == facts
+    assert told["lock_sha256"] == hashlib.sha256(b"a==1\n").hexdigest()
 
 
 def test_gpus_and_their_driver_are_named_as_the_driver_tells_them(tmp_path: Path) -> None:

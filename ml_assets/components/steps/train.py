@@ -212,7 +212,7 @@ def tracking_facts(
             "artifacts": platform.artifacts.address(training_folder_name(job)),
             **({"init_from": initial["version"]} if (initial := snapshot.get("initial")) else {}),
             **platform.launcher.facts(profile),
-            **environment_facts(ROOT),
+            **environment_facts(ROOT, platform.settings.commit),
         },
         dataset_name=spec.features.table,
         dataset_digest=job.snapshot_digest,
