@@ -103,11 +103,6 @@ class SplitReader:
         self._sample_bytes = sum(shard.samples.bytes for shard in shards if shard.samples is not None)
 
     @property
-    def has_samples(self) -> bool:
-        """Whether batches have `sample`."""
-        return self._decoder is not None
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of one row of a batch; of its sample as it is stored."""
         numeric, categorical = self._columns

@@ -23,6 +23,7 @@ from ml_assets.training.gpu import gpu_figures
 from ml_assets.training.gradients import Gradients, gradients_of
 from ml_assets.training.group import PeerFailed
 from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.memory import rows_at_once
 from ml_assets.training.meter import Meter
 from ml_assets.training.order import Piece, contiguous
 from ml_assets.training.rowlog import RowLog
@@ -30,9 +31,6 @@ from ml_assets.training.run import Run
 from ml_assets.training.schedule import learning_rate
 from ml_assets.training.stop import StopRequest
 from resources.launcher.errors import Diverged, Preempted, StorageFailed
-
-_VALIDATION_ROWS = 8192
-"""Of a batch of rows without samples; with them a batch is a lane's part of a training batch, which has room."""
 
 
 def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
@@ -135,8 +133,9 @@ def _validate(run: Run, pulse: Pulse, stops: Callable[[], bool]) -> bool | None:
     # By lane, like the training rows: each sum is one rank's alone, and adding zeros to it rounds nothing, so that the
     # loss, and what is called best, do not depend on the number of ranks.
     sums = [0.0] * run.order.lanes
-    is_small = reader.has_samples or run.layout.pipe is not None
-    batch_rows = run.order.global_batch // run.order.lanes if is_small else _VALIDATION_ROWS
+    # As in training, where memory holds gradients besides.
+    pipe = run.layout.pipe
+    batch_rows = pipe.rows if pipe is not None else rows_at_once(run.job.settings, group.world_size)
     work = [
         (lane, pieces)
         for lane in run.order.lanes_of(data.rank, data.world_size)

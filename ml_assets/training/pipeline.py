@@ -117,7 +117,8 @@ class Pipe:
         self._group = group
         self.stages = group.world_size
         """How many there are."""
-        self._rows = rows_a_pass * passes
+        self.rows = rows_a_pass * passes
+        """Most of them of a batch."""
         place = (group.rank, group.world_size, group.device)
         self._loss: Callable[[torch.Tensor, int, int], torch.Tensor]
         self._training = Schedule1F1B(
@@ -144,7 +145,7 @@ class Pipe:
         if self._is_first:
             self._training.step(*map(self._filled, inputs), return_outputs=False)
         elif self._is_last:
-            self._training.step(target=torch.arange(self._rows), losses=losses, return_outputs=False)
+            self._training.step(target=torch.arange(self.rows), losses=losses, return_outputs=False)
         else:
             self._training.step(return_outputs=False)
         return self._from_last(torch.stack(losses).sum() / weight if self._is_last else None)
@@ -170,7 +171,7 @@ class Pipe:
 
     def _filled(self, values: torch.Tensor) -> torch.Tensor:
         """With rows of zeros up to as many as there can be: what ranks send each other has one shape."""
-        filled = values.new_zeros((self._rows, *values.shape[1:]))
+        filled = values.new_zeros((self.rows, *values.shape[1:]))
         filled[: len(values)] = values
         return filled
 

@@ -42,6 +42,25 @@ def resumed(snapshot: Snapshot, folder: Path, group: Group) -> Run:
     return run
 
 
+@pytest.mark.parametrize("determinism", ["tolerance", "bitwise"])
+def test_validation_computes_with_no_more_rows_at_once_than_training(
+    tmp_path: Path, snapshot: Snapshot, group: Group, stop: StopRequest, determinism: str
+) -> None:
+    """So that a batch and `accumulate` that fit a device go on fitting at the end of the epoch."""
+    settings = {"workers": 1, "epochs": 1, "lanes": LANES, "global_batch": 24, "determinism": determinism}
+    run = prepare(small_job(snapshot, "blocks", accumulate=1 + (determinism == "tolerance"), **settings),
+                  tmp_path, group)  # fmt: skip
+    run.resume()
+    largest = {True: 0, False: 0}
+
+    def note(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        largest[model.training] = max(largest[model.training], len(inputs[0]))
+
+    run.model.core.register_forward_pre_hook(note)
+    fit(run, RowLog(run.folder, 1, 0), stop, Pulse(0))
+    assert largest[True] == largest[False] == (12 if determinism == "tolerance" else 24 // LANES)
+
+
 def test_whoever_is_asked_to_stop_does_not_wait_for_the_validation_which_is_done_after_the_resume(
     tmp_path: Path, snapshot: Snapshot, group: Group, stop: StopRequest
 ) -> None:
