@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill ui test test-drills test-layouts test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster cluster-up cluster-down \
+.PHONY: help setup demo drill ui test test-drills test-layouts test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench lint format lock clean distclean
 
 VENV ?= .venv
@@ -75,6 +75,9 @@ servers-down: setup ## end them, remove their data, check that nothing is left
 
 test-cluster: setup ## every test on a real Kubernetes cluster of two nodes; needs Go, apt and root
 	@VENV=$(VENV) deployment/test-cluster.sh $(ARGS)
+
+test-queues: setup ## queues with quotas (Kueue) on that cluster, and a job of 1,000 workers on simulated nodes (KWOK)
+	@VENV=$(VENV) TESTS=ml_assets_tests/cluster/queues JOBS=0 deployment/test-cluster.sh $(ARGS)
 
 cluster-up: setup ## two nodes on this machine, built first where needed; says its KUBECONFIG
 	@deployment/install-system-packages.sh deployment/system-packages-cluster.txt

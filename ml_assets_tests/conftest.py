@@ -13,7 +13,9 @@ import pytest
 from ml_assets_tests.chaos.summary import keep, rounds_of, summary
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "drills", "layouts", "servers"))
+NAMED_ONLY = tuple(
+    Path(__file__).parent / name for name in ("cluster", "cluster/queues", "drills", "layouts", "servers")
+)
 
 # Shared machines make single examples slow without anything being wrong. In CI the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None)

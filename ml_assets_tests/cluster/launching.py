@@ -130,7 +130,9 @@ def settings_of(variables: dict[str, str]) -> Settings:
         os.environ.update(before)
 
 
-def job_of(name: str, *, workers: int = 2, max_attempts: int = 3, snapshot: Path) -> TrainingJob:
+def job_of(
+    name: str, *, workers: int = 2, max_attempts: int = 3, snapshot: Path, **settings: Any
+) -> TrainingJob:
     """A job nobody else has."""
     return TrainingJob(
         model="small",
@@ -142,7 +144,7 @@ def job_of(name: str, *, workers: int = 2, max_attempts: int = 3, snapshot: Path
         snapshot_digest="0" * 64,
         code_version="0",
         seed=0,
-        settings=TrainingSettings(workers=workers, max_attempts=max_attempts),
+        settings=TrainingSettings(workers=workers, max_attempts=max_attempts, **settings),
     )
 
 
@@ -152,9 +154,9 @@ def worker_variables(cluster: ClusterEnvironment) -> dict[str, str]:
     return {**cluster.settings(), "ML_ASSETS_KUBERNETES_COMMAND": command}
 
 
-def manifest(name: str) -> list[dict[str, Any]]:
-    """The objects of a file of `deployment/kubernetes/base`."""
-    return list(yaml.safe_load_all((REPOSITORY / "deployment/kubernetes/base" / name).read_text()))
+def manifest(name: str, folder: str = "base") -> list[dict[str, Any]]:
+    """The objects of a file of a folder of `deployment/kubernetes`."""
+    return list(yaml.safe_load_all((REPOSITORY / "deployment/kubernetes" / folder / name).read_text()))
 
 
 def rightful_kubeconfig(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:
@@ -194,6 +196,7 @@ def kubeconfig_of(cluster: ClusterEnvironment, account: str, folder: Path) -> Pa
 
 
 _LAUNCH = """
+import signal
 import sys
 from resources.launcher.job import TrainingJob
 from resources.launcher.profile import ResourceProfile
@@ -202,6 +205,7 @@ from resources.platform import Platform
 from resources.settings import Settings
 def say(*words):
     print(*words, flush=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 job = TrainingJob.from_json(sys.argv[1])
 platform = Platform(Settings())
 result = platform.launcher.run(

@@ -94,6 +94,15 @@ def test_an_image_that_is_missing_is_final_and_named(launching: Launch) -> None:
     assert launch.left() == []
 
 
+def test_a_queue_where_there_are_none_is_refused_with_what_helps(launching: Launch) -> None:
+    launch = launching(workers=1).with_kubernetes(unschedulable_seconds=3)
+    with pytest.raises(
+        Unschedulable, match=r"no queue has taken note .* install Kueue .* resources\.queue, team-a"
+    ):
+        launch.run(launch.profile("done", queue="team-a"))
+    assert launch.left() == []
+
+
 def test_a_pod_too_large_for_every_node_is_final_with_the_schedulers_words(launching: Launch) -> None:
     launch = launching(workers=1).with_kubernetes(unschedulable_seconds=3)
     with pytest.raises(Unschedulable, match=r"asks for 512 CPU, .* nodes are available: 2 Insufficient cpu"):

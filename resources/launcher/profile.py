@@ -136,8 +136,10 @@ class ResourceProfile(_Part):
     """Its token is not mounted; registries and clouds may give rights to its name."""
     run_as_user: int = Field(default=65532, ge=1)
     """Numeric user and group of the workers; never root."""
+    queue: Name | None = None
+    """A LocalQueue of Kueue in the namespace: the pods start once its quota has room for all of them."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """More labels on the pods and the Job, such as a queue's name."""
+    """More labels on the pods and the Job."""
 
     @model_validator(mode="after")
     def _shards_fit_the_disk(self) -> Self:

@@ -23,7 +23,9 @@ from deployment.local.cluster import (
     network,
     node,
     parts,
+    queues,
     record,
+    simulation,
 )
 from deployment.local.cluster.commands import run
 from deployment.local.cluster.layers import Layer
@@ -145,6 +147,21 @@ class Cluster:
             ours = self.layout.node(number)
             holder = held.processes[ours.process("machine")]
             run(node.ctr(ours, holder, "images", "remove", "--sync", image), seconds=120)
+
+    def add_queues(self) -> None:
+        """Install Kueue; returns when it takes Jobs."""
+        with record.changing(self.layout.name):
+            queues.install(record.load(self.state))
+
+    def add_simulated_nodes(self, count: int) -> None:
+        """Have `count` nodes of `simulation.GPUS` GPUs that only seem to be there."""
+        with record.changing(self.layout.name):
+            simulation.add_nodes(record.load(self.state), count)
+
+    def remove_simulated_nodes(self) -> None:
+        """All of them."""
+        with record.changing(self.layout.name):
+            simulation.remove_nodes(record.load(self.state))
 
     def down(self) -> None:
         """End it all and remove everything it made."""

@@ -1,4 +1,4 @@
-"""`python -m deployment.local cluster up|down|status|kill-node N|start-node N|cut-node N|mend-node N`."""
+"""`python -m deployment.local cluster up|down|status|add-queues|kill-node N|start-node N|…`."""
 
 import argparse
 import os
@@ -39,6 +39,10 @@ def main(arguments: Sequence[str]) -> int:
         ("up", "build, start, wait until all nodes are ready; what runs already stays as it is"),
         ("down", "end every process and remove all that was made"),
         ("status", "each process and node, and how to reach the cluster"),
+        (
+            "add-queues",
+            "install Kueue: queues with quotas, for namespaces with the label ml-assets/queues=yes",
+        ),
     ):
         actions.add_parser(action, help=what)
     for action, what in (
@@ -48,6 +52,9 @@ def main(arguments: Sequence[str]) -> int:
         ("mend-node", "plug the cable back in"),
     ):
         actions.add_parser(action, help=what).add_argument("node", type=int, help="1, 2, …")
+    actions.add_parser(
+        "add-simulated-nodes", help="nodes of 8 GPUs that only seem to be there: pods on them do nothing"
+    ).add_argument("node", type=int, metavar="count", help="how many")
     asked = parser.parse_args(arguments)
     try:
         layout = Layout(asked.state.resolve(), asked.name, asked.network)
@@ -67,5 +74,7 @@ def _act(asked: argparse.Namespace, layout: Layout) -> None:
         cluster.down(layout)
     elif asked.action in {"up", "status"}:
         sys.stdout.write("\n".join([*cluster.status(layout), ""]))
+    elif asked.action == "add-queues":
+        Cluster(layout.state).add_queues()
     else:
         getattr(Cluster(layout.state), asked.action.replace("-", "_"))(asked.node)

@@ -79,6 +79,13 @@ def _make_pause(root: Path, archive: Path) -> None:
     _write_archive(archive, PAUSE, root, {"Entrypoint": ["/pause"], "User": f"{USER}:{USER}"})
 
 
+def make_program(root: Path, image: str, program: Path, archive: Path) -> None:
+    """The docker-archive of an image that is one static `program`; `root` is a folder to make it in."""
+    root.mkdir()
+    shutil.copy(program, root / program.name)
+    _write_archive(archive, image, root, {"Entrypoint": [f"/{program.name}"], "User": f"{USER}:{USER}"})
+
+
 def _make_base(root: Path, image: str, archive: Path) -> None:
     # In a mount namespace of its own: what debootstrap mounts is gone with it, however it ends.
     command = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]

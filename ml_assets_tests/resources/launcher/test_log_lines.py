@@ -1,11 +1,13 @@
-"""Each line of a log once, whatever a new connection tells again."""
+"""Each line of a log once, whatever a new connection tells again; and whose logs are read, where there are many."""
 
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.launcher.kubernetes.logs import OVERLAP_SECONDS, Lines
+from ml_assets_tests.resources.launcher.pods import ended, pod, unscheduled
+from resources.launcher.kubernetes.judge import Pod
+from resources.launcher.kubernetes.logs import FAILED, FOLLOWED, OVERLAP_SECONDS, Lines, worth_reading
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -58,3 +60,23 @@ def test_a_new_connection_begins_before_what_was_read_last() -> None:
 
 def test_what_the_kubelet_says_about_the_log_is_no_line_of_it() -> None:
     assert Lines().new("unable to retrieve container logs for containerd://f79f") is None
+
+
+def test_of_a_thousand_pods_the_first_are_read_and_some_that_failed() -> None:
+    runs = [Pod.of(pod(index, state={"running": {}})) for index in range(1000)]
+    first = worth_reading(runs, ())
+    assert [one.index for one in first] == list(range(FOLLOWED))
+    read = {one.uid for one in first}
+    assert worth_reading(runs, read) == []
+
+    two = [*runs[:998], *(Pod.of(ended(index, 1)) for index in (998, 999))]
+    assert [one.index for one in worth_reading(two, read)] == [998, 999]
+    read |= {two[998].uid, two[999].uid}
+    all_ended = [Pod.of(ended(index, 1)) for index in range(1000)]
+    more = worth_reading(all_ended, read)
+    assert len(more) == FAILED - 2
+    assert not {one.uid for one in more} & read
+
+
+def test_a_pod_that_has_not_begun_has_no_log() -> None:
+    assert worth_reading([Pod.of(unscheduled("0/2 nodes are available"))], ()) == []

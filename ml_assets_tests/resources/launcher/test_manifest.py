@@ -101,7 +101,7 @@ def test_a_profile_says_everything_a_pod_may_need() -> None:
                 {"mount_path": "/cache", "claim": "cache", "read_only": False},
                 {"mount_path": "/keys", "secret": "keys", "sub_path": "k"},
             ],
-            "labels": {"kueue.x-k8s.io/queue-name": "team-a"},
+            "labels": {"cost-center": "7"},
         }
     )
     job = manifest_of(profile, mounts=(Mount(host_path="/env", mount_path="/opt/env"),))
@@ -125,7 +125,17 @@ def test_a_profile_says_everything_a_pod_may_need() -> None:
     assert spec["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "DoNotSchedule"
     assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"zone": "a"}, "high")
     assert (spec["serviceAccountName"], spec["imagePullSecrets"]) == ("trainer", [{"name": "registry"}])
+    for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+        assert labels["cost-center"] == "7"
+
+
+def test_a_queue_starts_the_pods_all_at_once_and_nobody_else_does() -> None:
+    job = manifest_of(ResourceProfile(queue="team-a"))
+    assert job["spec"]["suspend"] is True
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    # The Job goes through the queue, not each pod, nor what looks for room beside them.
+    assert "kueue.x-k8s.io/queue-name" not in job["spec"]["template"]["metadata"]["labels"]
+    assert "suspend" not in manifest_of(ResourceProfile())["spec"]
 
 
 def test_a_service_goes_with_its_job() -> None:

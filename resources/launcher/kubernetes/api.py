@@ -27,11 +27,15 @@ from resources.launcher.errors import ClusterRefused, ClusterUnavailable
 Document = dict[str, Any]
 """An object of the API, as its JSON says it."""
 Kind = Literal["job", "pod", "service", "lease", "event"]
+_WORKLOADS = ("kueue.x-k8s.io", "v1beta2")
+"""Group and version of a queue's records, since Kueue 0.15."""
 Result = TypeVar("Result")
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 """How long one request may stay without an answer."""
 _LONGEST_PAUSE = 2.0
+_DELETED_AT_ONCE = 100
+"""So that one request is answered in time."""
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _TOO_MANY = 401, 403, 404, 409, 429
 _INTERNAL = 500
 
@@ -61,6 +65,7 @@ class Cluster:
         api = client.ApiClient(configuration)
         core, batch = client.CoreV1Api(api), client.BatchV1Api(api)
         self._core = core
+        self._custom = client.CustomObjectsApi(api)
         self._version = client.VersionApi(api)
         self._authorization = client.AuthorizationV1Api(api)
         self._apis: dict[str, Any] = {
@@ -95,6 +100,15 @@ class Cluster:
         )
         return cast("list[Document]", found["items"])
 
+    def workloads(self, labels: str) -> "list[Document]":
+        """What queues (Kueue) have on record; none where the cluster has no Kueue."""
+        list_of = self._custom.list_namespaced_custom_object
+        try:
+            found = self._call(list_of, *_WORKLOADS, self.namespace, "workloads", label_selector=labels)
+        except _Absent:
+            return []
+        return cast("list[Document]", found["items"])
+
     def replace(self, kind: Kind, body: Document) -> Document | None:
         """Write a document read before; None where it is gone. Raises `Outdated`."""
         try:
@@ -120,6 +134,20 @@ class Cluster:
             pass
         except AlreadyThere as error:
             raise Outdated(str(error)) from error
+
+    def delete_pods(self, labels: str, grace_seconds: int) -> None:
+        """Have all pods with these labels deleted, many by one request."""
+        rest: str | None = ""
+        while rest is not None:
+            done = self._call(
+                self._core.delete_collection_namespaced_pod,
+                self.namespace,
+                label_selector=labels,
+                grace_period_seconds=grace_seconds,
+                limit=_DELETED_AT_ONCE,
+                _continue=rest,
+            )
+            rest = done["metadata"].get("continue") or None
 
     def now(self) -> datetime:
         """The API server's clock, UTC, to the second: the only one that launchers and sweepers share."""

@@ -1,17 +1,17 @@
-"""One attempt of a training on the cluster: started or found, watched to its end, removed.
+"""One attempt of a training on the cluster: started or found, watched to its end.
 
-Here: what is asked of the API and when. Not here: what the answers mean (judge), how many attempts there
-are (launcher).
+Here: what is asked of the API and when. Not here: what the answers mean (judge, queue), how many attempts there
+are (launcher), that nothing of them stays (removal).
 """
 
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from resources.launcher.errors import ClusterUnavailable, TrainingFailed
+from resources.launcher.errors import TrainingFailed
 from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.judge import (
     End,
@@ -26,11 +26,15 @@ from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import PodsOutput
 from resources.launcher.kubernetes.pace import Outlook
+from resources.launcher.kubernetes.queue import JOB_UID, Place, why_not_admitted
 from resources.launcher.kubernetes.room import Room
 from resources.launcher.profile import ResourceProfile
 from resources.settings import KubernetesSettings
+from resources.words import name_some
 
 POLL_SECONDS = 0.5
+POLL_SECONDS_A_POD = 0.003
+"""Of hundreds of pods each look is megabytes."""
 SETTLE_SECONDS = 12.0
 """Once a pod has ended badly the others get so long to notice and to end."""
 LOST_SECONDS = 3.0
@@ -39,9 +43,6 @@ ROOM_SECONDS = 5.0
 """An elastic training waits so long for a node for each of its pods, before it begins with those that have one."""
 _OVERDUE_SECONDS = 3.0
 _LOG_SECONDS = 5.0
-_FORCED_AFTER_SECONDS = 2.0
-"""After the grace period a pod that is still there is removed without asking its node."""
-_REMOVED_SECONDS = 60.0
 _BY_TAINT = "DeletionByTaintManager"
 
 
@@ -101,13 +102,16 @@ class Watch:
         self._trouble_since: float | None = None
         self._room = Room(self.cluster, self.job, self.profile.most_nodes - self._nodes)
         self._grown: int | None = None
-        self._stays = self._nodes >= self.profile.most_nodes
+        # Behind others in a queue a larger attempt might wait while the smaller one could train.
+        self._stays = self._nodes >= self.profile.most_nodes or self.profile.queue is not None
+        self._queued = ""
+        self._refused_since: float | None = None
 
     def end(self) -> End:
         """How it ended. Raises `LeaseLost` once `lost` is set."""
         name, uid = str(self.job["metadata"]["name"]), str(self.job["metadata"]["uid"])
         while True:
-            self.trail.deliver(POLL_SECONDS)
+            self._deliver()
             if self.lost.is_set():
                 raise LeaseLost
             document = self.cluster.get("job", name)
@@ -118,25 +122,53 @@ class Watch:
             pods = pods_of(self.cluster, f"batch.kubernetes.io/controller-uid={uid}")
             self._known.update({pod.uid: pod for pod in pods})
             self.trail.look(pods)
-            if (end := self._not_begun(document, pods)) is not None:
+            if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
                 return end
             self._grow(pods)
             if (end := self._over(document, pods)) is not None:
                 return end
 
+    def _deliver(self) -> None:
+        """Tell what the pods say until it is time to look at them again."""
+        until = time.monotonic() + max(POLL_SECONDS, self._nodes * POLL_SECONDS_A_POD)
+        while (left := until - time.monotonic()) > 0 and not self.lost.is_set():
+            self.trail.deliver(left)
+
+    def _held_back(self, document: Document) -> End | None:
+        """Tell why the queue does not let it through; why it never will, if so."""
+        queue = self.profile.queue
+        if queue is None or not document["spec"].get("suspend") or self._running_since is not None:
+            return None
+        place = self._place()
+        if place.waits_for not in ("", self._queued):
+            self._queued = place.waits_for
+            self.output.say(f"waits in queue {queue}: {place.waits_for}")
+        error = why_not_admitted(place, queue)
+        if error is None:
+            self._refused_since = None
+            return None
+        self._refused_since = self._refused_since or time.monotonic()
+        is_final = time.monotonic() - self._refused_since > self.settings.unschedulable_seconds
+        return End(kind="failed", said=str(error), error=error) if is_final else None
+
+    def _place(self) -> Place:
+        """In the queue."""
+        return Place.of(self.cluster.workloads(f"{JOB_UID}={self.job['metadata']['uid']}"))
+
     def _not_begun(self, document: Document, pods: list[Pod]) -> End | None:
         """Why the attempt cannot begin as it is, if so."""
         is_whole = len(pods) == self._nodes
         self._is_placed |= is_whole and all(pod.is_scheduled for pod in pods)
-        age = _age(self.job, self.cluster.now())
+        age = _age(document, self.cluster.now())
         nodes = None if self._is_placed else fitting(pods, self._nodes, self.profile)
         if nodes is not None and age > ROOM_SECONDS:
             return End(kind="resized", said=f"{nodes} of {self._nodes} pods have found a node", nodes=nodes)
         if self._running_since is None and is_whole and all(pod.has_started for pod in pods):
             self._running_since = time.monotonic()
             self._placed_at = max((pod.placed or pod.created).timestamp() for pod in pods)
-            where = ", ".join(sorted({pod.node for pod in pods}))
-            self.output.say(f"{len(pods)} pods run on {where}, {age:.0f} s after the Job was made")
+            where = name_some(sorted({pod.node for pod in pods}))
+            since = "was made" if self.profile.queue is None else "came through its queue"
+            self.output.say(f"{len(pods)} pods run on {where}, {age:.0f} s after the Job {since}")
         error = _why_not(self.cluster, document, pods, self.profile, self.settings)
         return error and End(kind="failed", said=str(error), error=error)
 
@@ -185,45 +217,10 @@ class Watch:
         if end.kind == "preempted" and self._grown:
             said = f"there is room for {self._grown} pods instead of {self._nodes}"
             return End(kind="resized", said=said, nodes=self._grown)
+        if end.kind == "preempted" and document["spec"].get("suspend"):
+            said = f"queue {self.profile.queue} has given its place away: {self._place().given_up_for or end.said}"
+            return replace(end, said=said)
         return end
-
-
-def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
-    """Delete Jobs, Services and pods; returns when none is left. Pods get `grace_seconds` to end.
-
-    `ClusterUnavailable` where the API takes the deletions but pods stay.
-    """
-    asked: set[str] = set()
-
-    def ask(pods: list[Pod]) -> None:
-        for pod in pods:
-            if pod.uid not in asked:
-                asked.add(pod.uid)
-                cluster.delete("pod", pod.name, grace_seconds=grace_seconds)
-
-    # Before their Job is gone, whose end would give them all of their grace: a node that has begun to wait so long does
-    # not hear of less.
-    ask(pods_of(cluster, selector))
-    for job in cluster.list("job", selector):
-        cluster.delete("job", job["metadata"]["name"])
-    for service in cluster.list("service", selector):
-        cluster.delete("service", service["metadata"]["name"])
-    # Only what is there now: a launcher that begins meanwhile has pods of its own.
-    left = {pod.uid for pod in pods_of(cluster, selector)}
-    began = time.monotonic()
-    while pods := [pod for pod in pods_of(cluster, selector) if pod.uid in left]:
-        passed = time.monotonic() - began
-        if passed > _REMOVED_SECONDS:
-            raise ClusterUnavailable(
-                f"pods {', '.join(pod.name for pod in pods)} were deleted {_REMOVED_SECONDS:g} s ago and are "
-                "still there: check the cluster's controller manager, then run ml-assets sweep"
-            )
-        if passed > grace_seconds + _FORCED_AFTER_SECONDS:
-            for pod in pods:
-                cluster.delete("pod", pod.name, grace_seconds=0)
-        else:
-            ask(pods)
-        time.sleep(POLL_SECONDS / 2)
 
 
 def _why_not(
@@ -262,5 +259,7 @@ def _is_lost(pod: Pod) -> bool:
     return pod.deleted is not None and pod.disrupted.startswith(_BY_TAINT)
 
 
-def _age(document: Document, now: datetime) -> float:
-    return (now - datetime.fromisoformat(str(document["metadata"]["creationTimestamp"]))).total_seconds()
+def _age(job: Document, now: datetime) -> float:
+    """Since its pods may be made: a queue may have held it back before."""
+    since = job.get("status", {}).get("startTime") or job["metadata"]["creationTimestamp"]
+    return (now - datetime.fromisoformat(str(since))).total_seconds()

@@ -18,11 +18,12 @@ from resources.settings import Settings
 PATIENCE_SECONDS = 5.0
 NEEDED = (
     *(("batch", "jobs", "", verb) for verb in ("create", "get", "list", "delete")),
-    *(("", "pods", "", verb) for verb in ("create", "get", "list", "delete")),
+    *(("", "pods", "", verb) for verb in ("create", "get", "list", "delete", "deletecollection")),
     ("", "pods", "log", "get"),
     *(("", "services", "", verb) for verb in ("create", "list", "delete")),
     *(("coordination.k8s.io", "leases", "", verb) for verb in ("create", "get", "list", "update", "delete")),
     ("", "events", "", "list"),
+    ("kueue.x-k8s.io", "workloads", "", "list"),
 )
 """Permissions of a launcher in its namespace: group, resource, subresource, verb."""
 _TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)

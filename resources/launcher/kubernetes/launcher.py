@@ -17,12 +17,13 @@ from resources.launcher.errors import AttemptsExhausted, BadConfiguration, Clust
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes import manifest
 from resources.launcher.kubernetes.api import Cluster, Document
-from resources.launcher.kubernetes.attempt import Watch, newest, pods_of, remove, size_of, start
+from resources.launcher.kubernetes.attempt import Watch, newest, pods_of, size_of, start
 from resources.launcher.kubernetes.course import Course
 from resources.launcher.kubernetes.judge import End
 from resources.launcher.kubernetes.lease import Lease, LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import PodsOutput
+from resources.launcher.kubernetes.removal import remove
 from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.kubernetes.sweep import sweep
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
@@ -244,6 +245,7 @@ class _Lead:
 
     def _clean(self, why: BaseException | None) -> None:
         """Leave no Job, Service, pod or Lease behind; `why` is what ends the training, if not its result."""
+        self.trail.stop()
         try:
             with self.cluster.impatient(_CLEAN_SECONDS) as cluster:
                 if not self.lease.is_ours():  # somebody else leads the pods now

@@ -9,7 +9,7 @@ import math
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 
 from resources.launcher.kubernetes.api import Cluster
@@ -22,6 +22,9 @@ SILENCE_SECONDS = 30.0
 """A connection that says nothing for so long is made anew: it may be dead."""
 _PAUSE_SECONDS = 0.3
 _AT_ONCE = 1000
+FOLLOWED, FAILED = 32, 32
+"""Logs that are read of one attempt: of the pods with the lowest numbers, among them the one that tells the events, and
+of others that failed. A thousand connections would tell little more; last lines are in a failed pod's status, too."""
 _LAST_TRIES = 3
 """For the log of a pod that has ended: it may be gone with its node."""
 
@@ -59,6 +62,15 @@ class Lines:
         return max(1, math.ceil((now - self._newest).total_seconds()) + OVERLAP_SECONDS)
 
 
+def worth_reading(pods: Iterable[Pod], read: Collection[str]) -> list[Pod]:
+    """Pods of one attempt whose log is to be begun with; `read` are the uids of those whose is."""
+    begun = [pod for pod in pods if pod.has_started]
+    first = [pod for pod in begun if pod.index < FOLLOWED]
+    failed = [pod for pod in begun if pod.index >= FOLLOWED and pod.exit_code]
+    failed.sort(key=lambda pod: pod.uid not in read)
+    return [pod for pod in [*first, *failed[:FAILED]] if pod.uid not in read]
+
+
 class Trail:
     """The logs of a training's pods, over all its attempts, each read by a thread of its own."""
 
@@ -70,9 +82,10 @@ class Trail:
 
     def look(self, pods: Iterable[Pod]) -> None:
         """Begin with the logs of pods that have started, bring those of ended pods to their end."""
+        pods = list(pods)
+        for pod in worth_reading(pods, self._logs.keys()):
+            self._logs[pod.uid] = _PodLog(self._cluster, pod, self._lines)
         for pod in pods:
-            if pod.has_started and pod.uid not in self._logs:
-                self._logs[pod.uid] = _PodLog(self._cluster, pod, self._lines)
             if pod.has_ended and pod.uid in self._logs:
                 self._logs[pod.uid].ended.set()
 

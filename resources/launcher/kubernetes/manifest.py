@@ -9,6 +9,7 @@ from typing import Any
 
 from resources.launcher.job import TrainingJob
 from resources.launcher.kubernetes.api import Document
+from resources.launcher.kubernetes.queue import QUEUE
 from resources.launcher.profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
@@ -97,12 +98,14 @@ def job_manifest(
     }
     if profile.deadline_minutes is not None:
         spec["activeDeadlineSeconds"] = max(1, round(profile.deadline_minutes * 60))
+    if profile.queue is not None:
+        spec["suspend"] = True  # until the queue lets it through; where there is none, nothing starts past it
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "name": name,
-            "labels": labels,
+            "labels": labels | ({QUEUE: profile.queue} if profile.queue is not None else {}),
             "annotations": {"ml-assets/fingerprint": job.fingerprint, "ml-assets/partition": job.partition},
         },
         "spec": spec,

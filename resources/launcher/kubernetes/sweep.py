@@ -6,9 +6,9 @@ Any launcher sweeps when it starts, Dagster's daemon does every few seconds, and
 import time
 
 from resources.launcher.kubernetes.api import Cluster, Document, Outdated
-from resources.launcher.kubernetes.attempt import remove
 from resources.launcher.kubernetes.lease import has_run_out
 from resources.launcher.kubernetes.manifest import MANAGED, TRAINING
+from resources.launcher.kubernetes.removal import remove
 
 GRACE_SECONDS = 5
 """Pods that nobody leads get so long to save: a later launch goes on from there."""

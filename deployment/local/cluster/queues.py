@@ -1,0 +1,124 @@
+"""Kueue on a running cluster: queues with quotas, before trainings get nodes.
+
+What belongs here: its image, its own manifests with the few changes a machine without a registry needs, and how to tell
+that it takes Jobs. Which queues there are is the business of `deployment/kubernetes/queues`, or of a test.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deployment.local.build import MODULES, build, cache_folder, locked, read_module
+from deployment.local.cluster import control, images, parts
+from deployment.local.cluster.commands import CommandFailed, run
+from deployment.local.cluster.record import Record
+from deployment.local.processes import ServerFailed
+
+_GROUP = "kueue.x-k8s.io"
+MANAGED = "ml-assets/queues"
+"""Label of the namespaces whose Jobs Kueue is asked about: others' Jobs need no Kueue that is well."""
+READY_SECONDS = 90.0
+_POLL_SECONDS = 0.5
+_SETTINGS = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "health": {"healthProbeBindAddress": ":8081"},
+    "metrics": {"bindAddress": ":8443"},
+    "webhook": {"port": 9443},
+    "leaderElection": {"leaderElect": False},
+    "clientConnection": {"qps": 300, "burst": 600},
+    "internalCertManagement": {"enable": True},
+    "manageJobsWithoutQueueName": False,
+    "integrations": {"frameworks": ["batch/job"]},
+    # Its presence is what switches fair sharing on.
+    "fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]},
+}
+
+
+def install(held: Record) -> None:
+    """Install it, or what is missing of it; returns when it takes Jobs. Raises BuildFailed, CommandFailed,
+    ServerFailed."""
+    image, archive, manifests = _made(held)
+    parts.import_images(held, {image: archive}, held.layout.numbers)
+    _kubectl(held, "apply", "--server-side", "--force-conflicts", "--filename", manifests, seconds=120)
+    began = time.monotonic()
+    while reason := _why_not(held):
+        if time.monotonic() - began > READY_SECONDS:
+            raise ServerFailed(f"Kueue does not answer after {READY_SECONDS:.0f} s: {reason}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _why_not(held: Record) -> str:
+    """Why its webhooks do not answer, on which depends whether a Job can be made; empty once they do."""
+    trial = {"apiVersion": f"{_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "trial"}}
+    try:
+        _kubectl(held, "apply", "--server-side", "--dry-run=server", "--filename=-", stdin=json.dumps(trial))
+    except CommandFailed as error:
+        return str(error)
+    return ""
+
+
+def _made(held: Record) -> tuple[str, Path, Path]:
+    """Name and archive of the image, and the file with all objects; made once for a version."""
+    module = read_module("kueue")
+    program = build("kueue") / "kueue"
+    image = f"localhost/ml-assets/kueue:{module.version}"
+    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    folder = cache_folder() / f"{module.key}-{recipe}"
+    archive, manifests = folder / "image.tar", folder / "objects.yaml"
+    with locked(cache_folder() / "kueue-installed.lock"):
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="kueue-") as scratch:
+                aside = Path(scratch) / "whole"
+                aside.mkdir()
+                images.make_program(Path(scratch) / "root", image, program, aside / "image.tar")
+                (aside / "objects.yaml").write_text(_objects(held, image))
+                aside.rename(folder)
+    return image, archive, manifests
+
+
+def _objects(held: Record, image: str) -> str:
+    """Kueue's own, from the pinned module, but for an API of its own that nobody here asks."""
+    go = shutil.which("go") or "go"
+    path = "sigs.k8s.io/kueue"
+    told = run([go, "-C", MODULES / "kueue", "mod", "download", "-json", path], seconds=300)
+    recipe = Path(json.loads(told)["Dir"]) / "config" / "default"
+    said = _kubectl(held, "kustomize", recipe, seconds=120)
+    kept = [one for one in yaml.safe_load_all(said) if one and one["kind"] != "APIService"]
+    return yaml.safe_dump_all([_changed(one, image) for one in kept])
+
+
+def _changed(one: dict[str, Any], image: str) -> dict[str, Any]:
+    kind = one["kind"]
+    if kind == "Deployment":
+        spec = one["spec"]["template"]["spec"]
+        spec["containers"] = [container for container in spec["containers"] if container["name"] == "manager"]
+        (manager,) = spec["containers"]
+        # Little is asked for: the nodes are small, and tests count what is left of them.
+        manager |= {"image": image, "imagePullPolicy": "Never", "resources": {"requests": {"cpu": "50m"}}}
+        del manager["command"]  # the image has its own
+        one["spec"]["replicas"] = 1
+    if kind == "ConfigMap" and "controller_manager_config.yaml" in one.get("data", {}):
+        one["data"]["controller_manager_config.yaml"] = yaml.safe_dump(_SETTINGS)
+    if kind.endswith("WebhookConfiguration"):
+        one["webhooks"] = [hook for hook in one["webhooks"] if _groups(hook) <= {_GROUP, "batch"}]
+        for hook in one["webhooks"]:
+            if _groups(hook) != {_GROUP}:
+                hook["namespaceSelector"] = {"matchLabels": {MANAGED: "yes"}}
+    return one
+
+
+def _groups(hook: dict[str, Any]) -> set[str]:
+    """Of the objects it is asked about."""
+    return {group for rule in hook["rules"] for group in rule["apiGroups"]}
+
+
+def _kubectl(held: Record, *words: str | Path, stdin: str = "", seconds: float = 60.0) -> str:
+    command = control.kubectl(held.layout, held.programs, [str(word) for word in words])
+    return run(command, stdin=stdin, seconds=seconds)

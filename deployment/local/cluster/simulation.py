@@ -1,0 +1,69 @@
+"""Nodes that only seem to be there (KWOK): they take pods and say that these run, for jobs larger than any machine.
+
+What belongs here: the process that plays the nodes, and the nodes. Pods on them have no processes and no logs.
+"""
+
+import json
+from pathlib import Path
+
+from deployment.local import processes
+from deployment.local.build import build
+from deployment.local.cluster import cgroups, control
+from deployment.local.cluster.commands import run
+from deployment.local.cluster.control import GRACE_SECONDS
+from deployment.local.cluster.record import Record
+
+PROCESS = "kwok"
+TAINT = "kwok.x-k8s.io/node"
+"""Of every such node: only pods that tolerate it are placed there."""
+LABEL = {"ml-assets/simulated": "yes"}
+GPUS = 8
+"""Of each node."""
+_STAGES = Path(__file__).with_name("simulation.yaml")
+
+
+def add_nodes(held: Record, count: int) -> None:
+    """Have `count` simulated nodes of `GPUS` GPUs each. Raises BuildFailed, CommandFailed."""
+    layout = held.layout
+    if PROCESS not in held.processes or not processes.alive(held.processes[PROCESS]):
+        command = [
+            build("kwok") / "kwok",
+            f"--kubeconfig={layout.kubeconfig}",
+            f"--manage-nodes-with-label-selector={_selector()}",
+            # Heartbeats are due before the controller manager gives a node up.
+            f"--node-lease-duration-seconds={2 * GRACE_SECONDS}",
+            f"--config={_STAGES}",
+        ]
+        enter = cgroups.enter_command(f"{layout.name}/control", command)
+        held.processes[PROCESS] = processes.start(PROCESS, enter, log=layout.log(PROCESS))
+        held.save()
+    nodes = {"apiVersion": "v1", "kind": "List", "items": [_node(number) for number in range(count)]}
+    words = ["apply", "--server-side", "--filename=-"]
+    run(control.kubectl(layout, held.programs, words), stdin=json.dumps(nodes), seconds=120)
+
+
+def remove_nodes(held: Record) -> None:
+    """All of them, and what plays them."""
+    run(
+        control.kubectl(held.layout, held.programs, ["delete", "nodes", f"--selector={_selector()}"]),
+        seconds=120,
+    )
+    if PROCESS in held.processes:
+        processes.kill(held.processes.pop(PROCESS))
+        held.save()
+
+
+def _selector() -> str:
+    return ",".join(f"{key}={value}" for key, value in LABEL.items())
+
+
+def _node(number: int) -> dict[str, object]:
+    name = f"simulated-{number}"
+    has = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {**LABEL, "kubernetes.io/hostname": name}},
+        "spec": {"taints": [{"key": TAINT, "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"allocatable": has, "capacity": has},
+    }

@@ -1,0 +1,65 @@
+"""Kueue on the cluster these tests run against, and queues as `deployment/kubernetes/queues` has them.
+
+`make test-queues` runs them: they install Kueue and simulated nodes, which the tests beside do without.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from deployment.local.cluster import queues
+from ml_assets_tests.cluster.environment import ClusterEnvironment
+from ml_assets_tests.cluster.launching import Launching, manifest
+from resources.launcher.job import TrainingResult
+from resources.launcher.profile import ResourceProfile
+
+MakeQueue = Callable[..., str]
+Begin = Callable[[Launching, ResourceProfile], "Future[TrainingResult]"]
+
+
+@pytest.fixture(scope="session")
+def managed(cluster: ClusterEnvironment) -> ClusterEnvironment:
+    """The cluster with Kueue, which is asked about Jobs of this session's namespace."""
+    cluster.cluster.add_queues()
+    cluster.cluster.kubectl("label", "namespace", cluster.namespace, f"{queues.MANAGED}=yes")
+    return cluster
+
+
+@pytest.fixture
+def queue(managed: ClusterEnvironment, tidy: ClusterEnvironment) -> Iterator[MakeQueue]:
+    """Makes a team's queue with a quota of `cpu`, borrowing from others of `cohort`; answers the queue's name. Gone
+    afterwards."""
+    flavor, team, local = manifest("queues.yaml", "queues")
+    made: list[dict[str, Any]] = []
+
+    def make(name: str, cohort: str | None = None, **quota: str) -> str:
+        own, gate = copy.deepcopy(team), copy.deepcopy(local)
+        own["metadata"]["name"] = f"{managed.namespace}-{name}"
+        own["spec"] |= {"cohortName": f"{managed.namespace}-{cohort or name}"}
+        own["spec"]["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": managed.namespace}
+        for one in own["spec"]["resourceGroups"][0]["flavors"][0]["resources"]:
+            one["nominalQuota"] = quota.get(one["name"].rpartition("/")[2], one["nominalQuota"])
+        gate["metadata"] = {"name": name, "namespace": managed.namespace}
+        gate["spec"]["clusterQueue"] = own["metadata"]["name"]
+        objects = [flavor, own, gate]
+        made[:0] = [gate, own]
+        items = {"apiVersion": "v1", "kind": "List", "items": objects}
+        managed.cluster.kubectl("apply", "--filename=-", stdin=json.dumps(items))
+        return name
+
+    yield make
+    tidy.kubectl("delete", "jobs,pods", "--all", "--wait=true", "--grace-period=1")
+    if made:
+        items = {"apiVersion": "v1", "kind": "List", "items": made}
+        managed.cluster.kubectl("delete", "--filename=-", "--ignore-not-found", stdin=json.dumps(items))
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Launches in a thread of its own."""
+    with ThreadPoolExecutor() as pool:
+        yield lambda launch, profile: pool.submit(launch.run, profile)

@@ -1,0 +1,156 @@
+"""Trainings that go through real queues: who waits and says so, who gives way and goes on, who would wait in vain."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ml_assets_tests.cluster.environment import ClusterEnvironment, waited_for
+from ml_assets_tests.cluster.launching import Launching, metric_steps
+from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
+from resources.launcher.errors import Unschedulable
+from resources.launcher.protocol import TrainingEvent
+from resources.platform import Platform
+
+Launch = Callable[..., Launching]
+pytestmark = pytest.mark.timeout(240)
+
+ROOM_FOR_ONE = {"cpu": "200m"}
+"""Two pods of a small training: 100m each."""
+LONG = 20_000
+"""Steps of a training that is not meant to come to its end by itself: 50 ms each."""
+
+
+def said(launch: Launching, words: str, seconds: float = 60.0) -> str:
+    """The first line of the log with these words, once it is there."""
+
+    def found() -> list[str]:
+        return [line for line in launch.log if words in line]
+
+    waited_for(lambda: bool(found()), f"{words!r} in the log", seconds, lambda: "\n".join(launch.log))
+    return found()[0]
+
+
+def stepped(launch: Launching, steps: int) -> None:
+    """Wait until so many steps were told."""
+    waited_for(
+        lambda: len(metric_steps(launch.events)) >= steps,
+        f"{steps} steps",
+        90.0,
+        lambda: "\n".join(launch.log),
+    )
+
+
+@pytest.fixture
+def urgent(managed: ClusterEnvironment) -> Iterator[str]:
+    """A priority class above that of others."""
+    name = f"urgent-{secrets.token_hex(3)}"
+    managed.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+                   "value": 1000})  # fmt: skip
+    yield name
+    managed.kubectl("delete", "priorityclass", name)
+
+
+def test_who_finds_the_quota_used_waits_says_for_what_and_starts_when_there_is_room(
+    launching: Launch, queue: MakeQueue, begin: Begin
+) -> None:
+    name = queue("team", **ROOM_FOR_ONE)
+    first, second = launching(), launching()
+    one = begin(first, first.profile("steps", steps=300, nodes=2, queue=name))
+    stepped(first, 1)
+    two = begin(second, second.profile("steps", steps=20, nodes=2, queue=name))
+    why = said(second, f"waits in queue {name}: ")
+    assert "insufficient unused quota for cpu" in why
+    assert not one.done(), "it was waited for"
+    assert second.objects("pods") == []
+    assert one.result().attempts == two.result().attempts == 1
+    assert said(second, "2 pods run on ").endswith("after the Job came through its queue")
+    assert (first.left(), second.left()) == ([], [])
+
+
+def test_who_has_the_better_claim_goes_first_and_who_gave_way_goes_on_where_it_was(
+    launching: Launch, queue: MakeQueue, begin: Begin, urgent: str
+) -> None:
+    name = queue("team", **ROOM_FOR_ONE)
+    nightly, hurried = launching(max_attempts=1), launching()
+    early = begin(nightly, nightly.profile("steps steps", steps=400, nodes=2, queue=name))
+    stepped(nightly, 20)
+    late = begin(hurried, hurried.profile("steps", steps=20, nodes=2, queue=name, priority_class=urgent))
+    assert late.result().attempts == 1
+    assert not early.done(), "it gave way"
+    assert early.result().attempts == 2
+    assert "Preempted to accommodate" in said(nightly, f"queue {name} has given its place away: ")
+    assert any("0 of 1 failures" in line for line in nightly.log), "no attempt of its budget was used"
+    assert metric_steps(nightly.events) == list(range(400)), "no step was done twice, none was lost"
+    assert (nightly.left(), hurried.left()) == ([], [])
+
+
+def test_a_team_borrows_what_another_does_not_use_until_its_owner_asks_for_it(
+    launching: Launch, queue: MakeQueue, begin: Begin
+) -> None:
+    borrower, owner = (queue(name, "teams", **ROOM_FOR_ONE) for name in ("borrower", "owner"))
+    borrowing = [launching(max_attempts=1), launching(max_attempts=1)]
+    running = [
+        begin(launch, launch.profile("steps steps", steps=500, nodes=2, queue=borrower))
+        for launch in borrowing
+    ]
+    for launch in borrowing:  # both: twice its quota
+        stepped(launch, 10)
+    owning = launching()
+    own = begin(owning, owning.profile("steps", steps=20, nodes=2, queue=owner))
+    assert own.result().attempts == 1
+    attempts = sorted(one.result().attempts for one in running)
+    assert attempts == [1, 2], "one of them gave way, not both"
+    for launch in borrowing:
+        assert metric_steps(launch.events) == list(range(500))
+        assert launch.left() == []
+
+
+def test_a_place_nobody_can_get_is_refused_with_what_helps(launching: Launch, queue: MakeQueue) -> None:
+    name = queue("team", **ROOM_FOR_ONE)
+    launch = launching(workers=4).with_kubernetes(unschedulable_seconds=4)
+    for asked, words in (
+        ({"queue": "nowhere"}, r"LocalQueue nowhere doesn't exist.* Correct resources\.queue"),
+        ({"queue": name, "nodes": 4}, r"maximum capacity .*ask for less in resources"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(Unschedulable, match=words):
+            launch.run(launch.profile("done", **asked))
+        assert time.monotonic() - began < 30
+        assert launch.left() == []
+
+
+def test_a_training_that_waits_is_cancelled_at_once(launching: Launch, queue: MakeQueue) -> None:
+    name = queue("team", **ROOM_FOR_ONE)
+    first, second = launching(), launching()
+    profile = first.profile("steps", steps=LONG, nodes=2, queue=name)
+    cancelled: list[float] = []
+
+    def cancel(event: TrainingEvent) -> None:
+        """Both from here: the second as soon as it says that it waits, then the first."""
+
+        def heard(line: str) -> None:
+            if "waits in queue" in line:
+                cancelled.append(time.monotonic())
+                raise _Cancelled
+
+        launcher = Platform(second.settings).launcher
+        with pytest.raises(_Cancelled):
+            launcher.run(second.job, second.folder, second.events.append, heard, profile)
+        cancelled.append(time.monotonic())
+        assert second.left() == []
+        raise _Cancelled
+
+    launcher = Platform(first.settings).launcher
+    with pytest.raises(_Cancelled):
+        launcher.run(first.job, first.folder, cancel, first.log.append, profile)
+    cancelled.append(time.monotonic())
+    assert first.left() == []
+    asked, without, over = cancelled
+    assert without - asked < 10
+    assert over - without < 10
+
+
+class _Cancelled(BaseException):
+    """As a run's end would interrupt it."""

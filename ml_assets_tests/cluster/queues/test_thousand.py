@@ -1,0 +1,77 @@
+"""A training of a thousand workers on nodes that only seem to be there: submitted, watched, cancelled.
+
+Its workers do nothing, so nothing is learned here of training with a thousand; what the launcher asks of the API server
+for so many, and how long it takes, is real.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deployment.local.cluster.simulation import GPUS, TAINT
+from ml_assets_tests.cluster.environment import ClusterEnvironment
+from ml_assets_tests.cluster.launching import Launching
+from ml_assets_tests.cluster.queues.conftest import MakeQueue
+
+pytestmark = pytest.mark.timeout(420)
+WORKERS = 1000
+WATCHED_SECONDS = 30.0
+
+
+@pytest.fixture
+def simulated(managed: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
+    """As many GPUs as there are workers."""
+    managed.cluster.add_simulated_nodes(WORKERS // GPUS)
+    yield managed
+    managed.cluster.remove_simulated_nodes()
+
+
+def test_a_thousand_workers_are_queued_started_watched_and_cancelled(
+    launching: Callable[..., Launching],
+    queue: MakeQueue,
+    simulated: ClusterEnvironment,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    name = queue("large", cpu="1200", memory="2Ti", gpu=str(WORKERS))
+    launch = launching(workers=WORKERS, global_batch=WORKERS, lanes=WORKERS)
+    profile = launch.profile(
+        "steps", nodes=WORKERS, gpus=1, queue=name, tolerations=[{"key": TAINT, "operator": "Exists"}]
+    )
+    began = time.monotonic()
+    process = launch.start(profile)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if f"{WORKERS} pods run on " in line:
+            break
+    running = time.monotonic() - began
+    assert len(launch.objects("pods")) == WORKERS
+    assert "and 120 more" in line, "not all of 125 nodes by name"
+
+    before = _processor_seconds(process.pid)
+    time.sleep(WATCHED_SECONDS)
+    share = (_processor_seconds(process.pid) - before) / WATCHED_SECONDS
+    assert process.poll() is None, "it is watched as long as it runs"
+
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
+    cancelled = time.monotonic() - began
+    assert launch.left() == []
+    with capfd.disabled():
+        print(
+            f"\n{WORKERS} workers: run {running:.1f} s after the launch, watched with {share:.2f} of a core, "
+            f"gone {cancelled:.1f} s after the cancel"
+        )
+    assert running < 120
+    assert share < 0.5
+    assert cancelled < 90  # the API server of this machine takes most of it: a dozen milliseconds a pod
+
+
+def _processor_seconds(pid: int) -> float:
+    """Of a process, so far."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,77 @@
+"""What the launcher makes of a queue's records: who waits, who waits in vain, who lost its place."""
+
+from typing import Any
+
+import pytest
+
+from resources.launcher.errors import Unschedulable
+from resources.launcher.kubernetes.queue import Place, why_not_admitted
+
+
+def workload(*conditions: dict[str, Any]) -> dict[str, Any]:
+    """As a real Kueue 0.15 keeps it."""
+    return {"metadata": {"name": "job-train-abc-1-x"}, "status": {"conditions": list(conditions)}}
+
+
+def unreserved(message: str, reason: str = "Pending") -> dict[str, Any]:
+    return {"type": "QuotaReserved", "status": "False", "reason": reason, "message": message}
+
+
+FULL = (
+    "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor all, 1 more needed"
+)
+TOO_LARGE = (
+    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor all, request > maximum capacity "
+    "(9 > 2)"
+)
+
+
+def test_behind_others_a_training_waits_for_ever_and_says_for_what() -> None:
+    place = Place.of([workload(unreserved(FULL))])
+    assert place.waits_for == FULL
+    assert why_not_admitted(place, "team-a") is None
+    assert why_not_admitted(Place.of([workload()]), "team-a") is None, "it has only just come"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        pytest.param(
+            Place.of([]), "install Kueue 0.15 or newer.*leave out resources.queue, team-a", id="none"
+        ),
+        pytest.param(
+            Place.of([workload(unreserved("LocalQueue team-a doesn't exist", "Inadmissible"))]),
+            "queue team-a will not let the training through: LocalQueue team-a doesn't exist. Correct resources.queue",
+            id="missing",
+        ),
+        pytest.param(
+            Place.of([workload(unreserved(TOO_LARGE))]),
+            r"maximum capacity \(9 > 2\). Correct resources.queue, ask for less",
+            id="too large",
+        ),
+    ],
+)
+def test_what_no_wait_will_start_is_refused_with_what_helps(place: Place, said: str) -> None:
+    with pytest.raises(Unschedulable, match=said):
+        raise why_not_admitted(place, "team-a") or AssertionError
+
+
+def test_who_was_let_through_waits_for_nothing() -> None:
+    reserved = {
+        "type": "QuotaReserved",
+        "status": "True",
+        "reason": "QuotaReserved",
+        "message": "Quota reserved in q",
+    }
+    place = Place.of([workload(reserved)])
+    assert (place.waits_for, place.given_up_for) == ("", "")
+
+
+def test_who_lost_its_place_is_told_why() -> None:
+    evicted = {
+        "type": "Evicted",
+        "status": "True",
+        "reason": "Preempted",
+        "message": "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization in the ClusterQueue",
+    }
+    assert Place.of([workload(evicted)]).given_up_for.startswith("Preempted to accommodate")

@@ -1,0 +1,65 @@
+"""What a queue before the cluster (Kueue) says of a training that waits in it. Pure functions of the API's documents.
+
+A queue suspends the Job of an attempt until its quota has room for all pods at once, and suspends it again where
+somebody with a better claim needs the room. Not here: asking (attempt), naming the queue (profile, manifest).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resources.launcher.errors import Unschedulable
+from resources.launcher.kubernetes.api import Document
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label of a Job: the LocalQueue it goes through."""
+JOB_UID = "kueue.x-k8s.io/job-uid"
+"""Label of the queue's own record of a Job, its Workload."""
+_HOPELESS = ("doesn't exist", "maximum capacity")
+"""In the words for a queue there is not, and for a request that an empty queue has no room for either."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One Job's, as the queue tells it."""
+
+    is_known: bool
+    """Whether any queue has taken note of the Job."""
+    waits_for: str
+    """Why it is not let through; empty where there is nothing to tell."""
+    is_hopeless: bool
+    """Whether waiting alone will not help: there is no such queue, or it is too small."""
+    given_up_for: str
+    """Why it lost its place after it had been let through; empty where it did not."""
+
+    @classmethod
+    def of(cls, workloads: Sequence[Document]) -> "Place":
+        """Read the Workloads of a Job: one, or none yet."""
+        conditions: dict[str, Document] = {
+            one["type"]: one
+            for workload in workloads
+            for one in workload.get("status", {}).get("conditions", [])
+        }
+        reserved, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
+        waits_for = str(reserved.get("message", "")) if reserved.get("status") == "False" else ""
+        return cls(
+            is_known=bool(workloads),
+            waits_for=waits_for,
+            is_hopeless=any(words in waits_for for words in _HOPELESS),
+            given_up_for=str(evicted.get("message", "")) if evicted.get("status") == "True" else "",
+        )
+
+
+def why_not_admitted(place: Place, queue: str) -> Unschedulable | None:
+    """The failure of a Job that stays in this place for long; None where waiting is as it should be: behind others it
+    may wait for ever."""
+    if not place.is_known:
+        return Unschedulable(
+            "no queue has taken note of the training: install Kueue 0.15 or newer, with batch/job among its "
+            f"integrations, or leave out resources.queue, {queue}"
+        )
+    if place.is_hopeless:
+        return Unschedulable(
+            f"queue {queue} will not let the training through: {place.waits_for}. Correct resources.queue, ask for "
+            "less in resources (nodes, gpus, cpu, memory), or change the queue (deployment/kubernetes/queues)"
+        )
+    return None
