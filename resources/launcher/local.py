@@ -16,6 +16,7 @@ from resources.launcher.errors import FINAL, AttemptsExhausted
 from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.lock import folder_lock
 from resources.launcher.output import Output
+from resources.launcher.pause import in_words, pause_after
 from resources.launcher.process import run_process
 from resources.launcher.profile import ResourceProfile
 from resources.launcher.protocol import EVENTS, JOB, RESULT, TrainingEvent
@@ -80,7 +81,7 @@ class LocalLauncher:
         job_file = folder / JOB
         job_file.write_text(job.to_json())
         command = (*self.command, str(job_file), str(folder))
-        failures = 0
+        failures = fruitless = 0
         with Output(folder, on_event, on_log) as output:
             while True:
                 output.begin()
@@ -92,6 +93,7 @@ class LocalLauncher:
                 if code in FINAL:
                     raise FINAL[code](output.reason or output.tail)
                 failures += code != ExitCode.PREEMPTED
+                fruitless = 0 if code != ExitCode.PREEMPTED or output.has_trained else fruitless + 1
                 if failures >= job.settings.max_attempts:
                     raise AttemptsExhausted(
                         f"{failures} attempts failed, the last one with {_named(code)}. Its last lines, of "
@@ -99,8 +101,9 @@ class LocalLauncher:
                     )
                 output.say(
                     f"attempt ended with {_named(code)}, {failures} of {job.settings.max_attempts} failures: "
-                    "going on from the last checkpoint"
+                    f"going on from the last checkpoint{in_words(pause := pause_after(fruitless))}"
                 )
+                time.sleep(pause)
 
 
 class _Follower:

@@ -8,6 +8,8 @@ from typing import Self
 from resources.launcher.protocol import LOG, TrainingEvent
 
 _TAIL_LINES = 15
+_TRAINED = ("metrics", "epoch", "checkpoint", "recovered")
+"""Events that come after a step."""
 
 
 class Output:
@@ -23,6 +25,8 @@ class Output:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.reason = ""
         """What a worker of this attempt said before it ended for good."""
+        self.has_trained = False
+        """Whether this attempt has told of a step."""
 
     @property
     def tail(self) -> str:
@@ -31,7 +35,7 @@ class Output:
 
     def begin(self) -> None:
         """Another attempt."""
-        self.reason = ""
+        self.reason, self.has_trained = "", False
         self._tail.clear()
 
     def take(self, line: str, whose: str = "") -> None:
@@ -47,6 +51,7 @@ class Output:
         for event in events:
             if event.kind == "failed":
                 self.reason = str(event.values.get("message", ""))
+            self.has_trained |= event.kind in _TRAINED
             self._on_event(event)
 
     def say(self, line: str) -> None:

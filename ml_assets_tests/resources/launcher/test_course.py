@@ -15,7 +15,7 @@ def after(*ends: End) -> Course:
     """The attempt that follows a first one of four pods and these ends."""
     course = FIRST
     for end in ends:
-        course = course.ended(end).then()
+        course = course.ended(end, has_trained=True).then()
     return course
 
 
@@ -44,3 +44,12 @@ def test_a_training_grows_to_what_there_is_room_for_and_says_so() -> None:
 def test_room_is_looked_for_later_each_time_that_pods_did_not_fit(times: int) -> None:
     course = after(*[FEWER, MORE] * times)
     assert course.grow_after == min(GROW_SECONDS * 2**times, LONGEST_GROW_SECONDS)
+
+
+def test_attempts_that_are_taken_away_before_they_train_are_counted_in_a_row() -> None:
+    course = FIRST
+    for has_trained, count in ((False, 1), (False, 2), (True, 0), (False, 1)):
+        course = course.ended(LOST, has_trained=has_trained)
+        assert course.fruitless == count
+    assert course.ended(FEWER, has_trained=False).fruitless == 1, "one that found no room was not taken away"
+    assert course.ended(End(kind="failed", said="pod 0 ended"), has_trained=False).fruitless == 0

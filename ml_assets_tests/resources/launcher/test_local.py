@@ -22,6 +22,7 @@ from resources.launcher.errors import (
 )
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
+from resources.launcher.pause import pause_after
 from resources.launcher.protocol import TrainingEvent
 from resources.launcher.training_settings import TrainingSettings
 
@@ -75,12 +76,28 @@ def test_other_ends_are_tried_again_and_preemptions_do_not_count(tmp_path: Path)
     told = Told()
     result = told.run(job_of("kill", "75", "75", "75", "1", "done"), tmp_path)
     assert result.attempts == told.starts() == 6
+    each_time = ": it was ended each time before it had trained a step"
     assert [line for line in told.log if line.startswith("attempt ended")] == [
         "attempt ended with signal SIGKILL, 1 of 3 failures: going on from the last checkpoint",
-        *["attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint"] * 3,
+        "attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint",
+        f"attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint in 1 s{each_time}",
+        f"attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint in 2 s{each_time}",
         "attempt ended with exit code 1, 2 of 3 failures: going on from the last checkpoint",
     ]
     assert (tmp_path / "log.txt").read_text().splitlines() == told.log
+
+
+def test_preemptions_of_attempts_that_train_are_followed_at_once(tmp_path: Path) -> None:
+    told = Told()
+    assert told.run(job_of("trains", "trains", "trains", "done"), tmp_path).attempts == 4
+    assert not any("each time" in line for line in told.log)
+
+
+@pytest.mark.parametrize(
+    ("fruitless", "seconds"), [(0, 0), (1, 0), (2, 1), (5, 8), (10, 256), (11, 300), (9999, 300)]
+)
+def test_pauses_grow_up_to_five_minutes(fruitless: int, seconds: float) -> None:
+    assert pause_after(fruitless) == seconds
 
 
 def test_an_exhausted_budget_quotes_the_last_lines(tmp_path: Path) -> None:

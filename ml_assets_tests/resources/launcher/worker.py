@@ -1,8 +1,8 @@
 """A worker command that does what the job's `plan` says: one word per attempt, without training anything.
 
 `done`, `late` (done, and then ends with 1), an exit code, `kill` (itself), `wait` (until SIGTERM, then 75), `deaf`
-(ignores SIGTERM, has a child), `slow` (an event each 50 ms for a while, then done), `orphan` (dies of SIGKILL, leaving
-a talking child).
+(ignores SIGTERM, has a child), `trains` (an event of a step, then 75), `slow` (an event each 50 ms for a while, then
+done), `orphan` (dies of SIGKILL, leaving a talking child).
 """
 
 import hashlib
@@ -43,6 +43,9 @@ def main(job_file: str, folder: str) -> int:
         emit("metrics", attempt, pid=child.pid)
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
+    if word == "trains":
+        emit("metrics", attempt, loss=1.0)
+        return 75
     if word == "slow":
         for step in range(20):
             emit("metrics", step, loss=1.0)

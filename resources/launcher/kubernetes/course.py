@@ -23,6 +23,8 @@ class Course:
     """Its pods."""
     failures: int = 0
     """Attempts before it that used up budget."""
+    fruitless: int = 0
+    """Attempts in a row before it that were taken away before they had trained a step."""
     cause: str = ""
     """Why the last one that trained was interrupted, where its own agents may not have been able to say."""
     grow_after: float = GROW_SECONDS
@@ -32,7 +34,7 @@ class Course:
         """The attempt after this one."""
         return replace(self, number=self.number + 1)
 
-    def ended(self, end: End) -> "Course":
+    def ended(self, end: End, *, has_trained: bool) -> "Course":
         """This attempt, with what follows for the next from its end."""
         if end.nodes is not None and end.nodes < self.nodes:  # it never trained: what interrupted is older
             longer = min(2 * self.grow_after, LONGEST_GROW_SECONDS)
@@ -42,5 +44,6 @@ class Course:
             self,
             nodes=end.nodes or self.nodes,
             failures=self.failures + is_failure,
+            fruitless=self.fruitless + 1 if end.kind == "preempted" and not has_trained else 0,
             cause="" if is_failure else end.said,
         )

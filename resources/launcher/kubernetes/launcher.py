@@ -26,6 +26,7 @@ from resources.launcher.kubernetes.output import PodsOutput
 from resources.launcher.kubernetes.removal import remove
 from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.kubernetes.sweep import sweep
+from resources.launcher.pause import in_words, pause_after
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
 from resources.settings import KubernetesSettings
@@ -181,7 +182,7 @@ class _Lead:
                 end = End(kind="failed", said="all pods ended well but left no result")
             if end.error is not None:
                 raise end.error
-            course = course.ended(end)
+            course = course.ended(end, has_trained=self.output.has_trained)
             most = self.job.settings.max_attempts
             if course.failures >= most:
                 raise AttemptsExhausted(
@@ -189,12 +190,15 @@ class _Lead:
                     f"{self.output.log_file}:\n{self.output.tail}"
                 )
             lease.note(attempt=course.number, failures=course.failures)
+            pause = pause_after(course.fruitless)
             self.output.say(
                 f"attempt {course.number} ended: {end.said}; {course.failures} of {most} failures: going on from the "
-                "last checkpoint"
+                f"last checkpoint{in_words(pause)}"
             )
             selector = f"{manifest.training_selector(self.job)},{manifest.ATTEMPT}={course.number}"
             remove(self.cluster, selector, 1)
+            if lease.lost.wait(pause):
+                raise LeaseLost
             document = None
 
     def _start(self, course: Course) -> Document | None:
