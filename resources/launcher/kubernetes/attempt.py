@@ -217,8 +217,9 @@ class Watch:
         if end.kind == "preempted" and self._grown:
             said = f"there is room for {self._grown} pods instead of {self._nodes}"
             return End(kind="resized", said=said, nodes=self._grown)
-        if end.kind == "preempted" and document["spec"].get("suspend"):
-            said = f"queue {self.profile.queue} has given its place away: {self._place().given_up_for or end.said}"
+        queue = self.profile.queue
+        if end.kind == "preempted" and queue is not None and document["spec"].get("suspend"):
+            said = f"queue {queue} has given its place away: {self._place().given_up_for or end.said}"
             return replace(end, said=said)
         return end
 
