@@ -40,6 +40,7 @@ def measure_peer(peer: str, numbers: Path, folder: Path) -> dict[str, float]:
     done = subprocess.run(
         [
             peers_python(),
+            "-P",  # a script's folder comes first otherwise, and one beside it is called as a peer's package is
             Path(__file__).with_name("bare_loader_peers.py"),
             peer,
             numbers,
