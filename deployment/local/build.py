@@ -75,18 +75,37 @@ def build(name: str, *, modules: Path = MODULES, say: Callable[[str], None] | No
     """
     tell = say or _to_standard_error
     module = read_module(name, modules)
-    built = cache_folder() / module.key
-    if built.is_dir():
-        return built
-    with locked(cache_folder() / f"{name}.lock"):
-        if not built.is_dir():
-            programs = ", ".join(tool.rpartition("/")[2] for tool in module.tools)
-            tell(f"Building {name} {module.version} ({programs}) into {built}; minutes on an empty cache.")
-            began = time.monotonic()
-            _compile(module, built)
-            megabytes = sum(file.stat().st_size for file in built.iterdir()) / 1e6
-            tell(f"Built {name} {module.version} in {time.monotonic() - began:.0f} s, {megabytes:.0f} MB.")
-    return built
+
+    def make(_: Path, programs: Path) -> None:
+        named = ", ".join(tool.rpartition("/")[2] for tool in module.tools)
+        place = cache_folder() / module.key
+        tell(f"Building {name} {module.version} ({named}) into {place}; minutes on an empty cache.")
+        began = time.monotonic()
+        _compile(module, programs)
+        megabytes = sum(file.stat().st_size for file in programs.iterdir()) / 1e6
+        tell(f"Built {name} {module.version} in {time.monotonic() - began:.0f} s, {megabytes:.0f} MB.")
+
+    return kept(module.key, make)
+
+
+def kept(key: str, make: Callable[[Path, Path], None]) -> Path:
+    """The folder `key` of the cache. Where it is not there, `make(scratch, folder)` fills it first; what it needs
+    meanwhile goes to `scratch`.
+
+    Two calls at once make it once: the second waits. One that is killed leaves no folder that looks whole.
+    """
+    folder = cache_folder() / key
+    if folder.is_dir():
+        return folder
+    with locked(cache_folder() / f"{key}.lock"):
+        if not folder.is_dir():
+            # Made aside and renamed.
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{key}-") as scratch:
+                aside = Path(scratch) / "whole"
+                aside.mkdir()
+                make(Path(scratch), aside)
+                aside.rename(folder)
+    return folder
 
 
 def cache_folder() -> Path:
@@ -94,28 +113,23 @@ def cache_folder() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "ml-assets" / "build")
 
 
-def _compile(module: Module, built: Path) -> None:
+def _compile(module: Module, out: Path) -> None:
     go = shutil.which("go")
     if go is None:
         raise BuildFailed("The program `go` is not on PATH: install Go 1.24 or newer (https://go.dev/dl).")
-    # Built aside and renamed: a build that is killed leaves no folder that looks whole.
-    with tempfile.TemporaryDirectory(dir=built.parent, prefix=f"{module.name}-") as aside:
-        out = Path(aside) / "programs"
-        out.mkdir()
-        command = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {module.ldflags}".strip()]
-        done = subprocess.run(
-            [*command, "-o", f"{out}/", *module.tools],
-            cwd=module.folder,
-            env=os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            ends = "\n".join((done.stdout + done.stderr).splitlines()[-ERROR_LINES:])
-            raise BuildFailed(f"{module.name} {module.version} does not build in {module.folder}:\n{ends}")
-        out.rename(built)
+    command = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {module.ldflags}".strip()]
+    done = subprocess.run(
+        [*command, "-o", f"{out}/", *module.tools],
+        cwd=module.folder,
+        env=os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        ends = "\n".join((done.stdout + done.stderr).splitlines()[-ERROR_LINES:])
+        raise BuildFailed(f"{module.name} {module.version} does not build in {module.folder}:\n{ends}")
 
 
 def _entries(go_mod: str, word: str) -> list[str]:

@@ -62,8 +62,7 @@ class Cluster:
 
     def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
         """What kubectl prints. Raises CommandFailed."""
-        programs = record.load(self.state).programs
-        return run(control.kubectl(self.layout, programs, words), stdin=stdin, seconds=seconds)
+        return parts.kubectl(record.load(self.state), *words, stdin=stdin, seconds=seconds)
 
     def objects(self, kind: str, *words: str) -> list[dict[str, Any]]:
         """All objects of a kind, as kubectl's JSON has them; `words` are more of its options."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from deployment.local.cluster import cluster
 from deployment.local.cluster.cluster import Cluster
 from deployment.local.cluster.layout import Layout
+from deployment.local.cluster.simulation import GPUS
 from deployment.local.processes import ServerFailed
 
 DEFAULT = Path("build") / "cluster"
@@ -51,10 +52,11 @@ def main(arguments: Sequence[str]) -> int:
         ("cut-node", "pull its network cable; its pods go on"),
         ("mend-node", "plug the cable back in"),
     ):
-        actions.add_parser(action, help=what).add_argument("node", type=int, help="1, 2, …")
+        actions.add_parser(action, help=what).add_argument("number", type=int, metavar="node", help="1, 2, …")
     actions.add_parser(
-        "add-simulated-nodes", help="nodes of 8 GPUs that only seem to be there: pods on them do nothing"
-    ).add_argument("node", type=int, metavar="count", help="how many")
+        "add-simulated-nodes",
+        help=f"nodes of {GPUS} GPUs that only seem to be there: pods on them do nothing",
+    ).add_argument("number", type=int, metavar="count", help="how many")
     asked = parser.parse_args(arguments)
     try:
         layout = Layout(asked.state.resolve(), asked.name, asked.network)
@@ -74,7 +76,6 @@ def _act(asked: argparse.Namespace, layout: Layout) -> None:
         cluster.down(layout)
     elif asked.action in {"up", "status"}:
         sys.stdout.write("\n".join([*cluster.status(layout), ""]))
-    elif asked.action == "add-queues":
-        Cluster(layout.state).add_queues()
     else:
-        getattr(Cluster(layout.state), asked.action.replace("-", "_"))(asked.node)
+        numbers = [asked.number] if "number" in asked else []
+        getattr(Cluster(layout.state), asked.action.replace("-", "_"))(*numbers)

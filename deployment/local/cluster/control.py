@@ -150,6 +150,6 @@ def write_once(file: Path, text: str) -> None:
         file.write_text(text)
 
 
-def kubectl(layout: Layout, programs: Programs, words: Sequence[str]) -> list[str | Path]:
+def kubectl(layout: Layout, programs: Programs, words: Sequence[str | Path]) -> list[str | Path]:
     """kubectl of the cluster's own version, as its administrator."""
     return [programs.kubernetes / "kubectl", f"--kubeconfig={layout.kubeconfig}", *words]

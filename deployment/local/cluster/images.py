@@ -4,17 +4,15 @@ What belongs here: making them once, as archives that containerd and buildah rea
 machine's own Debian release, so that programs built here run in it.
 """
 
-import fcntl
 import hashlib
 import json
 import platform
 import shutil
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.local.build import cache_folder
+from deployment.local.build import kept
 from deployment.local.cluster.commands import CommandFailed, run
 
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
@@ -57,20 +55,13 @@ def make() -> Images:
     """Both archives, made first if the cache lacks them (about a minute). Raises CommandFailed."""
     base = f"localhost/ml-assets/base:{release()}"
     recipe = "\0".join((base, *PACKAGES, str(USER), PAUSE_SOURCE.read_text(), Path(__file__).read_text()))
-    folder = cache_folder() / f"images-{release()}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    images = Images(PAUSE, base, {PAUSE: folder / "pause.tar", base: folder / "base.tar"})
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "images.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            # Made aside and renamed: what is killed halfway leaves no folder that looks whole.
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="images-") as scratch:
-                aside = Path(scratch) / "whole"
-                aside.mkdir()
-                _make_pause(Path(scratch) / "pause", aside / "pause.tar")
-                _make_base(Path(scratch) / "base", base, aside / "base.tar")
-                aside.rename(folder)
-    return images
+
+    def fill(scratch: Path, folder: Path) -> None:
+        _make_pause(scratch / "pause", folder / "pause.tar")
+        _make_base(scratch / "base", base, folder / "base.tar")
+
+    folder = kept(f"images-{release()}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}", fill)
+    return Images(PAUSE, base, {PAUSE: folder / "pause.tar", base: folder / "base.tar"})
 
 
 def _make_pause(root: Path, archive: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deployment.local import processes
 from deployment.local.cluster import api, certificates, cgroups, control, network, node
+from deployment.local.cluster.commands import run
 from deployment.local.cluster.layers import Layer, link_layers
 from deployment.local.cluster.layout import NodeLayout
 from deployment.local.cluster.record import NoCluster, Record
@@ -28,26 +29,34 @@ def start_control(held: Record, names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise NoCluster(f"The control plane has no {name}. It has: {', '.join(known)}.")
-        if _dead(held, name):
-            command = cgroups.enter_command(f"{layout.name}/control", known[name])
-            held.processes[name] = processes.start(name, command, log=layout.log(name))
-            held.save()
+        start_beside_control(held, name, known[name])
+
+
+def start_beside_control(held: Record, name: str, command: Sequence[str | Path]) -> bool:
+    """A process of this machine in the control plane's cgroup; False where it is alive already."""
+    if not _dead(held, name):
+        return False
+    layout = held.layout
+    enter = cgroups.enter_command(f"{layout.name}/control", command)
+    held.processes[name] = processes.start(name, enter, log=layout.log(name))
+    held.save()
+    return True
+
+
+def kubectl(held: Record, *words: str | Path, stdin: str = "", seconds: float = 60.0) -> str:
+    """What kubectl prints. Raises CommandFailed."""
+    return run(control.kubectl(held.layout, held.programs, words), stdin=stdin, seconds=seconds)
 
 
 def start_forward(held: Record, outside: int) -> None:
     """socat, from a port of the bridge address to one of loopback."""
     name = f"forward-{outside}"
-    if _dead(held, name):
-        layout = held.layout
-        listen = f"TCP-LISTEN:{outside},bind={layout.address},reuseaddr,fork"
-        command = ["socat", listen, f"TCP:127.0.0.1:{held.forwards[outside]}"]
-        held.processes[name] = processes.start(
-            name, cgroups.enter_command(f"{layout.name}/control", command), log=layout.log(name)
-        )
-        held.save()
+    address = held.layout.address
+    listen = f"TCP-LISTEN:{outside},bind={address},reuseaddr,fork"
+    if start_beside_control(held, name, ["socat", listen, f"TCP:127.0.0.1:{held.forwards[outside]}"]):
         processes.wait_ready(
             held.processes[name],
-            lambda: "" if processes.is_listening(outside, layout.address) else "not listening",
+            lambda: "" if processes.is_listening(outside, address) else "not listening",
             seconds=10,
         )
 

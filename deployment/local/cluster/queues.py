@@ -7,15 +7,14 @@ that it takes Jobs. Which queues there are is the business of `deployment/kubern
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from deployment.local.build import MODULES, build, cache_folder, locked, read_module
-from deployment.local.cluster import control, images, parts
+from deployment.local.build import MODULES, build, kept, read_module
+from deployment.local.cluster import images, parts
 from deployment.local.cluster.commands import CommandFailed, run
 from deployment.local.cluster.record import Record
 from deployment.local.processes import ServerFailed
@@ -46,7 +45,7 @@ def install(held: Record) -> None:
     ServerFailed."""
     image, archive, manifests = _made(held)
     parts.import_images(held, {image: archive}, held.layout.numbers)
-    _kubectl(held, "apply", "--server-side", "--force-conflicts", "--filename", manifests, seconds=120)
+    parts.kubectl(held, "apply", "--server-side", "--force-conflicts", "--filename", manifests, seconds=120)
     began = time.monotonic()
     while reason := _why_not(held):
         if time.monotonic() - began > READY_SECONDS:
@@ -58,7 +57,9 @@ def _why_not(held: Record) -> str:
     """Why its webhooks do not answer, on which depends whether a Job can be made; empty once they do."""
     trial = {"apiVersion": f"{_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "trial"}}
     try:
-        _kubectl(held, "apply", "--server-side", "--dry-run=server", "--filename=-", stdin=json.dumps(trial))
+        parts.kubectl(
+            held, "apply", "--server-side", "--dry-run=server", "--filename=-", stdin=json.dumps(trial)
+        )
     except CommandFailed as error:
         return str(error)
     return ""
@@ -70,17 +71,13 @@ def _made(held: Record) -> tuple[str, Path, Path]:
     program = build("kueue") / "kueue"
     image = f"localhost/ml-assets/kueue:{module.version}"
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-    folder = cache_folder() / f"{module.key}-{recipe}"
-    archive, manifests = folder / "image.tar", folder / "objects.yaml"
-    with locked(cache_folder() / "kueue-installed.lock"):
-        if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="kueue-") as scratch:
-                aside = Path(scratch) / "whole"
-                aside.mkdir()
-                images.make_program(Path(scratch) / "root", image, program, aside / "image.tar")
-                (aside / "objects.yaml").write_text(_objects(held, image))
-                aside.rename(folder)
-    return image, archive, manifests
+
+    def fill(scratch: Path, folder: Path) -> None:
+        images.make_program(scratch / "root", image, program, folder / "image.tar")
+        (folder / "objects.yaml").write_text(_objects(held, image))
+
+    folder = kept(f"{module.key}-{recipe}", fill)
+    return image, folder / "image.tar", folder / "objects.yaml"
 
 
 def _objects(held: Record, image: str) -> str:
@@ -89,7 +86,7 @@ def _objects(held: Record, image: str) -> str:
     path = "sigs.k8s.io/kueue"
     told = run([go, "-C", MODULES / "kueue", "mod", "download", "-json", path], seconds=300)
     recipe = Path(json.loads(told)["Dir"]) / "config" / "default"
-    said = _kubectl(held, "kustomize", recipe, seconds=120)
+    said = parts.kubectl(held, "kustomize", recipe, seconds=120)
     kept = [one for one in yaml.safe_load_all(said) if one and one["kind"] != "APIService"]
     return yaml.safe_dump_all([_changed(one, image) for one in kept])
 
@@ -117,8 +114,3 @@ def _changed(one: dict[str, Any], image: str) -> dict[str, Any]:
 def _groups(hook: dict[str, Any]) -> set[str]:
     """Of the objects it is asked about."""
     return {group for rule in hook["rules"] for group in rule["apiGroups"]}
-
-
-def _kubectl(held: Record, *words: str | Path, stdin: str = "", seconds: float = 60.0) -> str:
-    command = control.kubectl(held.layout, held.programs, [str(word) for word in words])
-    return run(command, stdin=stdin, seconds=seconds)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from deployment.local import processes
 from deployment.local.build import build
-from deployment.local.cluster import cgroups, control
-from deployment.local.cluster.commands import run
+from deployment.local.cluster import parts
 from deployment.local.cluster.control import GRACE_SECONDS
 from deployment.local.cluster.record import Record
 
@@ -24,30 +23,22 @@ _STAGES = Path(__file__).with_name("simulation.yaml")
 
 def add_nodes(held: Record, count: int) -> None:
     """Have `count` simulated nodes of `GPUS` GPUs each. Raises BuildFailed, CommandFailed."""
-    layout = held.layout
-    if PROCESS not in held.processes or not processes.alive(held.processes[PROCESS]):
-        command = [
-            build("kwok") / "kwok",
-            f"--kubeconfig={layout.kubeconfig}",
-            f"--manage-nodes-with-label-selector={_selector()}",
-            # Heartbeats are due before the controller manager gives a node up.
-            f"--node-lease-duration-seconds={2 * GRACE_SECONDS}",
-            f"--config={_STAGES}",
-        ]
-        enter = cgroups.enter_command(f"{layout.name}/control", command)
-        held.processes[PROCESS] = processes.start(PROCESS, enter, log=layout.log(PROCESS))
-        held.save()
+    command = [
+        build("kwok") / "kwok",
+        f"--kubeconfig={held.layout.kubeconfig}",
+        f"--manage-nodes-with-label-selector={_selector()}",
+        # Heartbeats are due before the controller manager gives a node up.
+        f"--node-lease-duration-seconds={2 * GRACE_SECONDS}",
+        f"--config={_STAGES}",
+    ]
+    parts.start_beside_control(held, PROCESS, command)
     nodes = {"apiVersion": "v1", "kind": "List", "items": [_node(number) for number in range(count)]}
-    words = ["apply", "--server-side", "--filename=-"]
-    run(control.kubectl(layout, held.programs, words), stdin=json.dumps(nodes), seconds=120)
+    parts.kubectl(held, "apply", "--server-side", "--filename=-", stdin=json.dumps(nodes), seconds=120)
 
 
 def remove_nodes(held: Record) -> None:
     """All of them, and what plays them."""
-    run(
-        control.kubectl(held.layout, held.programs, ["delete", "nodes", f"--selector={_selector()}"]),
-        seconds=120,
-    )
+    parts.kubectl(held, "delete", "nodes", f"--selector={_selector()}", seconds=120)
     if PROCESS in held.processes:
         processes.kill(held.processes.pop(PROCESS))
         held.save()

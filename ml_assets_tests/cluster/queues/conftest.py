@@ -45,17 +45,15 @@ def queue(managed: ClusterEnvironment, tidy: ClusterEnvironment) -> Iterator[Mak
             one["nominalQuota"] = quota.get(one["name"].rpartition("/")[2], one["nominalQuota"])
         gate["metadata"] = {"name": name, "namespace": managed.namespace}
         gate["spec"]["clusterQueue"] = own["metadata"]["name"]
-        objects = [flavor, own, gate]
         made[:0] = [gate, own]
-        items = {"apiVersion": "v1", "kind": "List", "items": objects}
-        managed.cluster.kubectl("apply", "--filename=-", stdin=json.dumps(items))
+        managed.apply(flavor, own, gate)
         return name
 
     yield make
     tidy.kubectl("delete", "jobs,pods", "--all", "--wait=true", "--grace-period=1")
     if made:
         items = {"apiVersion": "v1", "kind": "List", "items": made}
-        managed.cluster.kubectl("delete", "--filename=-", "--ignore-not-found", stdin=json.dumps(items))
+        managed.kubectl("delete", "--filename=-", "--ignore-not-found", stdin=json.dumps(items))
 
 
 @pytest.fixture

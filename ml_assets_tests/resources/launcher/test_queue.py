@@ -13,8 +13,12 @@ def workload(*conditions: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"name": "job-train-abc-1-x"}, "status": {"conditions": list(conditions)}}
 
 
+def condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
 def unreserved(message: str, reason: str = "Pending") -> dict[str, Any]:
-    return {"type": "QuotaReserved", "status": "False", "reason": reason, "message": message}
+    return condition("QuotaReserved", "False", reason, message)
 
 
 FULL = (
@@ -57,21 +61,11 @@ def test_what_no_wait_will_start_is_refused_with_what_helps(place: Place, said: 
 
 
 def test_who_was_let_through_waits_for_nothing() -> None:
-    reserved = {
-        "type": "QuotaReserved",
-        "status": "True",
-        "reason": "QuotaReserved",
-        "message": "Quota reserved in q",
-    }
-    place = Place.of([workload(reserved)])
+    place = Place.of([workload(condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in q"))])
     assert (place.waits_for, place.given_up_for) == ("", "")
 
 
 def test_who_lost_its_place_is_told_why() -> None:
-    evicted = {
-        "type": "Evicted",
-        "status": "True",
-        "reason": "Preempted",
-        "message": "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization in the ClusterQueue",
-    }
-    assert Place.of([workload(evicted)]).given_up_for.startswith("Preempted to accommodate")
+    why = "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization in the ClusterQueue"
+    place = Place.of([workload(condition("Evicted", "True", "Preempted", why))])
+    assert place.given_up_for.startswith("Preempted to accommodate")
