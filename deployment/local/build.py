@@ -85,22 +85,23 @@ def build(name: str, *, modules: Path = MODULES, say: Callable[[str], None] | No
         megabytes = sum(file.stat().st_size for file in programs.iterdir()) / 1e6
         tell(f"Built {name} {module.version} in {time.monotonic() - began:.0f} s, {megabytes:.0f} MB.")
 
-    return kept(module.key, make)
+    return kept(name, module.key, make)
 
 
-def kept(key: str, make: Callable[[Path, Path], None]) -> Path:
+def kept(name: str, key: str, make: Callable[[Path, Path], None]) -> Path:
     """The folder `key` of the cache. Where it is not there, `make(scratch, folder)` fills it first; what it needs
     meanwhile goes to `scratch`.
 
-    Two calls at once make it once: the second waits. One that is killed leaves no folder that looks whole.
+    Of calls with the same `name` one makes what is missing, others wait. One that is killed leaves no folder that looks
+    whole.
     """
     folder = cache_folder() / key
     if folder.is_dir():
         return folder
-    with locked(cache_folder() / f"{key}.lock"):
+    with locked(cache_folder() / f"{name}.lock"):
         if not folder.is_dir():
             # Made aside and renamed.
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{key}-") as scratch:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{name}-") as scratch:
                 aside = Path(scratch) / "whole"
                 aside.mkdir()
                 make(Path(scratch), aside)

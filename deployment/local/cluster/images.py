@@ -60,7 +60,8 @@ def make() -> Images:
         _make_pause(scratch / "pause", folder / "pause.tar")
         _make_base(scratch / "base", base, folder / "base.tar")
 
-    folder = kept(f"images-{release()}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}", fill)
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    folder = kept("images", f"images-{release()}-{digest}", fill)
     return Images(PAUSE, base, {PAUSE: folder / "pause.tar", base: folder / "base.tar"})
 
 

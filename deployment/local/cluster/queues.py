@@ -76,7 +76,7 @@ def _made(held: Record) -> tuple[str, Path, Path]:
         images.make_program(scratch / "root", image, program, folder / "image.tar")
         (folder / "objects.yaml").write_text(_objects(held, image))
 
-    folder = kept(f"{module.key}-{recipe}", fill)
+    folder = kept("kueue-installed", f"{module.key}-{recipe}", fill)
     return image, folder / "image.tar", folder / "objects.yaml"
 
 
