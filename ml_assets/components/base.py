@@ -1,6 +1,6 @@
 """What the components share: a strict spec from YAML, and the shape of a published table's asset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declarations import COLUMN_SCHEMA
-from ml_assets.components.failures import RETRY_TRANSIENT
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.many_events import log_output
 from ml_assets.components.pages import column_schema
 from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.publishing import check_specs
@@ -17,6 +18,9 @@ from ml_assets.components.specs import FreshnessSection, TableSpecSection
 from ml_assets.sections import Section
 from ml_assets.tables.code_version import code_version
 from ml_assets.tables.spec import TableSpec
+from resources.platform import Platform
+
+PublishTable = Callable[[dg.AssetExecutionContext, Platform], Iterator[dg.AssetCheckResult]]
 
 
 class SpecComponent(dg.Component):
@@ -62,11 +66,15 @@ def table_spec(kind: str, spec: TableSpecSection, function: Callable[..., Any]) 
 
 
 def table_asset(
-    section: TableSpecSection, table: TableSpec, deps: Sequence[dg.AssetDep], kind: str
-) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Decorator: the asset of a published table. Its function yields check results and logs materializations."""
+    section: TableSpecSection, table: TableSpec, deps: Sequence[dg.AssetDep], kind: str, publish: PublishTable
+) -> dg.AssetsDefinition:
+    """Return the asset of a published table.
+
+    `publish` yields check results and logs materializations; it raises if a partition is lacking.
+    """
     key = dg.AssetKey([table.kind, table.name])
-    return dg.asset(
+
+    @dg.asset(
         key=key,
         deps=deps,
         partitions_def=partitions_definition(section.partitions),
@@ -84,6 +92,12 @@ def table_asset(
         freshness_policy=freshness_policy(section.freshness),
         retry_policy=RETRY_TRANSIENT,
     )
+    def published(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+        with final_unless_transient():
+            yield from publish(context, platform)
+            log_output(context)
+
+    return published
 
 
 def freshness_policy(section: FreshnessSection | None) -> dg.FreshnessPolicy | None:

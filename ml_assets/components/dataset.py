@@ -1,13 +1,11 @@
 """`Dataset`: a table that comes from a source, by write–audit–publish."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import dagster as dg
 import polars as pl
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
-from ml_assets.components.failures import final_unless_transient
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.publishing import publish_and_report
 from ml_assets.components.scaffolders import DatasetScaffolder
@@ -32,15 +30,14 @@ class Dataset(SpecComponent):
         read = resolve_function(spec.source.function)
         table = table_spec("datasets", spec, read)
 
-        @table_asset(spec, table, deps=[], kind="table")
-        def ingest(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
-            with final_unless_transient():
-                keys = context.partition_keys if spec.partitions else [UNPARTITIONED]
-                incoming = (read_partition(read, table.cadence, key) for key in keys)
-                yield from publish_and_report(context, platform, table, incoming)
+        def ingest(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
+            keys = context.partition_keys if spec.partitions else [UNPARTITIONED]
+            incoming = (read_partition(read, table.cadence, key) for key in keys)
+            return publish_and_report(context, platform, table, incoming)
 
-        sensors = [new_data_sensor(spec, ingest.key)] if spec.source.watch else []
-        return dg.Definitions(assets=[ingest], sensors=sensors)
+        asset = table_asset(spec, table, deps=[], kind="table", publish=ingest)
+        sensors = [new_data_sensor(spec, asset.key)] if spec.source.watch else []
+        return dg.Definitions(assets=[asset], sensors=sensors)
 
 
 def read_partition(read: Callable[..., pl.DataFrame], cadence: Cadence, key: str) -> Incoming:

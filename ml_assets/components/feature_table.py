@@ -1,12 +1,11 @@
 """`FeatureTable`: a table computed from other tables by a plain polars function."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import dagster as dg
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
-from ml_assets.components.failures import final_unless_transient, inputs_refused
+from ml_assets.components.failures import inputs_refused
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
@@ -35,22 +34,20 @@ class FeatureTable(SpecComponent):
         function = resolve_function(spec.function)
         table = table_spec("features", spec, function)
 
-        @table_asset(spec, table, deps=[_dependency(section) for section in spec.inputs], kind="polars")
-        def build(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
-            with final_unless_transient():
-                reader = TableReader.at(platform.lake, "main")
-                inputs = [_input_table(context, section) for section in spec.inputs]
-                possible = plan(reader, platform.ledger, inputs, context.partition_keys, table.cadence)
-                partitions = derive(
-                    reader, inputs, possible.ranges, table.cadence, function, spec.partition_date
-                )
-                if possible.ranges:
-                    yield from publish_and_report(context, platform, table, partitions)
-                if possible.refused:
-                    refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
-                    raise inputs_refused(table.table, refused, possible.missing)
+        def build(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
+            reader = TableReader.at(platform.lake, "main")
+            inputs = [_input_table(context, section) for section in spec.inputs]
+            possible = plan(reader, platform.ledger, inputs, context.partition_keys, table.cadence)
+            partitions = derive(reader, inputs, possible.ranges, table.cadence, function, spec.partition_date)
+            if possible.ranges:
+                yield from publish_and_report(context, platform, table, partitions)
+            if possible.refused:
+                refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
+                raise inputs_refused(table.table, refused, possible.missing)
 
-        return dg.Definitions(assets=[build])
+        deps = [_dependency(section) for section in spec.inputs]
+        asset = table_asset(spec, table, deps, kind="polars", publish=build)
+        return dg.Definitions(assets=[asset])
 
 
 def _key(section: InputSection) -> dg.AssetKey:

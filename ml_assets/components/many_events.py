@@ -1,4 +1,4 @@
-"""Telling Dagster of many partitions in one write.
+"""Events of a published table: many materializations in one write, and the output that steps behind it wait for.
 
 An event at a time costs 15 ms on SQLite and 50 on PostgreSQL, where each opens a connection and commits several
 times: half a minute for a year. Dagster's storages can take a batch, but its contexts have no method for
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 from dagster._core.events import DagsterEventBatchMetadata
+from dagster._core.execution.plan.outputs import StepOutputData, StepOutputHandle
 
 
 def log_materializations(
@@ -22,3 +23,16 @@ def log_materializations(
         dg.DagsterEvent.asset_materialization(step, one, DagsterEventBatchMetadata(batch, number == last))
         for number, one in enumerate(materializations)
     ]
+
+
+def log_output(context: dg.AssetExecutionContext) -> None:
+    """Tell the steps behind a table that it is there. Without this event Dagster skips them, in a green run.
+
+    Yielding a `dg.Output` instead would materialize every partition a second time, all with one data version.
+    """
+    step = context.get_step_execution_context()
+    name = context.assets_def.get_output_name_for_asset_key(context.asset_key)
+    handle = StepOutputHandle(step.step.key, name)
+    context.op_execution_context._events.append(
+        dg.DagsterEvent.step_output_event(step, StepOutputData(handle))
+    )

@@ -81,7 +81,7 @@ def build_missing_upstream(context: dg.RunFailureSensorContext, platform: dg.Res
         for table, keys in tables.items()
         for key in keys
     }
-    wanted = with_missing_ancestors(graph, reader, named) | _asked_for(run)
+    wanted = with_missing_ancestors(graph, reader, named | _asked_for(context, graph))
     # The run's id names the request, so a sensor that is evaluated again finds it and adds nothing.
     backfill_id = f"for-{run.run_id}"
     if context.instance.get_backfill(backfill_id) is not None:
@@ -126,7 +126,25 @@ def _missing_named_by(event: dg.DagsterEvent) -> dict[str, list[str]]:
     return missing_in(failure.metadata) if failure else {}
 
 
-def _asked_for(run: dg.DagsterRun) -> set[AssetKeyPartitionKey]:
-    """The assets of the refused run, for its partition; none for a range, which is asked for again by hand."""
+def _asked_for(context: dg.RunFailureSensorContext, graph: BaseAssetGraph) -> set[AssetKeyPartitionKey]:
+    """Return the assets that the refused run was to make for its partition and did not.
+
+    Empty for a run over a range: a person asks for it again.
+    """
+    run, repository = context.dagster_run, context.repository_def
     partition = run.tags.get("dagster/partition")
-    return {AssetKeyPartitionKey(key, partition) for key in run.asset_selection or ()} if partition else set()
+    if partition is None or repository is None:
+        return set()
+    # The run of a job names no assets: they are those of the job.
+    selected = run.asset_selection or repository.get_job(run.job_name).asset_layer.executable_asset_keys
+    made = {
+        record.asset_key
+        for record in context.instance.get_records_for_run(
+            run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
+        ).records
+    }
+    return {
+        AssetKeyPartitionKey(key, partition if graph.get(key).is_partitioned else None)
+        for key in selected
+        if key not in made
+    }

@@ -12,7 +12,14 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.components import Dataset
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets_tests.components.plant import DATASET, FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
-from ml_assets_tests.components.world import STAGES, World, component, key_of, plant_components
+from ml_assets_tests.components.world import (
+    STAGES,
+    World,
+    component,
+    failure_of,
+    key_of,
+    plant_components,
+)
 
 WINDOW_DAYS = days(WINDOW, start=1)
 """The window of the model at its last day; its first day needs readings of the day before."""
@@ -68,6 +75,18 @@ def test_what_exists_is_not_requested_again(world: World) -> None:
     (backfill,) = world.instance.get_backfills()
     assert _contents(world, backfill) == {
         FEATURES: WINDOW_DAYS[-2:],
+        **{stage: [LAST_DAY] for stage in STAGES},
+    }
+
+
+def test_the_refused_run_of_a_job_gets_the_rest_of_its_chain_requested(world: World) -> None:
+    refused = world.run_job(LAST_DAY)
+    assert f"{READINGS} {days(WINDOW)[-1]} is missing" in failure_of(refused)
+    _tell_of_failure(world, refused)
+    (backfill,) = world.instance.get_backfills()
+    assert _contents(world, backfill) == {
+        READINGS: days(WINDOW),  # those of the last day came with the refused run
+        FEATURES: WINDOW_DAYS,
         **{stage: [LAST_DAY] for stage in STAGES},
     }
 

@@ -85,6 +85,12 @@ class World:
             raise_on_error=False,
         )
 
+    def run_job(self, partition: str) -> ExecuteInProcessResult:
+        """Run the plant's job, as its schedule does."""
+        return self.defs.resolve_job_def(f"train_{plant.MODEL}").execute_in_process(
+            run_config=QUIET, instance=self.instance, partition_key=partition, raise_on_error=False
+        )
+
     def train(self, partition: str) -> ExecuteInProcessResult:
         """Materialize the plant's execution set."""
         return self.run(*STAGES, partition=partition)

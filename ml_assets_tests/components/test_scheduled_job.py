@@ -1,0 +1,34 @@
+"""The job of a schedule: one run from the sources to the registry."""
+
+from collections import Counter
+
+from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.components.world import STAGES, World, failure_of, key_of, versions
+
+(DAY,) = days(1, start=WINDOW + 1)
+"""The day after those of `World.with_tables(1)`."""
+
+
+def test_one_run_makes_each_table_once_and_trains(long_lived: World) -> None:
+    world = long_lived.with_tables(1)
+    result = world.run_job(DAY)
+    assert result.success
+    assert [event.step_key for event in result.all_events if event.is_step_success] == [
+        "datasets__readings",
+        "features__shifts",
+        *(f"{MODEL}.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")),
+    ]
+    made = Counter((event.asset_key, event.partition) for event in result.get_asset_materialization_events())
+    assert made == {(key_of(name), DAY): 1 for name in (READINGS, FEATURES, *STAGES)}
+    for table in (READINGS, FEATURES):
+        assert versions(result, table) == {DAY: world.main.digests(table)[DAY]}
+
+
+def test_a_rejected_day_ends_the_job_before_anything_is_built_from_it(
+    long_lived: World, source: Source
+) -> None:
+    source.spoiled[DAY] = lambda rows: rows.drop("load")
+    result = long_lived.with_tables(1).run_job(DAY)
+    assert not result.success
+    assert "stay off main" in failure_of(result)
+    assert {event.step_key for event in result.all_events if event.is_step_start} == {"datasets__readings"}
