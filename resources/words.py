@@ -1,6 +1,7 @@
 """Names for sentences that people read."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from itertools import islice
 
 
@@ -8,3 +9,9 @@ def name_some(names: Collection[str], most: int = 5) -> str:
     """All of a few; the first `most` of many, and how many more."""
     named = ", ".join(islice(names, most))
     return named if len(names) <= most else f"{named} and {len(names) - most} more"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """End of a sentence about an unknown `word`: the nearest of `known`, or all of them where none is near."""
+    nearest = get_close_matches(word, sorted(known), n=1)
+    return f": did you mean '{nearest[0]}'?" if nearest else f"; there are: {', '.join(sorted(known))}"

@@ -1,15 +1,16 @@
 """`ml-assets launch`: materialize a model or a table in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
+from resources.words import did_you_mean
 
 if TYPE_CHECKING:
-    import dagster as dg
+    from ml_assets.components.specs import TrainingPipelineSpec
 
 SHOWN = ("verdict", "auc", "logloss", "rmse", "version", "gate", "next")
 """What of a materialization's metadata a terminal shows."""
@@ -37,21 +38,19 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     from ml_assets.cli.runs import materialize
     from ml_assets.components.pages import counted
     from ml_assets.components.steps.train import RESOURCES
-    from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
+    from ml_assets.components.training_pipeline import STAGES, stage_key
     from resources.launcher.profile import changes_of
 
     project = Project.here()
-    if "/" in target:
+    spec = _model_named(project, target, partitions)
+    if spec is None:
         if resources is not None:
             raise Problem(f"--resources are those of a model's workers; {target} is a table")
         keys = [dg.AssetKey(target.split("/"))]
     else:
-        _require_no_table(project, target)
-        pipeline = project.component(TrainingPipeline, target)
-        keys = [dg.AssetKey([pipeline.spec.name, stage]) for stage in STAGES]
+        keys = [stage_key(spec, stage) for stage in STAGES]
         # Refused now rather than after the snapshot.
-        pipeline.spec.resources.of(partitions or "", changes_of(resources or ""))
-    _require_known(project, keys)
+        spec.resources.of(partitions or "", changes_of(resources or ""))
     first, last = typed_range(
         target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
     )
@@ -91,15 +90,29 @@ def _naive(facts: Mapping[str, Any], name: str) -> str:
     return f" (naive {_short(value)})" if value is not None else ""
 
 
-def _require_no_table(project: Project, name: str) -> None:
-    for key in project.defs.resolve_asset_graph().get_all_asset_keys():
-        if key.path[0] in ("datasets", "features") and key.path[-1] == name:
-            raise Problem(f"'{name}' is a table: ml-assets launch {key.to_user_string()} PARTITIONS")
+def _model_named(project: Project, target: str, partitions: str | None) -> "TrainingPipelineSpec | None":
+    """Return the spec of the model that `target` names, None where it names a table. `Problem` for anything else.
 
+    A name without a slash is a model's first: a folder's tables usually share it.
+    """
+    from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
 
-def _require_known(project: Project, keys: Sequence["dg.AssetKey"]) -> None:
-    known = project.defs.resolve_asset_graph().get_all_asset_keys()
-    for key in keys:
-        if key not in known:
-            tables = sorted(one.to_user_string() for one in known if one.path[0] in ("datasets", "features"))
-            raise Problem(f"no asset is named '{key.to_user_string()}'; tables are: {', '.join(tables)}")
+    models = {one.spec.name: one.spec for one in project.components(TrainingPipeline)}
+    if target in models:
+        return models[target]
+    keys = project.defs.resolve_asset_graph().get_all_asset_keys()
+    tables = sorted(key.to_user_string() for key in keys if key.path[0] in ("datasets", "features"))
+    if target in tables:
+        return None
+    first, _, rest = target.partition("/")
+    if first in models and rest in STAGES:
+        raise Problem(
+            f"{target} is made together with the model's other assets: ml-assets launch {first} "
+            f"{partitions or 'PARTITION'}"
+        )
+    if same := [table for table in tables if table.partition("/")[2] == target]:
+        raise Problem(
+            f"'{target}' is a table: {', '.join(f'ml-assets launch {one} PARTITIONS' for one in same)}"
+        )
+    names = [*sorted(models), *tables]
+    raise Problem(f"no model or table is named '{target}'{did_you_mean(target, names)}")

@@ -8,9 +8,8 @@ section, which are its own.
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from dagster_shared.error import DagsterUnresolvableSymbolError
 from pydantic import ValidationError
 
 from ml_assets.checkout import ROOT
+from resources.words import did_you_mean
 
 DEFS = ROOT / "ml_assets" / "defs"
 COLUMN_SCHEMA = "dagster/column_schema"
@@ -61,7 +61,7 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
         for read in sorted(key.to_user_string() for key in asset.dependency_keys):
             at = ", ".join(_places(rf".*\btable:\s*{read}\b", defs_folder))
             if read not in by_key:
-                lines.append(f"{at}: no defs.yaml declares '{read}'{_hint(read, by_key)}")
+                lines.append(f"{at}: no defs.yaml declares '{read}'{did_you_mean(read, by_key)}")
             elif why := _misfit(asset.partitions_def, by_key[read].partitions_def):
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
             else:
@@ -112,7 +112,7 @@ def _wrong_columns(asset: dg.AssetsDefinition, table: dg.AssetsDefinition, read:
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {})
         for key, column in ((key, column) for key, columns in named.items() for column in columns):
             if column not in known:
-                yield f"names '{column}' in {key}, which is no column of {read}{_hint(column, known)}"
+                yield f"names '{column}' in {key}, which is no column of {read}{did_you_mean(column, known)}"
             elif (known[column] == "binary") != (key == SAMPLE_COLUMN):
                 yield (
                     f"names '{column}' in {key}, and its dtype is {known[column]}: samples are binary, and nothing "
@@ -170,7 +170,7 @@ def _words(error: Any) -> str:
         case "missing":
             return "this key is needed"
         case "extra_forbidden":  # beside `type` and `attributes`; sections name their own
-            return f"unknown key{_hint(str(error['loc'][-1]).split(' at ')[0], _DOCUMENT_KEYS)}"
+            return f"unknown key{did_you_mean(str(error['loc'][-1]).split(' at ')[0], _DOCUMENT_KEYS)}"
         case "value_error":
             return str(error["msg"]).removeprefix("Value error, ")
         case "literal_error":
@@ -189,7 +189,7 @@ def _unknown_types(defs_folder: Path) -> Iterator[str]:
             match = re.match(r"type:\s*([\w.]+)\s*(#.*)?$", line)
             if match and not _exists(match[1]):
                 names = [f"ml_assets.components.{name}" for name in _component_names()]
-                yield f"{_short(str(file))}:{number} type: no component '{match[1]}'{_hint(match[1], names)}"
+                yield f"{_short(str(file))}:{number} type: no component '{match[1]}'{did_you_mean(match[1], names)}"
 
 
 def _exists(path: str) -> bool:
@@ -202,11 +202,6 @@ def _exists(path: str) -> bool:
 
 def _component_names() -> Sequence[str]:
     return importlib.import_module("ml_assets.components").__all__
-
-
-def _hint(word: str, known: Iterable[str]) -> str:
-    nearest = get_close_matches(word, sorted(known), n=1)
-    return f": did you mean '{nearest[0]}'?" if nearest else f"; there are: {', '.join(sorted(known))}"
 
 
 def _short(file: str) -> str:

@@ -59,9 +59,15 @@ def test_promotions_that_cannot_be_are_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("target", "partitions", "said"),
     [
-        ("datasets/sale", WEEK, "no asset is named 'datasets/sale'; tables are: datasets/airlines, "),
+        ("datasets/sale", WEEK, "no model or table is named 'datasets/sale': did you mean 'datasets/sales'?"),
+        ("abc", WEEK, "there are: datasets/airlines, "),
+        (
+            "store_demand/evaluation",
+            WEEK,
+            f"with the model's other assets: ml-assets launch store_demand {WEEK}",
+        ),
         ("sales", WEEK, "'sales' is a table: ml-assets launch datasets/sales PARTITIONS"),
-        ("store_deman", WEEK, "there are: flight_delay, flight_delay_nightly, store_demand"),
+        ("store_deman", WEEK, "did you mean 'store_demand'?"),
         ("datasets/sales", "2024-01-02", "the one before it is '2024-01-01'"),
         ("datasets/sales", f"{WEEK}..2023-12-25", "ends before it begins"),
         ("datasets/sales", "", "name one, or a range FIRST..LAST"),
