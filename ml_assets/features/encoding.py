@@ -15,6 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.features.categories import NotACategory, category_texts
+
 UNKNOWN = 0
 """Id of a category that is null or was not seen often enough when fitting."""
 
@@ -88,7 +90,7 @@ class FittedState:
 
         Nothing is filled or scaled here: the model does that, so that it happens in one place.
 
-        Raises `EncodingError` where a column is missing or a numeric one is not a number.
+        Raises `EncodingError` where a column is missing, a numeric one is not a number, or a category has no text.
         """
         require_columns(frame, [c.name for c in self.numeric], [c.name for c in self.categorical])
         numeric = np.empty((frame.height, len(self.numeric)), dtype=np.float32)
@@ -155,7 +157,7 @@ def _fit_numeric(column: pl.Series) -> NumericState:
 
 
 def _fit_categorical(column: pl.Series, min_count: int) -> CategoricalState:
-    counts = column.cast(pl.String).drop_nulls().value_counts(name="rows")
+    counts = _texts(column).drop_nulls().value_counts(name="rows")
     frequent = counts.filter(pl.col("rows") >= min_count)[column.name]
     return CategoricalState(name=column.name, vocabulary=tuple(frequent.sort().to_list()))
 
@@ -167,7 +169,17 @@ def _floats(column: pl.Series) -> pl.Series:
 def _ids(column: pl.Series, vocabulary: tuple[str, ...]) -> pl.Series:
     ids = pl.Series(range(1, len(vocabulary) + 1), dtype=pl.Int32)
     words = pl.Series(vocabulary, dtype=pl.String)
-    return column.cast(pl.String).replace_strict(words, ids, default=UNKNOWN, return_dtype=pl.Int32)
+    return _texts(column).replace_strict(words, ids, default=UNKNOWN, return_dtype=pl.Int32)
+
+
+def _texts(column: pl.Series) -> pl.Series:
+    try:
+        return category_texts(column, column.dtype)
+    except NotACategory as error:
+        raise EncodingError(
+            f"categorical column {column.name!r}: {error}. Cast it in the feature function, or take it out of the "
+            "model's inputs"
+        ) from error
 
 
 def _rounded(value: float) -> float:

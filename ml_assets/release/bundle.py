@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.features import categories
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
@@ -199,8 +200,8 @@ def _write_mlflow_files(folder: Path, inputs: tuple[InputColumn, ...], packages:
     import yaml
 
     here = Path(__file__).parent
-    for name in ("pyfunc.py", "runtime.py"):
-        (folder / name).write_bytes((here / name).read_bytes())
+    for source in (here / "pyfunc.py", here / "runtime.py", Path(categories.__file__)):
+        (folder / source.name).write_bytes(source.read_bytes())
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in _requirements(packages)))
     # No `signature`: with one MLflow refuses an integer for a double and a pandas category for a string, and
     # takes 30 times as long as the prediction. The runtime checks columns itself and names what is wrong.

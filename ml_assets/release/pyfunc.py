@@ -26,9 +26,14 @@ class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
     """Hands rows to the bundle's `ServingModel`."""
 
     def load_context(self, context: Any) -> None:
-        """Load the bundle beside this file; refuses where golden rows are answered differently."""
+        """Load the bundle beside this file; refuses where golden rows, as pandas holds them, are answered
+        differently."""
         folder = Path(context.artifacts["bundle"])
         self.model = _runtime(folder / "runtime.py").ServingModel.load(folder)
+        self.model.replay_golden_rows(self._predict_golden)
+
+    def _predict_golden(self, golden: pl.DataFrame) -> Any:
+        return self.predict(None, _as_pandas(golden, self.model.inputs))
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> Any:
         """`[rows]` float64 predictions for a pandas frame with the raw columns."""
@@ -54,10 +59,13 @@ def _series(column: Any, values: Any) -> pl.Series:
             [base64.b64decode(one) if isinstance(one, str) else one for one in present],
             pl.Binary,
         )
-    known = pl.Series(column.name, present)
-    # pandas turns a column of integers with a missing one into floats: 5.0 would be another category than 5.
-    is_integer = column.dtype.startswith(("int", "uint"))
-    return known.cast(pl.Int64) if column.kind == "category" and is_integer else known
+    return pl.Series(column.name, present)  # the runtime makes a category's text of it
+
+
+def _as_pandas(frame: pl.DataFrame, inputs: Any) -> pd.DataFrame:
+    """Numbers in pandas' own types, where null is NaN; everything else as Python's objects."""
+    kinds = {column.name: None if column.kind == "numeric" else object for column in inputs}
+    return pd.DataFrame({name: pd.Series(frame[name].to_list(), dtype=kind) for name, kind in kinds.items()})
 
 
 def _runtime(path: Path) -> ModuleType:

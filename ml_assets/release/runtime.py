@@ -1,7 +1,8 @@
 """Serving a bundle: load the graph, replay the golden rows, predict from raw columns.
 
-This file is copied into every bundle and runs there alone, so it needs numpy, polars and onnxruntime and
-imports nothing of this project. Not here: how a bundle is made (`bundle`, `graph`) and MLflow (`pyfunc`).
+This file is copied into every bundle and runs there beside `categories.py`, so it needs numpy, polars and
+onnxruntime and imports nothing else of this project. Not here: how a bundle is made (`bundle`, `graph`) and MLflow
+(`pyfunc`).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -14,12 +15,33 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import onnxruntime as ort
 import polars as pl
 from numpy.typing import NDArray
+
+
+def load_module(path: Path, kind: str) -> ModuleType:
+    """The module in `path` under a name of its own: two loaded bundles may bring different ones."""
+    name = f"bundle_{kind}_{abs(hash(path))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING or __package__:
+    from ml_assets.features.categories import CategoryValue, NotACategory, category_text, category_texts
+else:  # in a bundle: its own copy, whatever version of the project is installed
+    _categories = load_module(Path(__file__).with_name("categories.py"), "categories")
+    CategoryValue, NotACategory = _categories.CategoryValue, _categories.NotACategory
+    category_text, category_texts = _categories.category_text, _categories.category_texts
 
 FORMAT = 1
 """Version of the layout of a bundle; a runtime reads its own only."""
@@ -95,15 +117,8 @@ class SampleReader:
     @classmethod
     def of_bundle(cls, folder: Path, column: str, function: str, like: SampleInput | None = None) -> Self:
         """By `function` of the `decode.py` in `folder`. `BundleRefused` where it cannot be loaded."""
-        name = f"bundle_decode_{abs(hash(folder))}"  # of its own: two loaded bundles may bring different ones
-        spec = importlib.util.spec_from_file_location(name, folder / DECODE)
-        if spec is None or spec.loader is None:
-            raise BundleRefused(f"{folder / DECODE} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up
         try:
-            spec.loader.exec_module(module)
-            return cls(column, getattr(module, function), like)
+            return cls(column, getattr(load_module(folder / DECODE, "decode"), function), like)
         except Exception as error:  # it is the user's code
             raise BundleRefused(
                 f"{folder / DECODE} cannot be loaded: {type(error).__name__}: {error}. Where a package is missing, "
@@ -163,6 +178,8 @@ class ServingModel:
         self._numeric = [column.name for column in self.inputs if column.kind == "numeric"]
         self._category = [column.name for column in self.inputs if column.kind == "category"]
         self._session = session
+        types = pl.read_parquet_schema(folder / GOLDEN)
+        self._category_types = {name: types[name] for name in self._category}
         self._samples: SampleReader | None = None
         self._rows_at_once = _ROWS_AT_ONCE
         self.sample = ""
@@ -195,14 +212,35 @@ class ServingModel:
         options.log_severity_level = 3
         session = ort.InferenceSession(folder / GRAPH, options, providers=["CPUExecutionProvider"])
         model = cls(folder, facts, session)
-        model._replay_golden_rows(tolerance)
+        model.replay_golden_rows(model.predict, tolerance)
+        model.replay_golden_rows(model._predict_one_by_one, tolerance)
         return model
+
+    def replay_golden_rows(
+        self, predict: Callable[[pl.DataFrame], NDArray[np.float64]], tolerance: float = GOLDEN_TOLERANCE
+    ) -> None:
+        """Raise `GoldenMismatch` where `predict` answers the golden rows differently than the trained model did.
+
+        Each way to ask the model (a frame, one row, pandas) reads raw values by code of its own, so each replays them.
+        """
+        golden = pl.read_parquet(self.folder / GOLDEN)
+        expected = golden[GOLDEN_OUTPUT].to_numpy()
+        worst = _largest_difference(predict(golden.drop(GOLDEN_OUTPUT)), expected)
+        if not worst <= tolerance:
+            raise GoldenMismatch(
+                f"bundle {self.folder} answers its {golden.height} golden rows differently than the trained "
+                f"model did: largest difference {worst:.3g}, allowed {tolerance:g}. Files were "
+                "changed, or this onnxruntime computes something else: fetch the bundle again, or register "
+                "the model again with this version"
+            )
 
     def predict(self, frame: pl.DataFrame) -> NDArray[np.float64]:
         """`[rows]` predictions for raw rows, in their order; further columns are ignored.
 
-        Null and NaN numbers are filled as in training, null and unseen categories read as unknown. Raises
-        `InputRefused` where a column is missing, text stands where a number is expected, or a sample cannot be read.
+        Null and NaN numbers are filled as in training, null and unseen categories read as unknown. A category may come
+        in another type than the feature table's: as the text of a date, as an integer that pandas made a float. Raises
+        `InputRefused` where a column is missing, text stands where a number is expected, a category is a list, a
+        struct or bytes, or a sample cannot be read.
         """
         self._require(frame)
         predictions = np.empty(frame.height, dtype=np.float64)
@@ -211,11 +249,11 @@ class ServingModel:
             predictions[start : start + rows.height] = self._run(self._feed(rows, start))
         return predictions
 
-    def predict_row(self, row: Mapping[str, float | int | bool | str | bytes | None]) -> float:
+    def predict_row(self, row: Mapping[str, CategoryValue | bytes]) -> float:
         """The prediction for one raw row, without the cost of a frame. Raises as `predict`."""
         try:
             numbers = [row[name] for name in self._numeric]
-            words = [row[name] for name in self._category]
+            words: list[Any] = [row[name] for name in self._category]
             samples: list[Any] = [row[self.sample]] if self._samples else []
         except KeyError as error:
             raise InputRefused(f"column {error} is missing; the row has {sorted(row)}") from error
@@ -225,7 +263,11 @@ class ServingModel:
         matrix = np.array([[np.nan if value is None else value for value in numbers]], dtype=np.float32)
         feed: dict[str, NDArray[Any]] = {name: matrix[:, i : i + 1] for i, name in enumerate(self._numeric)}
         for name, value in zip(self._category, words, strict=True):
-            feed[name] = np.array([[self._null if value is None else _text(value)]], dtype=object)
+            try:
+                text = category_text(value, self._category_types[name])
+            except NotACategory as error:
+                raise InputRefused(f"column {name!r}: {error}") from error
+            feed[name] = np.array([[self._null if text is None else text]], dtype=object)
         if self._samples is not None:
             feed[self.sample] = self._samples.read(samples, ["the row"])
         return float(self._run(feed)[0])
@@ -241,7 +283,11 @@ class ServingModel:
             matrix[:, i] = (column if is_plain else column.cast(pl.Float64)).to_numpy()
             feed[name] = matrix[:, i : i + 1]
         for name in self._category:
-            feed[name] = rows[name].cast(pl.String).fill_null(self._null).to_numpy().reshape(-1, 1)
+            try:
+                texts = category_texts(rows[name], self._category_types[name])
+            except NotACategory as error:
+                raise InputRefused(f"column {name!r}: {error}") from error
+            feed[name] = texts.fill_null(self._null).to_numpy().reshape(-1, 1)
         if self._samples is not None:
             names = [f"row {first + i}" for i in range(rows.height)]
             feed[self.sample] = self._samples.read(rows[self.sample].to_list(), names)
@@ -268,17 +314,8 @@ class ServingModel:
                 f"column {self.sample!r} is {schema[self.sample]}, the model reads bytes there"
             )
 
-    def _replay_golden_rows(self, tolerance: float) -> None:
-        golden = pl.read_parquet(self.folder / GOLDEN)
-        expected = golden[GOLDEN_OUTPUT].to_numpy()
-        worst = _largest_difference(self.predict(golden), expected)
-        if not worst <= tolerance:
-            raise GoldenMismatch(
-                f"bundle {self.folder} answers its {golden.height} golden rows differently than the trained "
-                f"model did: largest difference {worst:.3g}, allowed {tolerance:g}. Files were "
-                "changed, or this onnxruntime computes something else: fetch the bundle again, or register "
-                "the model again with this version"
-            )
+    def _predict_one_by_one(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        return np.array([self.predict_row(row) for row in frame.iter_rows(named=True)])
 
 
 def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
@@ -286,8 +323,3 @@ def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.floa
     if not (np.isfinite(answered).all() and np.isfinite(expected).all()):
         return float("inf")
     return float((np.abs(answered - expected) / np.maximum(1.0, np.abs(expected))).max())
-
-
-def _text(value: float | int | bool | str | bytes) -> str:
-    """As polars casts to text, so that one row reads like a column."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

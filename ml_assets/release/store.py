@@ -21,7 +21,9 @@ from resources.artifacts import ArtifactMissing, Artifacts
 WEIGHTS = "model.safetensors"
 _MARKER = "MLmodel"
 """Arrives last: with it a bundle is whole."""
-FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, _MARKER, "pyfunc.py", "runtime.py", "requirements.txt")
+FILES = (
+    GRAPH, WEIGHTS, FACTS, GOLDEN, _MARKER, "pyfunc.py", "runtime.py", "categories.py", "requirements.txt",
+)  # fmt: skip
 """Everything a bundle consists of, and `decode.py` where rows have samples. MLflow leaves a `registered_model_meta`
 beside them when it loads a version; it is no part of the bundle."""
 

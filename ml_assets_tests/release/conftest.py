@@ -69,13 +69,13 @@ def rows() -> pl.DataFrame:
 @pytest.fixture(scope="session")
 def contents(rows: pl.DataFrame) -> BundleContents:
     """A binary model over numbers and categories; some words stay out of the vocabulary."""
-    return _contents(rows, NUMERIC, CATEGORY, "binary")
+    return contents_of(rows, NUMERIC, CATEGORY, "binary")
 
 
 @pytest.fixture(scope="session")
 def make_contents(rows: pl.DataFrame) -> Callable[..., BundleContents]:
     """`(numeric, category, objective, **changes of the lineage) -> BundleContents`."""
-    return lambda *arguments, **changes: _contents(rows, *arguments, **changes)
+    return lambda *arguments, **changes: contents_of(rows, *arguments, **changes)
 
 
 @pytest.fixture(scope="session")
@@ -125,9 +125,10 @@ def variant(bundle: Bundle, store: BundleStore) -> Callable[..., Bundle]:
     return make
 
 
-def _contents(
+def contents_of(
     rows: pl.DataFrame, numeric: list[str], category: list[str], objective: str, **changes: object
 ) -> BundleContents:
+    """A model over columns of `rows` with the weights it begins with; `changes` are of its lineage."""
     fitted = fit(rows, numeric, category, min_count=12)
     torch.manual_seed(11)
     lineage = {

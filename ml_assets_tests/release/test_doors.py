@@ -1,0 +1,176 @@
+"""Every door of a bundle reads a category as training did, whatever type its column has."""
+
+import json
+import math
+import shutil
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml_assets.features.encoding import EncodingError, fit
+from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
+from ml_assets.release.runtime import GoldenMismatch, InputRefused, ServingModel
+from ml_assets.release.store import Bundle, BundleStore
+from ml_assets_tests.release.conftest import contents_of
+from resources.artifacts import FolderArtifacts
+
+START = datetime(2024, 1, 7, 23, 59, 59, 250_000, UTC)
+EARLY = datetime(1960, 1, 1, tzinfo=UTC)
+KINDS: dict[str, tuple[pl.DataType, list[Any]]] = {
+    "text": (pl.String(), ["", "5", "true", "2024-01-07", "Ünited"]),
+    "enum": (pl.Enum(["low", "high"]), ["low", "high"]),
+    "flag": (pl.Boolean(), [True, False]),
+    "small": (pl.Int8(), [-3, 0, 5]),
+    "large": (pl.UInt64(), [0, 5, 2**53 + 1, 2**64 - 1]),
+    "single": (pl.Float32(), [0.1, 1 / 3, 5.0, -0.0, 1e20, math.nan]),
+    "double": (pl.Float64(), [0.1, 1 / 3, 5.0, 0.0, -2.5e-7, math.nan]),
+    "day": (pl.Date(), [date(2024, 1, 7), date(1969, 12, 31)]),
+    "moment": (pl.Datetime("us", "UTC"), [START, datetime(2024, 1, 7, tzinfo=UTC)]),
+    "local": (pl.Datetime("us", "America/New_York"), [START, START + timedelta(days=200)]),
+    "naive": (pl.Datetime("ms"), [START.replace(tzinfo=None), EARLY.replace(tzinfo=None)]),
+}
+"""Column → its type in the feature table, and values it holds."""
+SCHEMA = {name: dtype for name, (dtype, _) in KINDS.items()}
+ROWS = st.lists(
+    st.fixed_dictionaries({name: st.sampled_from([None, *values]) for name, (_, values) in KINDS.items()}),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.fixture(scope="module")
+def contents() -> BundleContents:
+    random = np.random.default_rng(3)
+    table = pl.DataFrame(
+        {
+            name: pl.Series([values[i] for i in random.integers(0, len(values), 400)], dtype=dtype)
+            for name, (dtype, values) in KINDS.items()
+        }
+    )
+    return contents_of(table, [], list(KINDS), "regression")
+
+
+@pytest.fixture(scope="module")
+def bundle(contents: BundleContents, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return build_bundle(contents, BundleStore(FolderArtifacts(tmp_path_factory.mktemp("doors"))))
+
+
+@pytest.fixture(scope="module")
+def served(bundle: Bundle) -> ServingModel:
+    return ServingModel.load(bundle.folder)
+
+
+@pytest.fixture(scope="module")
+def through_mlflow(bundle: Bundle) -> Any:
+    return mlflow.pyfunc.load_model(str(bundle.folder))
+
+
+@settings(max_examples=60)
+@given(ROWS)
+def test_every_door_gives_the_answer_of_training(
+    contents: BundleContents, served: ServingModel, through_mlflow: Any, rows: list[dict[str, Any]]
+) -> None:
+    frame = pl.DataFrame(rows, schema=SCHEMA)
+    trained = torch_predictions(contents.module, contents.fitted, "regression", frame)
+    objects = pd.DataFrame(rows, columns=list(KINDS), dtype=object)
+    # From the frame where its type can hold a null: pandas makes floats of integers otherwise.
+    typed = pd.DataFrame(
+        {name: objects[name] if frame[name].null_count() else frame[name].to_numpy() for name in KINDS}
+    )
+    answers = {
+        "a frame": served.predict(frame),
+        "one row": [served.predict_row(row) for row in frame.iter_rows(named=True)],
+        "one row, as the source gave it": [served.predict_row(row) for row in rows],
+        "pandas' objects": through_mlflow.predict(objects),
+        "pandas' own types": through_mlflow.predict(typed),
+        "JSON": through_mlflow.predict(
+            pd.DataFrame(json.loads(json.dumps(rows, default=_iso)), dtype=object)
+        ),
+    }
+    for door, answered in answers.items():
+        np.testing.assert_allclose(answered, trained, rtol=0, atol=1e-6, err_msg=door)
+
+
+def _iso(value: date) -> str:
+    return value.isoformat()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "same_as"),
+    [
+        ("small", 5.0, 5),
+        ("small", "5", 5),
+        ("small", 5.5, None),
+        ("small", 400, None),
+        ("flag", "True", True),
+        ("flag", 1, True),
+        ("flag", 2, None),
+        ("single", 0.1, float(np.float32(0.1))),
+        ("text", 5, "5"),
+        ("text", True, "true"),
+        ("day", datetime(2024, 1, 7, tzinfo=UTC), date(2024, 1, 7)),
+        ("day", "2024-01-07", date(2024, 1, 7)),
+        ("day", "2024-01-07T12:00:00Z", None),
+        ("day", "soon", None),
+        ("moment", "2024-01-07", datetime(2024, 1, 7, tzinfo=UTC)),
+        (
+            "moment",
+            datetime(2024, 1, 7, 2, tzinfo=timezone(timedelta(hours=2))),
+            datetime(2024, 1, 7, tzinfo=UTC),
+        ),
+        ("large", np.uint64(2**53 + 1), 2**53 + 1),
+    ],
+)
+def test_a_value_of_another_type_is_read_as_the_tables(
+    served: ServingModel, column: str, value: object, same_as: object
+) -> None:
+    rest = dict.fromkeys(KINDS)
+    asked, expected = (served.predict_row({**rest, column: one}) for one in (value, same_as))
+    assert asked == expected
+    if same_as is not None:
+        assert asked != served.predict_row(rest)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("text", ["a"]), ("text", b"a"), ("day", 7), ("small", date(2024, 1, 7))]
+)
+def test_what_cannot_be_the_category_is_refused_by_name(
+    served: ServingModel, column: str, value: object
+) -> None:
+    row = {**dict.fromkeys(KINDS), column: value}
+    with pytest.raises(InputRefused, match=column):
+        served.predict_row(row)
+    with pytest.raises(InputRefused, match=column):
+        served.predict(pl.DataFrame([row]))
+
+
+def test_a_column_without_a_text_is_no_category() -> None:
+    with pytest.raises(EncodingError, match=r"'tags': List\(String\) has no text of its own"):
+        fit(pl.DataFrame({"tags": [["a"], ["b"]]}), [], ["tags"])
+
+
+@pytest.mark.parametrize("door", ["one row", "pandas"])
+def test_golden_rows_go_through_every_door(bundle: Bundle, tmp_path: Path, door: str) -> None:
+    """A bundle whose frames answer right and whose rows do not is refused as well."""
+    copied = Path(shutil.copytree(bundle.folder, tmp_path / "copy", copy_function=shutil.copyfile))
+    if door == "one row":
+        program = copied / "categories.py"
+        broken = program.read_text().replace("category_texts(pl.Series([value]), dtype)[0]", "str(value)")
+    else:
+        program = copied / "pyfunc.py"
+        broken = program.read_text().replace(
+            "return pl.Series(column.name, present)", "return pl.Series(column.name, present[::-1])"
+        )
+    assert broken != program.read_text()
+    program.write_text(broken)
+    with pytest.raises(Exception, match="golden rows differently") as refused:
+        mlflow.pyfunc.load_model(str(copied))
+    assert type(refused.value).__name__ == GoldenMismatch.__name__
