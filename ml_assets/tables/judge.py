@@ -37,8 +37,8 @@ def verdict_of(row: VerdictRow) -> Verdict:
     return replace(Verdict.from_json(row.body_json), status=row.status)
 
 
-def says(row: VerdictRow | None, verdict: Verdict) -> bool:
-    """Whether a recorded attempt says just what `verdict` does of the same content."""
+def says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
+    """True if a recorded attempt says just what `verdict` does of the same content."""
     return row is not None and (row.content_digest, row.contract_digest, row.status) == (
         verdict.content_digest,
         verdict.contract_digest,

@@ -1,9 +1,13 @@
-"""How partitions get onto a branch and from there to `main`. Whether they may is decided by the callers."""
+"""How partitions get onto a branch and from there to `main`. Whether they may is decided by the callers.
+
+Main and the ledger change together within the table's turn (`Ledger.turn`): whatever the order in which two
+processes land, the newest attempt in the ledger is the one whose content main holds.
+"""
 
 import contextlib
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from ml_assets.tables import layout
 from ml_assets.tables.reader import TableReader
 from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
 from resources.lake.threads import side_by_side
+from resources.ledger import Ledger
 
 MAIN = "main"
 ATTEMPTS = 8
@@ -37,42 +42,112 @@ class CommitFacts:
     metadata: Mapping[str, str]
 
 
-def land(
-    store: VersionedStore, partitions: Sequence[StoredPartition], run_id: str, facts: CommitFacts
-) -> str:
-    """Bring partitions of one table to main in one merge; return main's commit that holds them.
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Main after a landing."""
 
-    What main holds already is left out; without anything new, main stays as it is. A lost race is repeated
-    from main's new head, so of two runs that change one partition the later merge wins. Raises
-    `MergeConflict` or `LakeBusy` after `ATTEMPTS`.
+    commit_id: str
+    """Commit of main that holds every partition."""
+    before: TableReader
+    """Main as it was before."""
+
+
+def land(
+    store: VersionedStore,
+    ledger: Ledger,
+    table: str,
+    partitions: Sequence[StoredPartition],
+    run_id: str,
+    facts: Callable[[Sequence[str]], CommitFacts],
+    *,
+    begin: Callable[[], None],
+    record: Callable[[], None],
+) -> Landed:
+    """Bring partitions of `table` to main in one merge, and what is known of them to the ledger.
+
+    Partitions that main holds already are left out; without anything new, main stays as it is. `facts` gets the
+    keys that change. Within the table's turn: `begin` (which may raise to end the landing), the merge, `record`.
+    Objects are uploaded before the turn. If another process changed these partitions meanwhile, they are
+    uploaded again within the turn, so the later merge wins. Raises `MergeConflict` or `LakeBusy` after
+    `ATTEMPTS`, for writers that take no turns.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        base = TableReader.at(store, MAIN)
-        news = [p for p in partitions if base.object_hashes(p.table, p.key) != p.hashes]
-        if not news:
-            return base.commit_id
-        branch = new_branch(store, base, news[0], run_id)
+
+    def attempt(*, alone: bool) -> Landed | None:
+        with contextlib.ExitStack() as stack:
+            if alone:
+                stack.enter_context(ledger.turn(table))
+            base = TableReader.at(store, MAIN)
+            news = [p for p in partitions if base.object_hashes(p.table, p.key) != p.hashes]
+            staged = stack.enter_context(_staged(store, base, news, run_id, facts))
+            if not alone:
+                stack.enter_context(ledger.turn(table))
+                if _has_changed(store, base, partitions):
+                    return None
+            begin()
+            commit_id = staged.merge() if staged else base.commit_id
+            record()
+            return Landed(commit_id, base)
+
+    for number in range(1, ATTEMPTS + 1):
         try:
-            write(store, branch, base, news)
-            store.commit(branch, facts.message, facts.metadata)
-            return store.merge(branch, MAIN, facts.message, facts.metadata)
+            landed = attempt(alone=number > 1)
         except (MergeConflict, LakeBusy):
-            if attempt == ATTEMPTS:
+            if number == ATTEMPTS:
                 raise
-            time.sleep(random.uniform(0.5, 1.5) * 0.05 * 2 ** min(attempt, 5))
-        finally:
-            # A branch that stays costs nothing; failing here would hide what happened above.
-            with contextlib.suppress(LakeError):
-                store.delete_branch(branch)
+            landed = None
+        if landed is not None:
+            return landed
+        time.sleep(random.uniform(0.5, 1.5) * 0.05 * 2 ** min(number, 5))
     raise AssertionError("unreachable")
 
 
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Committed partitions that wait on a branch."""
+
+    store: VersionedStore
+    branch: str
+    facts: CommitFacts
+
+    def merge(self) -> str:
+        return self.store.merge(self.branch, MAIN, self.facts.message, self.facts.metadata)
+
+
+@contextlib.contextmanager
+def _staged(
+    store: VersionedStore,
+    base: TableReader,
+    news: Sequence[StoredPartition],
+    run_id: str,
+    facts: Callable[[Sequence[str]], CommitFacts],
+) -> Generator[_Staged | None]:
+    """A branch that holds `news` for the block; None where there is nothing new."""
+    if not news:
+        yield None
+        return
+    said = facts([one.key for one in news])
+    branch = new_branch(store, base, news[0], run_id)
+    try:
+        write(store, branch, base, news)
+        store.commit(branch, said.message, said.metadata)
+        yield _Staged(store, branch, said)
+    finally:
+        # A branch that stays costs nothing; failing here would hide what happened above.
+        with contextlib.suppress(LakeError):
+            store.delete_branch(branch)
+
+
+def _has_changed(store: VersionedStore, base: TableReader, partitions: Sequence[StoredPartition]) -> bool:
+    """True if main no longer holds what `base` does of these partitions."""
+    now = TableReader.at(store, MAIN)
+    return now.commit_id != base.commit_id and any(
+        now.object_hashes(one.table, one.key) != base.object_hashes(one.table, one.key) for one in partitions
+    )
+
+
 def new_branch(store: VersionedStore, base: TableReader, first: StoredPartition, run_id: str) -> str:
-    """An audit branch nobody used before, made from `base`: leftovers of a dead attempt are not built on."""
-    taken = store.branches(layout.audit_branch(first.table, first.key, run_id))
-    attempt = 1
-    while (name := layout.audit_branch(first.table, first.key, run_id, attempt)) in taken:
-        attempt += 1
+    """An audit branch of this attempt alone, made from `base`."""
+    name = layout.audit_branch(first.table, first.key, run_id)
     store.create_branch(name, base.commit_id)
     return name
 

@@ -7,6 +7,7 @@ A table is named by its id `"<kind>/<name>"`, for example `"datasets/flights"`.
 """
 
 import re
+import uuid
 
 from ml_assets.tables.cadence import UNPARTITIONED
 
@@ -55,8 +56,11 @@ def key_of_part(path: str) -> str:
     return path.split("/")[2].removeprefix("date=")
 
 
-def audit_branch(table: str, first_key: str, run_id: str, attempt: int = 1) -> str:
-    """Branch on which a run's partitions wait for their audit; lakeFS takes letters, digits, _ and - only."""
+def audit_branch(table: str, first_key: str, run_id: str) -> str:
+    """A new name on each call, for a branch on which partitions wait for their audit.
+
+    Two processes may have one run id: a run that was resumed while its first worker lives. Nobody shares a
+    branch, so no process commits rows of another. lakeFS takes letters, digits, _ and - only.
+    """
     run = re.sub(r"\W", "", run_id)[:8] or "norun"
-    name = f"{AUDIT}{check_table(table).replace('/', '-')}-{first_key}-{run}"
-    return name if attempt == 1 else f"{name}-{attempt}"
+    return f"{AUDIT}{check_table(table).replace('/', '-')}-{first_key}-{run}-{uuid.uuid4().hex[:12]}"

@@ -3,26 +3,29 @@
 The order of steps is what makes a kill at any moment harmless:
 
 1. rejected partitions are committed to an audit branch of their own, which stays as evidence;
-2. the ledger learns of the rejections, so that consumers refuse even where an older version stands on main;
-3. good partitions are committed to another audit branch and merged;
-4. the ledger learns that they passed, and their branch is deleted.
+2. good partitions are committed to another audit branch;
+3. the ledger learns of the rejections, so that consumers refuse even where an older version stands on main;
+4. the good partitions are merged;
+5. the ledger learns that they passed, and their branch is deleted.
 
-A rerun finds equal content on main or in the ledger and does only what is missing. What a dead run leaves is
-a branch nobody merges. Judging belongs in `judge.py`, accepting a rejected partition in `accept.py`.
+Steps 3 to 5 are one turn of the table: no other publish, and no acceptance, comes in between. A rerun finds
+equal content on main or in the ledger and does only what is missing. A dead run leaves a branch that nobody
+merges. Judging belongs in `judge.py`, accepting a rejected partition in `accept.py`.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.tables import layout
 from ml_assets.tables.judge import judge, new_row, says
-from ml_assets.tables.landing import MAIN, CommitFacts, land, new_branch, write
+from ml_assets.tables.landing import MAIN, CommitFacts, Landed, land, new_branch, write
 from ml_assets.tables.prepare import Prepared, prepare_all
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
 from ml_assets.validation.verdict import Verdict
 from resources.lake import VersionedStore
-from resources.ledger import Ledger, VerdictRow
+from resources.ledger import Ledger, NewVerdict, VerdictRow
 from resources.words import name_some
 
 
@@ -73,18 +76,20 @@ def publish(
     `KeyTwice` for keys the table cannot have. Bad data never raises.
     """
     partitions, failed = prepare_all(spec, incoming)
-    newest = ledger.newest_verdicts(spec.table, partitions)
-    verdicts = judge(ledger, spec, partitions, newest)
-    bad = {key: one for key, one in partitions.items() if verdicts[key].blocks}
-    good = {key: one for key, one in partitions.items() if key not in bad}
-
-    branches = _keep_evidence(store, ledger, spec, bad, verdicts, newest, run)
-    before = TableReader.at(store, MAIN).digests(spec.table)
-    facts = _commit_facts("Publish", spec, list(good), run, "passed")
-    commit_id = land(store, [one.stored for one in good.values()], run.run_id, facts)
-    news = [verdicts[key] for key in good if not says(newest.get(key), verdicts[key])]
-    if news:
-        ledger.record_verdicts([new_row(verdict, run.run_id, MAIN) for verdict in news])
+    branches: dict[str, str] = {}
+    while True:
+        newest = ledger.newest_verdicts(spec.table, partitions)
+        verdicts = judge(ledger, spec, partitions, newest)
+        bad = {key: one for key, one in partitions.items() if verdicts[key].blocks}
+        good = {key: one for key, one in partitions.items() if key not in bad}
+        lacking = {key: one for key, one in bad.items() if key not in branches}
+        branches |= _keep_evidence(store, spec, lacking, verdicts, newest, run)
+        rows = {key: new_row(verdicts[key], run.run_id, branches[key]) for key in bad}
+        rows |= {key: new_row(verdicts[key], run.run_id, MAIN) for key in good}
+        with contextlib.suppress(_Overtaken):
+            landed = _land(store, ledger, spec, good, verdicts, newest, rows, run)
+            break
+    before = landed.before.digests(spec.table)
     return PublishResult(
         merged={
             key: PublishedPartition(
@@ -98,13 +103,54 @@ def publish(
         },
         rejected={key: RejectedPartition(verdict=verdicts[key], branch=branches[key]) for key in bad},
         failed=failed,
-        commit_id=commit_id,
+        commit_id=landed.commit_id,
     )
+
+
+class _Overtaken(Exception):
+    """An acceptance that a verdict was read from is for an older attempt by now."""
+
+
+def _land(
+    store: VersionedStore,
+    ledger: Ledger,
+    spec: TableSpec,
+    good: Mapping[str, Prepared],
+    verdicts: Mapping[str, Verdict],
+    newest: Mapping[str, VerdictRow],
+    rows: Mapping[str, NewVerdict],
+    run: RunFacts,
+) -> Landed:
+    """Merge `good` and record every verdict that the ledger does not say already. `_Overtaken`."""
+
+    def facts(keys: Sequence[str]) -> CommitFacts:
+        return _commit_facts("Publish", spec, keys, run, "passed")
+
+    def record(keys: Sequence[str]) -> None:
+        now = ledger.newest_verdicts(spec.table, keys)
+        news = [rows[key] for key in keys if not _is_recorded(now.get(key), rows[key])]
+        if news:
+            ledger.record_verdicts(news)
+
+    def begin() -> None:
+        accepted = [key for key, verdict in verdicts.items() if verdict.status == "accepted"]
+        if accepted and ledger.newest_verdicts(spec.table, accepted) != {k: newest[k] for k in accepted}:
+            raise _Overtaken
+        record([key for key in rows if key not in good])
+
+    stored = [one.stored for one in good.values()]
+    return land(
+        store, ledger, spec.table, stored, run.run_id, facts, begin=begin, record=lambda: record(list(good))
+    )
+
+
+def _is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:
+    """True if the newest attempt says the same of the same content and, where rejected, kept it on the same branch."""
+    return says(row, new) and row is not None and (new.status != "rejected" or row.branch == new.branch)
 
 
 def _keep_evidence(
     store: VersionedStore,
-    ledger: Ledger,
     spec: TableSpec,
     bad: Mapping[str, Prepared],
     verdicts: Mapping[str, Verdict],
@@ -129,7 +175,6 @@ def _keep_evidence(
     write(store, branch, base, [one.stored for one in fresh])
     facts = _commit_facts("Reject", spec, [one.key for one in fresh], run, "rejected")
     store.commit(branch, facts.message, facts.metadata)
-    ledger.record_verdicts([new_row(verdicts[one.key], run.run_id, branch) for one in fresh])
     return kept | {one.key: branch for one in fresh}
 
 

@@ -206,6 +206,30 @@ def test_writer_that_waits_too_long_is_told_so_while_readers_go_on(tmp_path: Pat
     assert ledger.record_verdicts([new()])[0].attempt == 2
 
 
+def test_one_process_at_a_time_has_the_turn_of_a_table(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed gives its turn back."""
+    program = (
+        "import sys; from resources.ledger import Ledger\n"
+        "with Ledger(sys.argv[1]).turn(sys.argv[2]): print('mine', flush=True); input()"
+    )
+    arguments = [sys.executable, "-c", program, url, TABLE]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"mine\n"
+        ledger = Ledger(url)
+        with ledger.turn("datasets/other"):
+            assert ledger.record_verdicts([new()])[0].attempt == 1, "only turns wait"
+        with monkeypatch.context() as patience:
+            patience.setattr("resources.ledger.ledger.TURN_PATIENCE_SECONDS", 0.1)
+            with pytest.raises(LedgerBusy, match=f"writing to {TABLE} all the time"), ledger.turn(TABLE):
+                pass
+        holder.kill()
+    with ledger.turn(TABLE):
+        pass
+
+
 def test_ledger_that_cannot_be_opened_says_where(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").mkdir()
     with pytest.raises(LedgerError, match=r"ledger\.db.*unable to open"):

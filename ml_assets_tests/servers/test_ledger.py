@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from ml_assets_tests.resources import ledger_writer
 from ml_assets_tests.resources.ledger_writer import NEW
 from ml_assets_tests.servers.running import RunningServers
-from resources.ledger import Ledger, LedgerError, LedgerUnavailable, migrations
+from resources.ledger import Ledger, LedgerBusy, LedgerError, LedgerUnavailable, migrations
 from resources.ledger.tables import metadata
 
 
@@ -55,6 +55,24 @@ def test_processes_that_come_first_at_once_and_write_at_once_lose_nothing(url: s
     assert [one.attempt for one in attempts] == list(range(1, 4 * rounds + 1))
     for name in names:
         assert [one.rows for one in attempts if one.run_id == name] == list(range(rounds))
+
+
+def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
+    url: str, connection: sa.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, other = Ledger(url), Ledger(url)
+    monkeypatch.setattr("resources.ledger.ledger.TURN_PATIENCE_SECONDS", 0.2)
+    with ledger.turn(NEW.table):
+        assert other.record_verdicts([NEW])[0].attempt == 1, "only turns wait"
+        with other.turn("datasets/other"):
+            pass
+        with pytest.raises(LedgerBusy, match="all the time"), other.turn(NEW.table):
+            pass
+    end = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    with pytest.raises(LedgerUnavailable, match="held the turn"), other.turn(NEW.table):
+        connection.execute(end)
+    with ledger.turn(NEW.table):
+        pass
 
 
 def test_newest_step_makes_exactly_the_tables_the_code_works_with(

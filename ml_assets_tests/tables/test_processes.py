@@ -93,15 +93,22 @@ def test_two_processes_publishing_other_days_of_one_table_lose_none(place: Place
     assert judge_window(reader, place.ledger, ORDERS, keys(30)).ok
 
 
-def test_two_processes_publishing_the_same_days_differently_both_land(place: Place) -> None:
-    _together(place, [(0, 10, "left", 1.0), (0, 10, "right", 2.0)])
+@pytest.mark.parametrize("runs", [("left", "right"), ("resumed", "resumed")])
+def test_two_processes_publishing_the_same_days_differently_both_land(
+    place: Place, runs: tuple[str, str]
+) -> None:
+    """Also where they have one run id: a run that was resumed while its first worker lived."""
+    _together(place, [(0, 10, runs[0], 1.0), (0, 10, runs[1], 2.0)])
     merged = [c.metadata["run_id"] for c in place.store.log("main", 200) if c.metadata.get("table") == ORDERS]
-    assert {"left", "right"} == set(merged)
+    assert set(runs) == set(merged)
     versions = {factor: {key: day(key, factor=factor) for key in keys(10)} for factor in (1.0, 2.0)}
     reader = TableReader.at(place.store)
+    newest = place.ledger.newest_verdicts(ORDERS)
     for key in keys(10):
         rows = reader.scan(ORDERS, [key]).collect()
         assert any(rows.equals(parquet.canonical(v[key], shop.spec().order)) for v in versions.values())
+        assert reader.manifest(ORDERS, key).content_digest == reader.digests(ORDERS)[key]
+        assert newest[key].content_digest == reader.digests(ORDERS)[key]
     assert judge_window(reader, place.ledger, ORDERS, keys(10)).ok
     assert place.store.branches("audit-") == {}
 

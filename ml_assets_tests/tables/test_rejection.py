@@ -1,7 +1,6 @@
 """Bad partitions stay off main, are named, kept, refused downstream, and healed or accepted one by one."""
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 import polars as pl
 import pytest
@@ -211,21 +210,6 @@ def test_a_death_between_merging_and_recording_an_acceptance_is_finished_by_a_re
     accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
     assert place.store.resolve("main") == reader.commit_id
     assert judge_window(reader, place.ledger, ORDERS, [bad]).ok
-
-
-def test_a_word_is_not_for_an_attempt_that_came_while_it_was_given(place: Place) -> None:
-    bad = keys(1)[0]
-    place.publish({bad: day(bad, factor=-1)})
-
-    class BusyLedger(Ledger):
-        def accept(self, *arguments: Any, **options: Any):
-            place.publish({bad: day(bad, factor=-2)}, run="meanwhile")
-            return super().accept(*arguments, **options)
-
-    ledger = BusyLedger(f"sqlite:///{place.folder / 'ledger.db'}")
-    with pytest.raises(NothingToAccept, match="came after attempt 1: nobody has looked at it"):
-        accept_partition(place.store, ledger, ORDERS, bad, "ada", "refunds")
-    assert not judge_window(TableReader.at(place.store), place.ledger, ORDERS, [bad]).ok
 
 
 def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(place: Place) -> None:

@@ -3,6 +3,8 @@
 SQL belongs in `ledger.py`, the tables' history in `migrations`.
 """
 
+import fcntl
+import hashlib
 import os
 import random
 import threading
@@ -28,6 +30,8 @@ _NOT_NOW = ("57P01", "57P02", "57P03", "53300")
 """PostgreSQL: shutting down, crashed, starting up, too many connections."""
 _OPENING_TURN = 0x6C656467
 """Key of the advisory lock under which one process at a time runs migrations ("ledg")."""
+_TURN_POLL_SECONDS = (0.01, 0.05)
+"""Pause between two looks at a turn that another process holds, drawn at random from this range."""
 _POSTGRES = {"connect_timeout": 5, "keepalives_idle": 30, "options": "-c statement_timeout=60000"}
 
 
@@ -77,6 +81,61 @@ class Database:
                 return answer
 
         return self._patiently(transaction)
+
+    @contextmanager
+    def turn(self, name: str, patience_seconds: float) -> Generator[None]:
+        """Hold the turn `name`, which one thread of one process has at a time, on any host. Not reentrant.
+
+        It ends with the block, and with the process, however that ends. `LedgerBusy` if others hold it for
+        longer than `patience_seconds`; `LedgerUnavailable` if the server lost it meanwhile.
+        """
+        waiting = self._file_turn if self._is_sqlite else self._server_turn
+        with waiting(name, time.monotonic() + patience_seconds):
+            yield
+
+    @contextmanager
+    def _file_turn(self, name: str, end: float) -> Generator[None]:
+        folder = Path(f"{self._url.database}.turns")
+        folder.mkdir(parents=True, exist_ok=True)
+        # A file of its own for each holder: threads would share a lock taken on a shared one.
+        with (folder / name.replace("/", "-")).open("a") as file:
+            self._wait(lambda: _is_locked_now(file.fileno()), name, end)
+            yield
+
+    @contextmanager
+    def _server_turn(self, name: str, end: float) -> Generator[None]:
+        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), signed=True)
+        asked = sa.select(sa.func.pg_try_advisory_xact_lock(key))
+        connection = self._patiently(lambda: self._engine().connect())
+        try:
+            with self._naming_a_lost_turn(name):
+                # The lock belongs to this transaction: it survives a pooler, and ends where the connection does.
+                running = connection.begin()
+                self._wait(lambda: bool(connection.scalar(asked)), name, end)
+            yield
+            with self._naming_a_lost_turn(name):
+                running.commit()
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _naming_a_lost_turn(self, name: str) -> Generator[None]:
+        try:
+            yield
+        except exc.DBAPIError as error:
+            raise LedgerUnavailable(
+                f"{self}: the connection that held the turn of {name} broke ({_first_line(error)}). Run the step "
+                "again: it looks up first what is stored"
+            ) from error
+
+    def _wait(self, is_ours: Callable[[], bool], name: str, end: float) -> None:
+        while not is_ours():
+            if time.monotonic() > end:
+                raise LedgerBusy(
+                    f"{self}: another process has been writing to {name} all the time this one waited for its turn. "
+                    "Try again when that one is done; if none is, look for one that is stopped"
+                )
+            time.sleep(random.uniform(*_TURN_POLL_SECONDS))
 
     def migrate(self, change: Callable[[sa.Connection], None]) -> None:
         """Run a step of `migrations` alone among processes, in one transaction."""
@@ -186,6 +245,14 @@ def _forget_after_fork(engine: weakref.ref[sa.Engine]) -> None:
             opened.dispose(close=False)
 
     os.register_at_fork(after_in_child=forget)
+
+
+def _is_locked_now(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _for_writing(engine: sa.Engine) -> sa.Connection:

@@ -1,6 +1,7 @@
 """`Ledger`: record and look up verdicts, acceptances and promotions. Opening the database: `database.py`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,10 @@ from resources.ledger.tables import acceptances, promotions, verdicts
 
 LOOK_UP = 500
 """Keys per query: SQLite and PostgreSQL limit the parameters of one statement."""
+
+
+TURN_PATIENCE_SECONDS = 600.0
+"""How long a publish waits for others that publish to the same table; one that lost a race uploads in its turn."""
 
 
 class Ledger:
@@ -36,6 +41,14 @@ class Ledger:
         The next use by this version brings them forward again.
         """
         self._database.migrate(lambda connection: migrations.downgrade(connection, to))
+
+    def turn(self, table: str) -> AbstractContextManager[None]:
+        """The turn of a table: whoever holds it is the only one that changes main and the ledger for that table.
+
+        Main and the newest verdict agree because both change within one turn. Not reentrant. `LedgerBusy` after
+        `TURN_PATIENCE_SECONDS`, `LedgerUnavailable` where the server lost it: do again what was done in it.
+        """
+        return self._database.turn(table, TURN_PATIENCE_SECONDS)
 
     # --- verdicts ---
 
