@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo drill ui test test-drills test-layouts test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
-  cluster-status cluster-kill-node cluster-start-node bench lint format lock clean distclean
+  cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock clean distclean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -97,6 +97,9 @@ cluster-down: setup ## end it, remove all it made, check that nothing is left
 
 bench: setup ## every script of benchmarks/; fails where a bar falls short (ARGS=--quick)
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-gpu: setup ## precisions, layouts, use of the card, a kill, bits, on one GPU (ARGS="--device cpu" to try it)
+	@PYTHON=$(BIN)/python benchmarks/gpu/run.sh $(ARGS)
 
 lint: setup ## style, imports between the parts, types
 	$(BIN)/ruff check

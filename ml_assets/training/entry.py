@@ -46,7 +46,11 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
 def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pulse) -> int:
     job = TrainingJob.from_json(Path(job_file).read_text())
     with (
-        join_group(job.settings.workers, folder_each_node=bool(mirror)) as group,
+        join_group(
+            job.settings.workers,
+            is_bitwise=job.settings.determinism == "bitwise",
+            folder_each_node=bool(mirror),
+        ) as group,
         advising(job.settings, group),
     ):
         _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, pulse)

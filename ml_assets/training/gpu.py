@@ -17,18 +17,25 @@ log = logging.getLogger(__name__)
 
 
 def gpu_figures(device: torch.device) -> dict[str, float]:
-    """`gpu_utilization_pct` (0–100: the share of the last moments in which some kernel ran, which is not yet work) and
-    `gpu_memory_gb` of `device`; empty without a GPU, or without the package nvidia-ml-py."""
-    if device.type != "cuda" or (opened := _open(device)) is None:
+    """Return what is known of `device`; empty without a GPU.
+
+    `gpu_peak_memory_gb`: most that this process's tensors held at once, in GB of 10⁹ bytes. With the package
+    nvidia-ml-py also `gpu_utilization_pct` (0–100: the share of the last moments in which some kernel ran, which is not
+    yet work) and `gpu_memory_gb`, what all processes hold now.
+    """
+    if device.type != "cuda":
         return {}
+    figures = {"gpu_peak_memory_gb": torch.cuda.max_memory_allocated(device) / 1e9}
+    if (opened := _open(device)) is None:
+        return figures
     nvml, handle = opened
     try:
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
         used = nvml.nvmlDeviceGetMemoryInfo(handle).used
     except nvml.NVMLError as error:  # such as a GPU that is shared out in parts
         log.debug("no figures of the GPU: %s", error)
-        return {}
-    return {"gpu_utilization_pct": float(busy), "gpu_memory_gb": used / 1e9}
+        return figures
+    return figures | {"gpu_utilization_pct": float(busy), "gpu_memory_gb": used / 1e9}
 
 
 @lru_cache(maxsize=1)

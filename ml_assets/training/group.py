@@ -157,7 +157,7 @@ def keep_connections() -> None:
 
 
 @contextmanager
-def join_group(workers: int, *, folder_each_node: bool = False) -> Generator[Group]:
+def join_group(workers: int, *, is_bitwise: bool = True, folder_each_node: bool = False) -> Generator[Group]:
     """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
 
     All ranks work in one folder, or those of each node in one of its own (`folder_each_node`). A rank uses its own
@@ -171,7 +171,8 @@ def join_group(workers: int, *, folder_each_node: bool = False) -> Generator[Gro
     if on_gpu:
         torch.cuda.set_device(device)
     torch.set_num_threads(1)  # another number of threads adds up in another order: other bits
-    torch.use_deterministic_algorithms(True)
+    # Without `is_bitwise` a GPU uses its fastest kernels, and an operation that has no deterministic one still runs.
+    torch.use_deterministic_algorithms(is_bitwise or not on_gpu, warn_only=not is_bitwise)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     group = Group(

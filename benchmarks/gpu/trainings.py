@@ -1,0 +1,146 @@
+"""Run one training through the launcher, as a pipeline would, and reduce its events to figures.
+
+Not here: which trainings (cases), what they must reach (__main__).
+"""
+
+import hashlib
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml_assets.snapshots.reader import Snapshot
+from resources.launcher.job import TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import TrainingEvent
+from resources.launcher.training_settings import TrainingSettings
+
+FIGURES = (
+    "training_throughput_samples_per_sec",
+    "step_ms_p50",
+    "data_wait_share",
+    "gpu_utilization_pct",
+    "gpu_peak_memory_gb",
+    "mfu",
+)
+"""Medians over the second half of a training: by then kernels are compiled and clocks are up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One training that ended well."""
+
+    result: TrainingResult
+    events: tuple[TrainingEvent, ...]
+    wall_seconds: float
+    """From the call of the launcher to its answer."""
+    lines: tuple[str, ...]
+    """Log lines."""
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`, as rank 0 says."""
+        return next(str(event.values["device"]) for event in self.events if event.kind == "started")
+
+    def figures(self) -> dict[str, float]:
+        """Median of each of `FIGURES` that was reported, and the last losses."""
+        told = [event.values for event in self.events if event.kind == "metrics"]
+        late = told[len(told) // 2 :]
+        found = {
+            name: statistics.median(values[name] for values in late if name in values)
+            for name in FIGURES
+            if any(name in values for values in late)
+        }
+        found["loss"] = late[-1]["loss"]
+        found["validation_loss"] = self.result.best_validation_loss
+        saves = [event.values for event in self.events if event.kind == "checkpoint"]
+        if saves:
+            found["checkpoint_blocked_ms"] = statistics.median(values["blocked_ms"] for values in saves)
+            found["checkpoint_duration_ms"] = statistics.median(
+                values["checkpoint_duration_ms"] for values in saves
+            )
+        return found | {"wall_seconds": self.wall_seconds}
+
+    def weights_digest(self) -> str:
+        """SHA-256 of the best weights' file."""
+        return hashlib.sha256(Path(self.result.weights).read_bytes()).hexdigest()
+
+
+def train(
+    name: str,
+    snapshot: Snapshot,
+    folder: Path,
+    function: str,
+    hyperparameters: dict[str, Any],
+    settings: TrainingSettings,
+    *,
+    decode: str = "",
+    objective: str = "binary",
+    on_event: Callable[[TrainingEvent], None] = lambda _: None,
+) -> Outcome:
+    """Train in `folder/name`. Raises what the launcher raises."""
+    job = job_of(snapshot, function, hyperparameters, settings, decode=decode, objective=objective)
+    events: list[TrainingEvent] = []
+    lines: list[str] = []
+
+    def keep(event: TrainingEvent) -> None:
+        events.append(event)
+        on_event(event)
+
+    began = time.monotonic()
+    result = LocalLauncher().run(job, folder / name, keep, lines.append)
+    return Outcome(
+        result=result, events=tuple(events), wall_seconds=time.monotonic() - began, lines=tuple(lines)
+    )
+
+
+def job_of(
+    snapshot: Snapshot,
+    function: str,
+    hyperparameters: dict[str, Any],
+    settings: TrainingSettings,
+    *,
+    decode: str = "",
+    objective: str = "binary",
+) -> TrainingJob:
+    """Return the job of such a training."""
+    return TrainingJob(
+        model="gpu-benchmark",
+        partition="2024-01-01",
+        model_function=function,
+        objective=objective,
+        hyperparameters=hyperparameters,
+        snapshot=str(snapshot.folder),
+        snapshot_digest=snapshot.digest,
+        code_version="benchmark",
+        seed=1,
+        settings=settings,
+        decode=decode,
+    )
+
+
+class KillOnce:
+    """Event callback that ends rank 0 with SIGKILL at the first metrics at or after `step`."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self._pid = step, 0
+        self.at_step: int | None = None
+        """Step of the event that it was killed on; None before."""
+
+    def __call__(self, event: TrainingEvent) -> None:
+        """See `TrainingLauncher.run`."""
+        if event.kind == "started" and self.at_step is None:
+            self._pid = int(event.values["pids"][0])
+        if event.kind == "metrics" and self.at_step is None and event.step >= self._step:
+            self.at_step = event.step
+            os.kill(self._pid, signal.SIGKILL)
+
+
+def note(text: str) -> None:
+    """Say on standard error how far the benchmark is."""
+    print(text, file=sys.stderr, flush=True)
