@@ -1,14 +1,14 @@
 """What the components share: a strict spec from YAML, and the shape of a published table's asset."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 import dagster as dg
 from pydantic import BaseModel
 
+from ml_assets.components.columns import COLUMN_SCHEMA
 from ml_assets.components.conditions import condition_named
-from ml_assets.components.declarations import COLUMN_SCHEMA
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.many_events import log_output
 from ml_assets.components.pages import column_schema
@@ -66,9 +66,14 @@ def table_spec(kind: str, spec: TableSpecSection, function: Callable[..., Any]) 
 
 
 def table_asset(
-    section: TableSpecSection, table: TableSpec, deps: Sequence[dg.AssetDep], kind: str, publish: PublishTable
+    section: TableSpecSection,
+    table: TableSpec,
+    deps: Sequence[dg.AssetDep],
+    kind: str,
+    publish: PublishTable,
+    facts: Mapping[str, Any] | None = None,
 ) -> dg.AssetsDefinition:
-    """Return the asset of a published table.
+    """Return the asset of a published table, with `facts` among its metadata.
 
     `publish` yields check results and logs materializations; it raises if a partition is lacking.
     """
@@ -87,7 +92,7 @@ def table_asset(
         owners=list(section.owners) or None,
         kinds={kind, "parquet"},
         code_version=table.code_version,
-        metadata={COLUMN_SCHEMA: column_schema(section.contract), "lake/table": table.table},
+        metadata={COLUMN_SCHEMA: column_schema(section.contract), "lake/table": table.table, **(facts or {})},
         automation_condition=condition_named(section.automation),
         freshness_policy=freshness_policy(section.freshness),
         retry_policy=RETRY_TRANSIENT,

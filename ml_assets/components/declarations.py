@@ -8,7 +8,7 @@ section, which are its own.
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,14 @@ from typing import Any
 import dagster as dg
 import yaml
 from dagster_shared.error import DagsterUnresolvableSymbolError
+from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from pydantic import ValidationError
 
 from ml_assets.checkout import ROOT
+from ml_assets.components.columns import column_faults
 from resources.words import did_you_mean
 
 DEFS = ROOT / "ml_assets" / "defs"
-COLUMN_SCHEMA = "dagster/column_schema"
-"""Metadata of a table: its columns, which Dagster shows."""
-NAMED_COLUMNS = "columns"
-"""Metadata of what a model reads: key of its section → names of columns."""
-SAMPLE_COLUMN = "features.sample.column"
-"""The one such key whose column is binary."""
 _DOCUMENT_KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
 _PLACED = re.compile(r"^(?P<key>.*) at (?P<file>.+):(?P<line>\d+)$")
 
@@ -52,7 +48,7 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
     """`DeclarationRefused` where components do not fit together.
 
     Two have one name; one reads a table that none declares, that is cut in other partitions, or that begins later;
-    a model names a column that the contract of its features lacks, or one of bytes that is not its sample.
+    one names columns of a table that `column_faults` refuses.
     """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
@@ -65,7 +61,8 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
             elif why := _misfit(asset.partitions_def, by_key[read].partitions_def):
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
             else:
-                lines += (f"{at}: {_who(asset)} {why}" for why in _wrong_columns(asset, by_key[read], read))
+                for key, fault in column_faults(asset, by_key[read], read):
+                    lines.append(f"{_place_of(_who(asset), key, defs_folder) or at}: {_who(asset)} {fault}")
     if lines:
         raise DeclarationRefused("\n".join(dict.fromkeys(lines)))
 
@@ -102,24 +99,6 @@ def _misfit(
     return None
 
 
-def _wrong_columns(asset: dg.AssetsDefinition, table: dg.AssetsDefinition, read: str) -> Iterator[str]:
-    """What a model names and its features' contract, which allows no other column, does not have or has otherwise."""
-    schema: dg.TableSchema | None = table.metadata_by_key[dg.AssetKey(read.split("/"))].get(COLUMN_SCHEMA)
-    if schema is None:  # of the model's own assets, which read each other
-        return
-    known = {column.name: column.type for column in schema.columns}
-    for metadata in asset.metadata_by_key.values():
-        named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {})
-        for key, column in ((key, column) for key, columns in named.items() for column in columns):
-            if column not in known:
-                yield f"names '{column}' in {key}, which is no column of {read}{did_you_mean(column, known)}"
-            elif (known[column] == "binary") != (key == SAMPLE_COLUMN):
-                yield (
-                    f"names '{column}' in {key}, and its dtype is {known[column]}: samples are binary, and nothing "
-                    "else is"
-                )
-
-
 def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> str:
     return partitions.schedule_type.value.lower() if partitions.schedule_type else partitions.cron_schedule
 
@@ -132,6 +111,20 @@ def _places(line: str, defs_folder: Path) -> list[str]:
         for number, text in enumerate(file.read_text().splitlines(), start=1)
         if re.match(line, text)
     ]
+
+
+def _place_of(who: str, key: str, defs_folder: Path) -> str:
+    """`file:line` of a dotted `key` of the component that declares `who`; empty where no file holds it."""
+    kind, _, name = who.rpartition("/")
+    class_name = {"datasets": "Dataset", "features": "FeatureTable"}.get(kind, "TrainingPipeline")
+    path = [int(part) if part.isdecimal() else part for part in ("attributes", *key.split("."))]
+    for file in sorted(defs_folder.rglob("defs.yaml")):
+        for document in parse_yamls_with_source_position(file.read_text(), str(file)):
+            said: Any = document.value
+            if str(said.get("type")).endswith(class_name) and said.get("attributes", {}).get("name") == name:
+                position, _ = document.source_position_tree.lookup_closest_and_path(path, trace=None)
+                return f"{_short(position.filename)}:{position.start.line}"
+    return ""
 
 
 def _explain(error: BaseException, defs_folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
+from ml_assets.components.columns import LABELS, NAMED_COLUMNS
 from ml_assets.components.failures import inputs_refused
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.partitions import lookback_mapping
@@ -46,7 +47,8 @@ class FeatureTable(SpecComponent):
                 raise inputs_refused(table.table, refused, possible.missing)
 
         deps = [_dependency(section) for section in spec.inputs]
-        asset = table_asset(spec, table, deps, kind="polars", publish=build)
+        facts = {LABELS: list(spec.labels), NAMED_COLUMNS: spec.input_columns}
+        asset = table_asset(spec, table, deps, kind="polars", publish=build, facts=facts)
         return dg.Definitions(assets=[asset])
 
 

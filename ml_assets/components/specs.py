@@ -4,6 +4,7 @@ Each component takes one of the specs at the bottom. Values only: nothing here m
 anything, so the CLI and the tests read the same vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Literal, Self
@@ -13,12 +14,13 @@ from pydantic import Field, field_validator, model_validator
 from ml_assets.components.imports import ColumnNames, FunctionPath, ModulePath, StandalonePath
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
-from ml_assets.sections import Section, refuse_unknown_keys
+from ml_assets.sections import Section, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.launcher.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
+from resources.words import did_you_mean
 
 
 class PartitionsSection(Section):
@@ -127,6 +129,47 @@ class FeatureTableSpec(TableSpecSection):
             raise ValueError("a feature table needs `partitions`, of the cadence of its inputs")
         return self
 
+    @model_validator(mode="after")
+    def _columns_are_in_the_contract(self) -> Self:
+        why: dict[tuple[str | int, ...], str] = {}
+        dated = {
+            "predicted_at": (self.predicted_at, "datetime"),
+            "partition_date": (self.partition_date, "date"),
+        }
+        for key, column in (
+            *((key, column) for key, (column, _) in dated.items()),
+            *(("labels", label) for label in self.labels),
+        ):
+            if column not in self.contract.by_name:
+                why[self._written(key)] = (
+                    f"{key} '{column}' is no column of the contract{did_you_mean(column, self.contract.names)}"
+                )
+        for key, (column, dtype) in dated.items():
+            declared = self.contract.by_name.get(column)
+            if declared is not None and (declared.dtype != dtype or declared.nullable):
+                why[self._written(key)] = (
+                    f"{key} '{column}' must be a {dtype} and never null, and is a {'nullable ' * declared.nullable}"
+                    f"{declared.dtype} by the contract"
+                )
+        refuse_at(type(self).__name__, why)
+        return self
+
+    def _written(self, key: str) -> tuple[str]:
+        """Where to say what is wrong with `key`: at the contract, where the key holds its default."""
+        return (key if key in self.model_fields_set else "contract",)
+
+    @property
+    def input_columns(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """Input table → keys that name columns of it → the columns."""
+        named: dict[str, dict[str, tuple[str, ...]]] = {}
+        for i, section in enumerate(self.inputs):
+            for j, rule in enumerate(section.known or ()):
+                key = f"inputs.{i}.known.{j}"
+                named.setdefault(section.table, {}).update(
+                    {f"{key}.at": (rule.at,), f"{key}.hides": rule.hides}
+                )
+        return named
+
 
 class WindowSection(Section):
     """How many partitions each split takes, counted back from the model's partition, the last one included."""
@@ -172,12 +215,28 @@ class ModelInputsSection(Section):
     """Columns that name a row."""
 
     @model_validator(mode="after")
-    def _sample_is_a_column_of_its_own(self) -> Self:
-        column = self.sample.column if self.sample else None
-        if column in (*self.numeric, *self.categorical, self.label):
-            raise ValueError(
-                f"sample.column {column!r} is listed in numeric, categorical or label, too: a sample is bytes"
+    def _inputs_are_known_and_named_once(self) -> Self:
+        sample = (self.sample.column,) if self.sample else ()
+        why: dict[tuple[str | int, ...], str] = {}
+        for key, path, columns in (
+            ("numeric", ("numeric",), self.numeric),
+            ("categorical", ("categorical",), self.categorical),
+            ("sample.column", ("sample", "column"), sample),
+        ):
+            twice = [name for name, times in Counter(columns).items() if times > 1]
+            if twice:
+                why[path] = f"'{twice[0]}' is listed twice: a model reads a column once"
+            for name in columns:
+                if name in (self.label, self.label_known_at):
+                    role = "the label" if name == self.label else "the label's label_known_at"
+                    why[path] = (
+                        f"'{name}' is {role}, which nobody knows when the model is asked: take it out of {key}"
+                    )
+        if sample and not why and sample[0] in (*self.numeric, *self.categorical):
+            why["sample", "column"] = (
+                f"'{sample[0]}' is listed in numeric or categorical, too: a sample is bytes"
             )
+        refuse_at(type(self).__name__, why)
         return self
 
 

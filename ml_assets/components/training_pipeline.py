@@ -7,8 +7,8 @@ registered that was not validated, trained and evaluated in that very run.
 import dagster as dg
 
 from ml_assets.components.base import SpecComponent, freshness_policy
+from ml_assets.components.columns import NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
-from ml_assets.components.declarations import NAMED_COLUMNS
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
@@ -120,7 +120,10 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         automation_conditions_by_output_name={stage: condition_named(spec.automation) for stage in STAGES},
         can_subset=False,
         metadata_by_output_name={
-            TRAINING_SET: {"lake/table": spec.features.table, NAMED_COLUMNS: dict(spec.columns)}
+            TRAINING_SET: {
+                "lake/table": spec.features.table,
+                NAMED_COLUMNS: {spec.features.table: spec.columns},
+            }
         },
     ).map_asset_specs(
         lambda asset: (

@@ -5,6 +5,7 @@ have one. Samples are never in memory all at once. Not here: which partitions th
 (builder).
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ NO_SAMPLE = "sample missing"
 ROW = "_row"
 """Column of `ChosenRows.of`: which row of the table it is, 0-based."""
 _KEY, _SPLIT, _REASON, _SAMPLE_BYTES = "_key", "_split", "_reason", "_sample_bytes"
+_LABEL = "_label"
+_NAMED = 3
+"""Rows that a refusal names."""
 _SAMPLES_AT_ONCE = 64 * 2**20
 """Bytes of samples, about, that are read from the table in one go."""
 _SAMPLES_AT_FIRST = 16
@@ -84,8 +88,9 @@ class ChosenRows:
 def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSpec) -> ChosenRows:
     """Judge every row of `features`, sorted as its table is.
 
-    Raises `SnapshotError` where a column is missing, a label is not a finite number, a time is not in UTC, samples are
-    not bytes, or a split is left without rows; the message names partitions and reasons.
+    Raises `SnapshotError` where a column is missing, a label is not a finite number, or neither 0 nor 1 where it must
+    be, all training rows have one label, a time is not in UTC, samples are not bytes, or a split is left without rows;
+    the message names rows or partitions, and reasons.
     """
     table = features.lazy()
     _check_columns(table.collect_schema(), spec)
@@ -94,7 +99,6 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
     if spec.sample:
         sized = sized.with_columns(pl.col(spec.sample).bin.size().alias(_SAMPLE_BYTES))
     frame = sized.drop(bytes_of_rows).collect(engine="streaming" if spec.sample else "auto")
-    _check_labels(frame[spec.label])
     unknown = pl.col(spec.label).is_null() | pl.col(spec.label_known_at).is_null()
     late = pl.col(spec.label_known_at) > spec.cutoff
     lacks_sample = pl.col(_SAMPLE_BYTES).is_null() if spec.sample else pl.lit(False)
@@ -118,17 +122,23 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         ).filter(pl.col(_SPLIT).is_not_null()),
         sample=table.select(spec.sample) if spec.sample else None,
     )
+    _check_labels(chosen)
     index = chosen.index()
     for name in SPLITS:
         partitions = [partition for partition in index if partition.split == name]
         if not any(partition.rows for partition in partitions):
-            excluded = sum(sum(partition.excluded.values()) for partition in partitions)
+            excluded = Counter[str]()
+            for partition in partitions:
+                excluded.update(partition.excluded)
+            reasons = ", ".join(f"{reason}: {rows}" for reason, rows in excluded.items())
             raise SnapshotError(
-                f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row: {excluded} were "
-                f"left out because their label was not known by {spec.cutoff.isoformat()}"
-                + f" or {spec.sample!r} is null" * bool(spec.sample)
-                + ". Move the window or the cutoff"
+                f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row. Left out: "
+                f"{reasons or 'none, the partitions are empty'}. A label was known in time where "
+                f"{spec.label_known_at!r} is at most {spec.cutoff.isoformat()}. "
+                "Move the window, or mend the feature function"
             )
+    if spec.objective is not None:
+        _require_two_labels(chosen)
     return chosen
 
 
@@ -164,9 +174,41 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
         )
 
 
-def _check_labels(label: pl.Series) -> None:
-    broken = len(label) - int(label.drop_nulls().cast(pl.Float64).is_finite().sum()) - label.null_count()
-    if broken:
+def _check_labels(chosen: ChosenRows) -> None:
+    spec = chosen.spec
+    label = pl.col(spec.label).cast(pl.Float64)
+    for illegal, found, remedy in (
+        (label.is_nan() | label.is_infinite(), "NaN or infinite", "make it null where it is unknown"),
+        (
+            label.is_in([0.0, 1.0]).not_() if spec.objective == "binary" else pl.lit(False),
+            "neither 0 nor 1",
+            "the objective is binary. Make it 0 or 1 in the feature function, or choose objective regression",
+        ),
+    ):
+        rows = chosen.frame.filter(illegal)
+        if rows.height:
+            raise SnapshotError(
+                f"label {spec.label!r} is {found} in {rows.height} of {chosen.frame.height} rows: "
+                f"{_named(rows, spec)}; {remedy}"
+            )
+
+
+def _require_two_labels(chosen: ChosenRows) -> None:
+    """Refuse training rows of one label: a model would learn to say it whatever it sees."""
+    labels = chosen.of("train")[chosen.spec.label]
+    if labels.n_unique() == 1:
         raise SnapshotError(
-            f"label {label.name!r} is NaN or infinite in {broken} rows: make it null where it is unknown"
+            f"label {chosen.spec.label!r} is {labels[0]} in all {len(labels)} training rows, so there is nothing to "
+            "learn: train on a longer window, or mend the feature function"
         )
+
+
+def _named(rows: pl.DataFrame, spec: RowSpec) -> str:
+    """The first of `rows` by their key, or by partition without one, with their labels."""
+    key = spec.row_key or (spec.partition,)
+    named = rows.head(_NAMED).select(pl.col(*key).cast(pl.String), pl.col(spec.label).alias(_LABEL))
+    told = [
+        f"{', '.join(f'{name}={row[name]}' for name in key)} has {row[_LABEL]}"
+        for row in named.iter_rows(named=True)
+    ]
+    return "; ".join(told) + "; …" * (rows.height > _NAMED)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from ml_assets.snapshots.reader import SPLITS, SnapshotError, SplitName
 
@@ -88,6 +89,11 @@ class RowSpec:
     sample: str = ""
     """Binary column with a sample of 10 KB or more a row, which the pipeline's `decode` reads; rows without one are
     left out. Empty: rows have none."""
+    objective: Literal["binary", "regression"] | None = None
+    """What reads the labels: `binary` needs 0 or 1, both need two different ones to learn from. None: nothing does, as
+    where samples are learned by themselves."""
+    row_key: tuple[str, ...] = ()
+    """Columns that name a row where one is refused."""
 
     def __post_init__(self) -> None:
         if self.cutoff.utcoffset() != timedelta(0):

@@ -1,24 +1,9 @@
 """What is wrong with a `defs.yaml` is said in one line: file, line, key, and the nearest right word."""
 
-from pathlib import Path
-
 import pytest
-from dagster.components.testing import create_defs_folder_sandbox
 
-from ml_assets.components.declarations import DeclarationRefused, in_one_line, require_consistent
-
-ROOT = Path(__file__).parents[2]
-DECLARED = (ROOT / "ml_assets" / "defs" / "store_demand" / "defs.yaml").read_text()
-
-
-def _load(text: str) -> None:
-    """Load a defs folder whose only file holds `text`."""
-    with create_defs_folder_sandbox() as sandbox:
-        folder = sandbox.defs_folder_path / "demand"
-        folder.mkdir()
-        (folder / "defs.yaml").write_text(text)
-        with in_one_line(sandbox.defs_folder_path), sandbox.build_component_tree() as tree:
-            require_consistent(tree.build_defs(), sandbox.defs_folder_path)
+from ml_assets.components.declarations import DeclarationRefused
+from ml_assets_tests.components.declared import DECLARED, load
 
 
 @pytest.mark.parametrize(
@@ -48,7 +33,7 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
     text = DECLARED.replace(right, wrong, 1)
     line = next(number for number, said in enumerate(text.splitlines(), start=1) if wrong in said)
     with pytest.raises(DeclarationRefused) as refused:
-        _load(text)
+        load(text)
     (said,) = str(refused.value).splitlines()
     place, _, rest = said.partition(" ")
     assert place.endswith(f"demand/defs.yaml:{line}")
@@ -109,7 +94,7 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "    row_key:",
             "    sample: {column: price, decode: ml_assets.defs.store_demand.model.build}\n    row_key:",
-            "sample.column 'price' is listed in numeric, categorical or label, too: a sample is bytes",
+            "features.sample.column: 'price' is listed in numeric or categorical, too: a sample is bytes",
             id="sample and number",
         ),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
@@ -136,7 +121,7 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "    row_key:",
             "    sample: {column: partition_date, decode: ml_assets.defs.store_demand.model.build}\n    row_key:",
-            "names 'partition_date' in features.sample.column, and its dtype is date: samples are binary",
+            "names 'partition_date' in features.sample.column, which takes binary, and its dtype is date",
             id="sample that is no bytes",
         ),
         pytest.param(
@@ -146,25 +131,25 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
 )
 def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, said: str) -> None:
     with pytest.raises(DeclarationRefused) as refused:
-        _load(DECLARED.replace(right, wrong, 1))
+        load(DECLARED.replace(right, wrong, 1))
     assert said in str(refused.value).splitlines()[0]
 
 
 def test_a_number_in_yaml_may_have_an_exponent() -> None:
-    _load(DECLARED.replace("learning_rate: 0.01", "learning_rate: 1e-2"))
+    load(DECLARED.replace("learning_rate: 0.01", "learning_rate: 1e-2"))
 
 
 def test_a_name_that_is_used_twice_is_refused() -> None:
     dataset = DECLARED.partition("---")[0]
     with pytest.raises(DeclarationRefused, match="'datasets/sales' is declared 2 times"):
-        _load(f"{DECLARED}---\n{dataset}")
+        load(f"{DECLARED}---\n{dataset}")
 
 
 def test_features_cut_in_other_partitions_than_their_input_are_refused() -> None:
     first, features, *rest = DECLARED.split("---")
     with pytest.raises(DeclarationRefused, match="reads datasets/sales, which "):
-        _load("---".join([first, features.replace("cadence: weekly", "cadence: daily"), *rest]))
+        load("---".join([first, features.replace("cadence: weekly", "cadence: daily"), *rest]))
 
 
-def test_the_declarations_of_this_project_load() -> None:
-    _load(DECLARED)
+def test_the_declarations_of_this_projectload() -> None:
+    load(DECLARED)

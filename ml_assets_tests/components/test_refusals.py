@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
-from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.components.plant import FEATURES, MODEL, PIPELINE, READINGS, WINDOW, Source, days
 from ml_assets_tests.components.world import World, failure_metadata, failure_of, plant_components
 from resources.lake import LakeBusy
 
@@ -98,6 +98,18 @@ def test_stale_inputs_are_refused_where_the_pipeline_says_so(ready: World, sourc
     said = failure_of(strict.train(LAST))
     for key in (changed, after):
         assert f"{FEATURES} {key} (is stale: {READINGS} {changed} changed)" in said
+
+
+def test_numbers_under_a_binary_objective_are_refused_by_row_before_anything_is_launched(
+    ready: World,
+) -> None:
+    gate = {"name": "ranks", "metric": "auc", "better_than": "baseline"}
+    judged = PIPELINE["evaluation"] | {"objective": "binary", "gates": [gate]}
+    result = ready.declared_as(plant_components(pipeline={"evaluation": judged})).train(LAST)
+    said = failure_of(result)
+    assert f"label 'made' is neither 0 nor 1 in {WINDOW * 48} of {WINDOW * 48} rows: at={FIRST} 06:00" in said
+    assert "machine=drill has " in said
+    assert _steps(result) == [f"{MODEL}.validate_inputs", f"{MODEL}.snapshot"]
 
 
 def test_a_lake_that_is_busy_is_asked_again(world: World) -> None:

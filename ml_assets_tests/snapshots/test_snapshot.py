@@ -116,7 +116,8 @@ def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> No
         ("2024-01-03", "holdout", 7, {NO_LABEL: 2, LABEL_TOO_LATE: 1}),
     ]
     with pytest.raises(
-        SnapshotError, match=r"holdout split \(2024-01-03 to 2024-01-03\) has no row: 10 were"
+        SnapshotError,
+        match=r"holdout split \(2024-01-03 to 2024-01-03\) has no row. Left out: label unknown: 2, label",
     ):
         choose_rows(table, split_of(table, 1, 1), spec)
 
@@ -130,10 +131,34 @@ def test_a_table_that_cannot_be_judged_is_refused_by_name() -> None:
         choose_rows(table.with_columns(pl.col("label_known_at").dt.replace_time_zone(None)), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="'label' is String"):
         choose_rows(table.with_columns(pl.col("label").cast(pl.String)), split, ROW_SPEC)
-    with pytest.raises(SnapshotError, match="NaN or infinite in 300 rows"):
+    with pytest.raises(SnapshotError, match="NaN or infinite in 300 of 300 rows: date=2024-01-01 has nan; "):
         choose_rows(table.with_columns(label=pl.lit(float("nan"))), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="must be in UTC"):
         RowSpec(partition="date", label="label", label_known_at="label_known_at", cutoff=datetime(2024, 1, 1))  # noqa: DTZ001
+
+
+def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> None:
+    table = feature_table(days=3).with_columns(id=pl.int_range(pl.len()))
+    split = split_of(table, 1, 1)
+    binary = dataclasses.replace(ROW_SPEC, objective="binary", row_key=("date", "id"))
+    odd = pl.when(pl.col("id").is_in([7, 250])).then(2).otherwise(pl.col("label"))
+    with pytest.raises(SnapshotError) as refused:
+        choose_rows(table.with_columns(label=odd), split, binary)
+    assert str(refused.value) == (
+        "label 'label' is neither 0 nor 1 in 2 of 300 rows: date=2024-01-01, id=7 has 2; date=2024-01-03, id=250 has "
+        "2; the objective is binary. Make it 0 or 1 in the feature function, or choose objective regression"
+    )
+    choose_rows(table.with_columns(label=odd), split, ROW_SPEC)
+    with pytest.raises(
+        SnapshotError, match=r"label 'label' is 1 in all 100 training rows, so there is nothing"
+    ):
+        choose_rows(
+            table.with_columns(label=pl.when(pl.col("id") < 100).then(1).otherwise("label")), split, binary
+        )
+    with pytest.raises(
+        SnapshotError, match=r"the train split .* has no row. Left out: label unknown: 100. A label"
+    ):
+        choose_rows(table.with_columns(label=pl.lit(None, pl.Float32)), split, binary)
 
 
 def test_the_digest_names_the_content_not_the_commit_or_the_place(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def row_choice(spec: TrainingPipelineSpec, partition: str, keys: list[str]) -> t
         label_known_at=spec.features.label_known_at,
         cutoff=end_of(spec, partition),
         sample=spec.features.sample.column if spec.features.sample else "",
+        objective=spec.evaluation.objective,
+        row_key=spec.features.row_key,
     )
     return split, rows
 
