@@ -94,7 +94,6 @@ def _is_finished(project: Project, table: str) -> bool:
     """Every partition stands on main, was not rejected since, is current and was made by today's code."""
     from ml_assets.components.dataset import Dataset
     from ml_assets.components.feature_table import FeatureTable
-    from ml_assets.components.imports import resolve_function
     from ml_assets.tables.code_version import code_version
     from ml_assets.tables.guard import judge_window
     from ml_assets.tables.reader import TableReader
@@ -107,9 +106,8 @@ def _is_finished(project: Project, table: str) -> bool:
     verdict = judge_window(reader, project.platform.ledger, table, keys)
     if not verdict.ok or verdict.stale:
         return False
-    function = resolve_function(spec.source.function if kind == "datasets" else spec.function)
     made_by = {manifest.code_version for manifest in reader.manifests(table, keys).values()}
-    return made_by == {code_version(function)}
+    return made_by == {code_version(spec.source.function if kind == "datasets" else spec.function)}
 
 
 def _say_reused(console: Any, story: Story, name: str) -> None:

@@ -53,8 +53,8 @@ class SpecComponent(dg.Component):
         return cls(attributes)
 
 
-def table_spec(kind: str, spec: TableSpecSection, function: Callable[..., Any]) -> TableSpec:
-    """What publishing needs to know of the table a component declares."""
+def table_spec(kind: str, spec: TableSpecSection, function: str) -> TableSpec:
+    """Return what publishing needs to know of the table a component declares; `function` is its import path."""
     return TableSpec(
         kind=kind,
         name=spec.name,

@@ -28,7 +28,7 @@ class Dataset(SpecComponent):
         """One asset with its checks, and a sensor where the source is watched."""
         spec = self.spec
         read = resolve_function(spec.source.function)
-        table = table_spec("datasets", spec, read)
+        table = table_spec("datasets", spec, spec.source.function)
 
         def ingest(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
             keys = context.partition_keys if spec.partitions else [UNPARTITIONED]

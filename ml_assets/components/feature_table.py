@@ -33,7 +33,7 @@ class FeatureTable(SpecComponent):
         """One asset with its checks."""
         spec = self.spec
         function = resolve_function(spec.function)
-        table = table_spec("features", spec, function)
+        table = table_spec("features", spec, spec.function)
 
         def build(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
             reader = TableReader.at(platform.lake, "main")

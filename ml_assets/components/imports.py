@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
+from ml_assets.tables.code_version import code_version, script_version
 from ml_assets.tables.standalone import standalone
 
 
@@ -72,6 +73,15 @@ FunctionPath = Annotated[str, AfterValidator(_must_exist)]
 """`package.module.function` of a function that exists."""
 
 
+def _must_have_a_version(path: str) -> str:
+    code_version(_must_exist(path))
+    return path
+
+
+VersionedPath = Annotated[str, AfterValidator(_must_have_a_version)]
+"""`package.module.function` of a function whose code can be followed, so that a change of it is noticed."""
+
+
 def _must_stand_alone(path: str) -> str:
     standalone(path)
     return path
@@ -93,11 +103,12 @@ def _must_be_a_module(path: str) -> str:
         raise FunctionNotFound(
             f"cannot find '{path}': {package or 'the path'} has no module '{name}'; {hint}"
         )
+    script_version(path)
     return path
 
 
 ModulePath = Annotated[str, AfterValidator(_must_be_a_module)]
-"""`package.module` of a module that exists."""
+"""`package.module` of a module that exists and whose code can be followed."""
 
 
 def _names(value: Any) -> Any:

@@ -11,7 +11,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ml_assets.components.imports import ColumnNames, FunctionPath, ModulePath, StandalonePath
+from ml_assets.components.imports import (
+    ColumnNames,
+    FunctionPath,
+    ModulePath,
+    StandalonePath,
+    VersionedPath,
+)
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
 from ml_assets.sections import Section, refuse_at, refuse_unknown_keys
@@ -49,7 +55,7 @@ class WatchSection(Section):
 class SourceSection(Section):
     """Where a dataset comes from."""
 
-    function: FunctionPath
+    function: VersionedPath
     """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; without
     partitions `() -> polars.DataFrame`."""
     newest: FunctionPath | None = None
@@ -113,7 +119,7 @@ class InputSection(Section):
 class FeatureTableSpec(TableSpecSection):
     """A table computed from other tables."""
 
-    function: FunctionPath
+    function: VersionedPath
     """`package.module.function`: `(inputs: Mapping[str, DataFrame], first: date, last: date) -> DataFrame`."""
     inputs: tuple[InputSection, ...] = Field(min_length=1)
     predicted_at: str = "predicted_at"
@@ -243,7 +249,7 @@ class ModelInputsSection(Section):
 class ModelSection(Section):
     """What is trained."""
 
-    function: FunctionPath | None = None
+    function: VersionedPath | None = None
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
     loop."""
     entry: ModulePath | None = None

@@ -31,7 +31,7 @@ class Lineage:
     schema_hash: str
     """SHA-256 of names and types of the feature table's columns."""
     code_version: str
-    """Digest of the model function and the project modules it imports."""
+    """Digest of the model function and of the project modules it reaches."""
     weights_sha256: str
     """SHA-256 of the weights file training left."""
     feature_versions: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -16,7 +16,7 @@ Used from outside:
     accept.py        accept_partition(store, ledger, table, key, author, reason)
     audits.py        unaudited(store, newest): what came to main past the audit
     guard.py         judge_window(reader, ledger, table, keys) -> WindowVerdict(missing, rejected, stale)
-    code_version.py  code_version(function): changes with the code, not with comments or layout
+    code_version.py  code_version(path): changes with the code, not with comments or layout
 
 Inside: `layout.py` paths and branch names, `parquet.py` deterministic bytes, `manifest.py` what a partition
 says of itself, `prepare.py` frame to objects, `judge.py` verdicts, `landing.py` branch to main.

@@ -25,7 +25,7 @@ class TableSpec:
     volume: VolumeRule
     """How far a partition's number of rows may be from what is usual, and whether it may be empty."""
     code_version: str = ""
-    """`code_version.code_version` of what makes the frames."""
+    """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()
     """Order of rows in a partition; by default the contract's key, then its event time."""
 

@@ -1,36 +1,47 @@
-"""What code is made of, read from its text: statements, names, imports. Nothing is imported or run.
+"""Statements, names and imports of code, read from its text. Nothing is imported or run.
 
-Here: which statements of a module a name needs, which modules those import, where a module's file lies. Not here: what
-follows from it for a version (code_version) or for taking a function elsewhere (standalone).
+Here: which statements of a module a name needs, which modules those import, where a module's file lies. Not here: which
+modules are reached from there (reach), what follows for a version (code_version) or for taking a function elsewhere
+(standalone).
 """
 
 import ast
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 
 @lru_cache(maxsize=512)
-def _parse_text(text: str) -> ast.Module:
+def parse_text(text: str) -> ast.Module:
+    """Return the syntax tree of a module's text, which is shared: do not change it."""
     return ast.parse(text)
 
 
 def parse(path: Path) -> ast.Module:
     """The syntax tree of a file, which is shared: do not change it."""
-    return _parse_text(path.read_text(encoding="utf-8"))
+    return parse_text(path.read_text(encoding="utf-8"))
 
 
-def used_by(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """Top-level statements of a module that `name` needs, in file order; all of them if `name` is not there.
+@lru_cache(maxsize=4096)
+def nodes_of(statement: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a statement. Kept, since loading the definitions looks at each of them a dozen times."""
+    return tuple(ast.walk(statement))
 
-    Statements that bind no name (calls, blocks) may have any effect, so they always count.
+
+def used_by(
+    tree: ast.Module, name: str, always: Callable[[ast.stmt], bool] = lambda _: False
+) -> list[ast.stmt]:
+    """Return the top-level statements of a module that `name` needs, in file order; all if no statement binds it.
+
+    Statements that bind no name (calls, blocks) may have any effect, so they always count. So do those for which
+    `always` is true.
     """
     bound = {statement: frozenset(_binds(statement)) for statement in tree.body}
     if not any(name in names for names in bound.values()):
         return tree.body
     needed = {name}
-    taken = {s for s, names in bound.items() if not names and not is_docstring(s)}
+    taken = {s for s, names in bound.items() if (not names or always(s)) and not is_docstring(s)}
     while True:
         wanted = needed.union(*map(_names, taken)) if taken else needed
         more = {s for s, names in bound.items() if names & wanted} - taken
@@ -39,30 +50,109 @@ def used_by(tree: ast.Module, name: str) -> list[ast.stmt]:
         taken |= more
 
 
+def runs_code(statement: ast.stmt) -> bool:
+    """Return True unless importing the module does nothing here but bind a name to a value.
+
+    True for `build = make(18.0)`, `_ = TABLE.update(x=1)`, decorators and base classes: each may change what another
+    name of the module means. False for plain functions, classes without bases, and assigned literals.
+    """
+    match statement:
+        case ast.Import() | ast.ImportFrom():
+            return False
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            arguments = statement.args
+            every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            extra = [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
+            annotations = [one.annotation for one in (*every, *extra)] + [statement.returns]
+            defaults = [*arguments.defaults, *arguments.kw_defaults]
+            return bool(statement.decorator_list) or not (
+                all(map(_is_inert, defaults)) and not any(map(_calls, annotations))
+            )
+        case ast.ClassDef():
+            runs = statement.decorator_list or statement.bases or statement.keywords
+            return bool(runs) or any(runs_code(one) for one in statement.body if not is_docstring(one))
+        case ast.Assign(targets=targets):
+            return not (_is_inert(statement.value) and all(isinstance(one, ast.Name) for one in targets))
+        case ast.AnnAssign():
+            is_plain = isinstance(statement.target, ast.Name) and not _calls(statement.annotation)
+            return not (is_plain and _is_inert(statement.value))
+        case ast.Pass():
+            return False
+        case _:
+            return True
+
+
+def _is_inert(value: ast.expr | None) -> bool:
+    """Return True for literals, names, and containers or arithmetic of literals: computing them changes nothing."""
+    match value:
+        case None | ast.Constant() | ast.Name():
+            return True
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            return all(map(_is_inert, parts))
+        case ast.Dict():
+            return all(map(_is_inert, (*value.keys, *value.values))) and None not in value.keys
+        case ast.UnaryOp(operand=ast.Constant()):
+            return True
+        case ast.BinOp(left=left, right=right):
+            return all(_is_inert(one) and not isinstance(one, ast.Name) for one in (left, right))
+        case _:
+            return False
+
+
+def _calls(value: ast.expr | None) -> bool:
+    runs = ast.Call | ast.NamedExpr | ast.Await
+    return value is not None and any(isinstance(node, runs) for node in ast.walk(value))
+
+
+def looks_itself_up(statements: Iterable[ast.stmt]) -> bool:
+    """Return True where code may read names of its own module by text: then no statement can be left out."""
+    return any(
+        (isinstance(node, ast.Name) and node.id in _BY_TEXT)
+        or (isinstance(node, ast.Attribute) and node.attr in _BY_TEXT_OF)
+        for statement in statements
+        for node in nodes_of(statement)
+    )
+
+
+_BY_TEXT = {"eval", "exec", "globals", "locals", "vars", "modules", "import_module", "__import__"}
+_BY_TEXT_OF = {"modules", "__dict__", "__globals__", "f_globals", "import_module"}
+
+
+def reads_docstrings(statements: Iterable[ast.stmt]) -> bool:
+    """Return True where code mentions `__doc__`: its docstrings are then data."""
+    return any(
+        "__doc__" in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "value", ""))
+        for statement in statements
+        for node in nodes_of(statement)
+    )
+
+
 def _binds(statement: ast.stmt) -> Iterator[str]:
-    """Names a top-level statement defines."""
+    """Yield the names that a top-level statement defines, those of `:=` inside it included."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             yield statement.name
         case ast.Import() | ast.ImportFrom():
             for alias in statement.names:
-                yield (alias.asname or alias.name).split(".")[0]
+                if alias.name != "*":  # may bind any name, so it counts as one that binds none
+                    yield (alias.asname or alias.name).split(".")[0]
         case ast.Assign() | ast.AnnAssign():
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
                 yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+            yield from (n.target.id for n in ast.walk(statement) if isinstance(n, ast.NamedExpr))
         case _:
             return
 
 
 def _names(statement: ast.stmt) -> frozenset[str]:
-    return frozenset(n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
+    return frozenset(n.id for n in nodes_of(statement) if isinstance(n, ast.Name))
 
 
 def imported_by(statements: Iterable[ast.stmt], package: str) -> set[str]:
     """Full names of modules that `statements` may import, functions' own imports included."""
     found: set[str] = set()
-    for node in (n for s in statements for n in ast.walk(s)):
+    for node in (n for s in statements for n in nodes_of(s)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -74,7 +164,7 @@ def imported_by(statements: Iterable[ast.stmt], package: str) -> set[str]:
 
 
 def source_of(name: str) -> Path | None:
-    """File of a module, or None if `name` is no module (`from a import b` may name a function).
+    """Return the file of a module; None if `name` is not a module (`from a import b` may name a function).
 
     Found by path below the top-level package: asking the import system would execute the parents.
     """
@@ -94,7 +184,7 @@ def source_of(name: str) -> Path | None:
 
 
 def is_docstring(node: ast.AST) -> bool:
-    """Whether a statement is a text alone."""
+    """Return True for a statement that is a text alone."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -59,7 +59,7 @@ class TrainingJob:
     snapshot_digest: str
     """SHA-256 of what is trained on; the worker refuses (66) a folder with another digest."""
     code_version: str
-    """Digest of the model function, or of the script, the project modules it imports, and `decode`."""
+    """Digest of the model function or script, of the project modules it reaches, and of `decode`."""
     seed: int
     initial_weights: str = ""
     """SHA-256 of the file of weights that training begins with; none: random ones, by the seed."""
@@ -70,6 +70,10 @@ class TrainingJob:
     """Import path `package.module` of a script that keeps its own loop; each worker runs it."""
     decode: str = ""
     """Import path `package.module.function`: `(content: bytes) -> array`, where rows have samples; how one is read."""
+    loop_version: str = ""
+    """Digest of the platform's modules that run in the workers and can change the weights."""
+    packages: dict[str, str] = field(default_factory=dict[str, str])
+    """Name → version of every installed package that the code of the workers reaches."""
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +81,7 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot"):
             del facts[place]
-        for name in ("initial_weights", "entry", "decode"):
+        for name in ("initial_weights", "entry", "decode", "loop_version", "packages"):
             if not facts[name]:  # as it was before there were any
                 del facts[name]
         facts["settings"] = self.settings.identity

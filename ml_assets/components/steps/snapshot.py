@@ -9,11 +9,10 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.imports import resolve_function
 from ml_assets.components.pages import commit_facts, run_url, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.identity import training_code
 from ml_assets.components.steps.samples import require_readable
-from ml_assets.tables.code_version import code_version, script_version
 from ml_assets.tables.reader import TableReader
 from resources.launcher.job import TrainingJob
 from resources.platform import Platform
@@ -154,7 +153,7 @@ def training_job(
     spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str, initial_weights: str = ""
 ) -> TrainingJob:
     """The whole of what the workers get."""
-    model = spec.model
+    model, code = spec.model, training_code(spec)
     return TrainingJob(
         model=spec.name,
         partition=partition,
@@ -163,23 +162,15 @@ def training_job(
         hyperparameters=model.hyperparameters,
         snapshot=str(folder),
         snapshot_digest=snapshot_digest,
-        code_version=_code_version(spec),
+        code_version=code.code_version,
+        loop_version=code.loop_version,
+        packages=dict(code.packages),
         seed=spec.seed,
         initial_weights=initial_weights,
         settings=spec.training,
         entry=model.entry or "",
         decode=spec.features.sample.decode if spec.features.sample else "",
     )
-
-
-def _code_version(spec: TrainingPipelineSpec) -> str:
-    model, sample = spec.model, spec.features.sample
-    version = (
-        script_version(model.entry) if model.entry else code_version(resolve_function(model.function or ""))
-    )
-    if sample is None:
-        return version
-    return f"{version}-{code_version(resolve_function(sample.decode))}"
 
 
 def _inputs_current(name: str, asset: dg.AssetKey, judged: dict[str, Any]) -> dg.AssetCheckResult:

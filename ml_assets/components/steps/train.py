@@ -205,6 +205,7 @@ def tracking_facts(
             "lake_commit": snapshot["commit"],
             "snapshot_digest": job.snapshot_digest,
             "code_version": job.code_version,
+            "loop_version": job.loop_version,
             "dagster_run": snapshot["run_id"],
             "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
             "schema_hash": snapshot["schema_hash"],

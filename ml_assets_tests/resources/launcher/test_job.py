@@ -48,6 +48,8 @@ def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None
         {"initial_weights": "2" * 64},
         {"entry": "a.c"},
         {"decode": "a.d"},
+        {"loop_version": "3"},
+        {"packages": {"torch": "2.13.0"}},
         {"settings": TrainingSettings(epochs=6)},
         {"settings": TrainingSettings(workers=1)},
         {"settings": TrainingSettings(lanes=4)},

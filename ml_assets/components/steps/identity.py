@@ -1,0 +1,54 @@
+"""The code that a training's weights come from, as its fingerprint names it.
+
+Here: versions of the pipeline's own functions, of the platform's modules that run in workers, and of the installed
+packages both reach. Not here: how code gets a version (tables.code_version), the fingerprint itself (TrainingJob).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.tables.code_version import code_version, modules_version, packages_of, script_version
+
+_AGENT = "ml_assets.training.agent"
+_LOOP = "ml_assets.training.entry"
+_SCRIPT = "ml_assets.training.script_rank"
+_CHANGES_NO_WEIGHTS = (
+    "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
+    *(
+        f"ml_assets.training.{name}"
+        for name in (
+            "attempts", "beginning", "events", "gpu", "heartbeat", "machine", "meter", "outcome", "prometheus",
+            "recovery",
+        )
+    ),
+)  # fmt: skip
+"""Modules that only tell of a training or count its attempts: none of them has a tensor in its hands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCode:
+    """Versions of all code that can change the weights."""
+
+    code_version: str
+    """Of the model function or script, and behind a dash of `decode`."""
+    loop_version: str
+    """Of the platform's modules that run in the workers."""
+    packages: Mapping[str, str]
+    """Installed package → version."""
+
+
+def training_code(spec: TrainingPipelineSpec) -> TrainingCode:
+    """Read the versions of the code that `spec` trains with, as it stands on this machine."""
+    model, sample = spec.model, spec.features.sample
+    loop = (_AGENT, _SCRIPT if model.entry else _LOOP)
+    paths = [path for path in (model.function, sample.decode if sample else None) if path]
+    versions = [script_version(model.entry)] if model.entry else []
+    own = [model.entry] if model.entry else []
+    return TrainingCode(
+        code_version="-".join([*versions, *map(code_version, paths)]),
+        loop_version=modules_version(loop, without=_CHANGES_NO_WEIGHTS),
+        packages=packages_of(
+            [*own, *(path.rpartition(".")[0] for path in paths), *loop], without=_CHANGES_NO_WEIGHTS
+        ),
+    )

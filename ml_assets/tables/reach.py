@@ -1,0 +1,195 @@
+"""Modules and packages that a piece of code reaches by its imports, read from their text.
+
+Here: following imports through the project's own modules, and refusing what cannot be followed. Not here: which
+statements of a module count (syntax), what is made of it (code_version).
+"""
+
+import ast
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ml_assets.tables.syntax import imported_by, nodes_of, parse, source_of
+
+_PLATFORM = ("ml_assets", "resources")
+_PIPELINES = "ml_assets.defs"
+_INSTALLED = {"site-packages", "dist-packages"}
+_RUNS_ANYTHING = {
+    "__import__", "eval", "exec", "import_module", "run_module", "run_path", "spec_from_file_location",
+}  # fmt: skip
+_BUILTINS = {"__import__", "eval", "exec"}
+"""`model.eval()` and `frame.eval(…)` are methods of that name."""
+
+
+class SourceUnavailable(ValueError):
+    """Code cannot be followed with certainty, so its version is unknown. The message names the line and a remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The modules that code imports, directly or through others."""
+
+    modules: dict[str, Path]
+    """Project modules by name, the one the code stands in left out."""
+    packages: frozenset[str]
+    """Top-level names of installed packages, without Python's own."""
+    returns: bool
+    """True where one of them imports the module the code stands in."""
+
+
+def reached_from(statements: Iterable[ast.stmt], module: str, file: Path) -> Reached:
+    """Follow the imports of `statements`, which stand in `module`, and those of its parent packages.
+
+    Project modules are those of the module's own top-level package, of the platform, and whatever is not installed
+    in `site-packages`. Raises `SourceUnavailable` for an import by a computed name.
+    """
+    return _walk([*_followed(list(statements), module, file), *_with_parents(_package(module, file))], module)
+
+
+def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
+    """Follow whole `modules` and what they import, `without` some modules or packages and what only those import."""
+    names = sorted(modules)
+    reached = [_walk([*_with_parents(name)], name, frozenset(without)) for name in names]
+    return Reached(
+        modules={name: path for one in reached for name, path in one.modules.items()},
+        packages=frozenset(package for one in reached for package in one.packages),
+        returns=False,
+    )
+
+
+def _walk(todo: list[str], module: str, without: frozenset[str] | None = None) -> Reached:
+    """Follow `todo`. `module` counts as reached itself where there are modules to leave out."""
+    found: dict[str, Path] = {}
+    outside: set[str] = set()
+    returns = False
+    while todo:
+        name = todo.pop()
+        top = name.split(".")[0]
+        if name == module and without is None:
+            returns = True
+        elif name in found or top in sys.stdlib_module_names:
+            continue
+        elif not is_project(top, module):
+            outside.add(top)
+        elif without and not without.isdisjoint(_with_parents(name)):
+            continue
+        elif (path := source_of(name)) is not None:
+            found[name] = path
+            todo += _followed(parse(path).body, name, path)
+    return Reached(modules=found, packages=frozenset(outside), returns=returns)
+
+
+def is_project(name: str, module: str) -> bool:
+    """Return True where a module named `name` belongs to the project that `module` is part of."""
+    top = name.split(".")[0]
+    if top in (module.split(".")[0], *_PLATFORM):
+        return True
+    return top not in sys.stdlib_module_names and _is_own(top, tuple(sys.path))
+
+
+@lru_cache(maxsize=1024)
+def _is_own(top: str, _path: tuple[str, ...]) -> bool:
+    """Return True for an importable package that was not installed from elsewhere."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    if not Path(place).exists():  # built in, frozen
+        return False
+    standard = Path(sysconfig.get_paths()["stdlib"])
+    return not (_INSTALLED & set(Path(place).parts) or Path(place).is_relative_to(standard))
+
+
+def imports_of(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:
+    """Return the full names of modules that `statements` of `module` may import."""
+    return imported_by(statements, _package(module, file))
+
+
+def _followed(statements: list[ast.stmt], module: str, file: Path) -> set[str]:
+    """Return the imports of `statements` and their parent packages, which run first. Refuse computed imports."""
+    names = imports_of(statements, module, file)
+    is_platform = module.split(".")[0] in _PLATFORM and not f"{module}.".startswith(f"{_PIPELINES}.")
+    if not is_platform:  # which imports by name what a job names, and that has a version of its own
+        names |= _imported_by_text(statements, module, file)
+        _refuse_unfound(statements, names, module, file)
+    return {parent for name in names for parent in _with_parents(name)}
+
+
+def _package(module: str, file: Path) -> str:
+    return module if file.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if name)
+
+
+def _imported_by_text(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:
+    """Return modules named as literals in `import_module("a.b")`; refuse every other way to run code by its name."""
+    names: set[str] = set()
+    for node in _through(statements):
+        if isinstance(node, ast.Call):
+            called, first = _mentioned(node.func), (node.args or [None])[0]
+            if called and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                is_name = called in ("import_module", "__import__") and not first.value.startswith(".")
+                is_sum = called == "eval" and "import" not in first.value
+                if is_name or is_sum:
+                    names |= {first.value} if is_name else set()
+                    continue
+            refused = called
+        elif isinstance(node, ast.ImportFrom):
+            renamed = (one.name for one in node.names if one.asname and one.name in _RUNS_ANYTHING)
+            refused = next(renamed, None)
+        else:
+            refused = None
+        if refused is not None:
+            line = getattr(node, "lineno", 0)
+            raise SourceUnavailable(
+                f"cannot tell which code {module} runs: {file}:{line} uses {refused} with a name that only running it "
+                "tells. Import what it needs by an import statement"
+            )
+    return names
+
+
+def _through(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield calls and imports, and as calls without arguments the places that hand such a function on."""
+    for statement in statements:
+        called = {id(node.func) for node in nodes_of(statement) if isinstance(node, ast.Call)}
+        for node in nodes_of(statement):
+            if isinstance(node, ast.Call | ast.ImportFrom):
+                yield node
+            elif isinstance(node, ast.Name | ast.Attribute) and _mentioned(node) and id(node) not in called:
+                yield ast.copy_location(ast.Call(node, [], []), node)
+
+
+def _mentioned(node: ast.expr) -> str | None:
+    """Return which function that runs code by name this is, if any."""
+    if isinstance(node, ast.Name) and node.id in _RUNS_ANYTHING:
+        return node.id
+    if isinstance(node, ast.Attribute) and node.attr in _RUNS_ANYTHING:
+        is_method = node.attr in _BUILTINS and not (
+            isinstance(node.value, ast.Name) and node.value.id == "builtins"
+        )
+        return None if is_method else node.attr
+    return None
+
+
+def _refuse_unfound(statements: Iterable[ast.stmt], names: set[str], module: str, file: Path) -> None:
+    """Refuse `import helper` where `helper.py` lies beside the file and is found only by a changed `sys.path`."""
+    package = _package(module, file)
+    for top in sorted({name.split(".")[0] for name in names if name}):
+        beside = file.parent / f"{top}.py"
+        if not package or not beside.is_file() or f"{package}.{top}" in names:
+            continue
+        if source_of(top) is None:
+            raise SourceUnavailable(
+                f"cannot follow `import {top}` in {file}: {beside.name} lies beside it, and is no module of that name. "
+                f"Write `from {package} import {top}`"
+            )
