@@ -12,17 +12,19 @@ from datetime import timedelta
 
 import polars as pl
 
+from ml_assets.features.shared_keys import facts_like_rows
+
 _ROW = "__row"
 _AT = "__at"
 
 
 class PointInTimeError(ValueError):
-    """Two frames cannot be joined as of a moment; the message names the columns and the remedy."""
+    """The newest fact cannot be told, or a column would be overwritten; the message names columns and remedy."""
 
 
 def join_as_of(
-    left: pl.DataFrame,
-    right: pl.DataFrame,
+    rows: pl.DataFrame,
+    facts: pl.DataFrame,
     *,
     by: Sequence[str],
     at: str,
@@ -31,24 +33,26 @@ def join_as_of(
     strict: bool = False,
     tiebreak: Sequence[str] = (),
 ) -> pl.DataFrame:
-    """Each row of `left`, in its order, with the newest fact of `right` about the same `by` known at `at`.
+    """`rows` in their order, each with the newest of `facts` about the same `by` known at `at`.
 
-    `at` (left) and `known_at` (right) are moments of one type. A fact known exactly at `at` counts, unless
-    `strict`; one known longer than `tolerance` before (inclusive) does not. All columns of `right` are added,
-    `known_at` included, null where nothing was known. A null in `by`, `at` or `known_at` matches nothing.
+    Without columns in `by` all facts are about one thing. `at` (of rows) and `known_at` (of facts) are moments in
+    microseconds. A fact known exactly at `at` counts, unless `strict`; one known longer than `tolerance` before
+    (inclusive) does not. All columns of `facts` are added, `known_at` included, null where nothing was known. A null
+    in `by`, `at` or `known_at` matches nothing.
 
     Among facts about the same key known at the same moment the one that sorts last by `tiebreak` wins (nulls
-    first). Raises `PointInTimeError` where `tiebreak` leaves a draw, a column is missing or would be
-    overwritten, or the moments differ in type.
+    first). Raises `PointInTimeError` where `tiebreak` leaves a draw or a column would be overwritten, `MeetingError`
+    where rows and facts have no common keys or moments.
     """
-    _require(left, right, by, at, known_at)
-    facts = _newest(right.drop_nulls([*by, known_at]), [*by, known_at], tiebreak).sort(known_at)
-    rows = left.with_row_index(_ROW).with_columns(pl.col(at).alias(_AT)).sort(_AT)
-    joined = rows.join_asof(
+    facts = facts_like_rows(rows, facts, by=by, at=at, known_at=known_at)
+    _require_other_names(rows, facts, by)
+    facts = _newest(facts, [*by, known_at], tiebreak).sort(known_at)
+    asking = rows.with_row_index(_ROW).with_columns(pl.col(at).alias(_AT)).sort(_AT)
+    joined = asking.join_asof(
         facts,
         left_on=_AT,
         right_on=known_at,
-        by=list(by),
+        by=list(by) or None,
         strategy="backward",
         tolerance=tolerance,
         allow_exact_matches=not strict,
@@ -70,18 +74,7 @@ def _newest(facts: pl.DataFrame, key: Sequence[str], tiebreak: Sequence[str]) ->
     return facts.sort(tiebreak, nulls_last=False).unique(key, keep="last", maintain_order=True)
 
 
-def _require(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str], at: str, known_at: str) -> None:
-    if not by:
-        raise PointInTimeError("`by` is empty: name the columns that both frames share as a key")
-    for side, frame, names in (("left", left, [*by, at]), ("right", right, [*by, known_at])):
-        missing = [name for name in names if name not in frame.columns]
-        if missing:
-            raise PointInTimeError(f"the {side} frame has no columns {missing}; it has {frame.columns}")
-    if left.schema[at] != right.schema[known_at]:
-        raise PointInTimeError(
-            f"{at!r} is {left.schema[at]} and {known_at!r} is {right.schema[known_at]}: "
-            "cast both to the same moment type, microseconds in UTC"
-        )
-    both = sorted((set(left.columns) & set(right.columns)) - set(by))
+def _require_other_names(rows: pl.DataFrame, facts: pl.DataFrame, by: Sequence[str]) -> None:
+    both = sorted((set(rows.columns) & set(facts.columns)) - set(by))
     if both:
-        raise PointInTimeError(f"both frames have columns {both}: rename or drop them on one side")
+        raise PointInTimeError(f"rows and facts both have columns {both}: rename or drop them on one side")

@@ -11,6 +11,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.features.shared_keys import facts_like_rows
+
 COUNT = "n"
 """Suffix of the column that counts facts."""
 
@@ -34,17 +36,20 @@ def window_sums(
 ) -> pl.DataFrame:
     """`rows` in their order, with counts and sums over facts of the same `by` known in `(at − window, at]`.
 
+    Without columns in `by` all facts are about one thing: a single station, a whole shop.
+
     Adds for every window `w` the int64 columns `{prefix}_{w}_n` (facts) and `{prefix}_{w}_{column}` for every
-    column of `sums` (nulls count as 0). `at` (of rows) and `known_at` (of facts) are moments of one type. Facts
-    whose `known_at` or key is null are left out; a row with a null key or `at` gets zeros.
+    column of `sums` (nulls count as 0). `at` (of rows) and `known_at` (of facts) are moments in microseconds. Facts
+    whose `known_at` or key is null are left out; a row with a null key or `at` gets zeros. `MeetingError` where rows
+    and facts have no common keys or moments.
 
     The result does not depend on facts older than the longest window, nor on how many of them there are:
     building a range and building its days one by one give equal bytes. That holds for whole numbers only
     (floats add up differently from another start), so a float column in `sums` raises `RollingError`.
     """
-    _require(rows, facts, by, at, known_at, sums)
-    facts = facts.select(*by, known_at, *sums).drop_nulls([*by, known_at])
-    keys = facts.select(by).unique(maintain_order=True).with_row_index(_CODE)
+    facts = facts_like_rows(rows, facts, by=by, at=at, known_at=known_at, of_facts=sums)
+    _require_whole_numbers(facts, sums)
+    keys = facts.select(by).unique(maintain_order=True).with_row_index(_CODE) if by else None
     fact_key = _codes(facts, keys)
     moments, fact_moment = np.unique(_ticks(facts[known_at]), return_inverse=True)
 
@@ -74,18 +79,7 @@ def window_sums(
     return rows.with_columns(added)
 
 
-def _require(
-    rows: pl.DataFrame, facts: pl.DataFrame, by: Sequence[str], at: str, known_at: str, sums: Sequence[str]
-) -> None:
-    for side, frame, names in (("rows", rows, [*by, at]), ("facts", facts, [*by, known_at, *sums])):
-        missing = [name for name in names if name not in frame.columns]
-        if missing:
-            raise RollingError(f"the {side} have no columns {missing}; they have {frame.columns}")
-    if rows.schema[at] != facts.schema[known_at] or not isinstance(rows.schema[at], pl.Datetime):
-        raise RollingError(
-            f"{at!r} is {rows.schema[at]} and {known_at!r} is {facts.schema[known_at]}: "
-            "cast both to the same moment type, microseconds in UTC"
-        )
+def _require_whole_numbers(facts: pl.DataFrame, sums: Sequence[str]) -> None:
     for name in sums:
         dtype = facts.schema[name]
         if not (dtype.is_integer() or dtype == pl.Boolean):
@@ -95,8 +89,10 @@ def _require(
             )
 
 
-def _codes(frame: pl.DataFrame, keys: pl.DataFrame) -> NDArray[np.int64]:
-    """The number of each row's key; -1 where `keys` lacks it."""
+def _codes(frame: pl.DataFrame, keys: pl.DataFrame | None) -> NDArray[np.int64]:
+    """The number of each row's key; -1 where `keys` lacks it. Without keys all rows have the same."""
+    if keys is None:
+        return np.zeros(frame.height, dtype=np.int64)
     found = frame.select(keys.columns[1:]).join(keys, on=keys.columns[1:], how="left", maintain_order="left")
     return found[_CODE].cast(pl.Int64).fill_null(-1).to_numpy()
 

@@ -81,6 +81,8 @@ def _wrong_type(frame: pl.DataFrame, name: str, expected: str, found: str) -> Fi
             hint = f"{not_numbers.len()} of its strings do not even read as numbers."
         else:
             hint = f"All its strings read as numbers: cast them in the source to {expected}."
+    elif expected == "datetime" and found.endswith(", UTC]"):
+        hint = f'Times are stored in microseconds: pl.col("{name}").dt.cast_time_unit("us") in the source does it.'
     elif expected == "datetime" and found.startswith("datetime["):
         hint = "Times are stored in microseconds and UTC: convert them in the source, which knows their zone."
     elif found == "null":

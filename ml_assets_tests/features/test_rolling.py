@@ -96,11 +96,3 @@ def test_sums_of_floats_are_refused() -> None:
             windows={},
             prefix="p",
         )
-
-
-def test_moments_of_different_types_are_refused() -> None:
-    known = facts([("a", 4, 1)]).with_columns(pl.col("known_at").dt.replace_time_zone(None))
-    with pytest.raises(RollingError, match="microseconds in UTC"):
-        window_sums(
-            asked([]), known, by=["key"], at="at", known_at="known_at", sums=[], windows={}, prefix="p"
-        )

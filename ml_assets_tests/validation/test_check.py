@@ -57,6 +57,12 @@ CORRUPTIONS: dict[str, tuple[Corruption, str, str | None, list[str]]] = {
         "scheduled",
         ["no time zone", "UTC"],
     ),
+    "nanoseconds of pandas": (
+        lambda f: f.with_columns(pl.col("scheduled").dt.cast_time_unit("ns")),
+        "wrong_type",
+        "scheduled",
+        ["datetime[ns, UTC]", 'pl.col("scheduled").dt.cast_time_unit("us")'],
+    ),
     "unknown carrier": (
         lambda f: f.with_columns(carrier=pl.when(ROW < 3).then(pl.lit("ZZ")).otherwise("carrier")),
         "unknown_category",
