@@ -32,6 +32,7 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     from ml_assets.components.imports import resolve_function
     from ml_assets.features.leaktest import leak_test
     from ml_assets.tables.reader import TableReader
+    from ml_assets.tables.user_code import answering
 
     project = Project.here()
     spec = project.component(FeatureTable, table.removeprefix("features/")).spec
@@ -51,7 +52,7 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
             have = [*before, *(key for key in have if keys[0] <= key <= keys[-1])]
         frames[section.table] = reader.scan(section.table, have).collect()
     report = leak_test(
-        resolve_function(spec.function),
+        answering(resolve_function(spec.function)),
         frames,
         {section.table: section.known for section in spec.inputs if section.known is not None},
         date.fromisoformat(keys[0]),

@@ -14,6 +14,7 @@ import polars as pl
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
+from ml_assets.tables.user_code import FeatureFunctionError, answering, place_of
 from resources.ledger import Ledger
 from resources.words import name_some
 
@@ -21,10 +22,6 @@ MISSING, REJECTED = "is missing", "is rejected"
 
 FeatureFunction = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
 """`(inputs: table → rows, first day, last day) -> rows of the partitions that cover these days`."""
-
-
-class FeatureFunctionError(Exception):
-    """A feature function answered with rows nobody asked for, or without the column that says their day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +116,15 @@ def derive(
     """Call `function` once per range and hand out its partitions in order.
 
     `partition_date` is the answer's date column with the first day of each row's partition. Raises
-    `FeatureFunctionError`; what the function itself raises passes through.
+    `FeatureFunctionError`, also for what the function itself raises.
     """
     for keys in ranges:
         needed = {t.table: sorted({n for key in keys for n in t.needed_for(key)}) for t in inputs}
         frames = {table: reader.scan(table, wanted).collect() for table, wanted in needed.items()}
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
-        by_key = _split(function(frames, first, last), keys, partition_date)
+        rows = answering(function)(frames, first, last)
+        by_key = _split(rows, keys, partition_date, place_of(function))
         for key in keys:
             yield Incoming(
                 key=key,
@@ -141,19 +139,19 @@ def _are_neighbours(cadence: Cadence, earlier: str, later: str) -> bool:
     return (first - last).days == 1
 
 
-def _split(rows: pl.DataFrame, keys: Sequence[str], column: str) -> dict[str, pl.DataFrame]:
+def _split(rows: pl.DataFrame, keys: Sequence[str], column: str, place: str) -> dict[str, pl.DataFrame]:
     if column not in rows.columns or rows.schema[column] != pl.Date:
         raise FeatureFunctionError(
-            f"the feature function must return a Date column {column!r}, the first day of each row's partition; "
-            f"it returned {', '.join(rows.columns)}"
+            f"{place}: the feature function must return a Date column {column!r}, the first day of each row's "
+            f"partition; it returned {', '.join(rows.columns)}"
         )
     named = rows.with_columns(pl.col(column).cast(pl.String).alias("_key"))
     stray = sorted(set(named.get_column("_key").unique().to_list()) - set(keys))
     if stray:
         raise FeatureFunctionError(
-            f"asked for partitions {keys[0]} to {keys[-1]}, the feature function returned rows whose {column!r} "
-            f"is {name_some(stray)}: filter its answer by the days it is given, and name each row's partition "
-            "by its first day"
+            f"{place}: asked for partitions {keys[0]} to {keys[-1]}, the feature function returned rows whose "
+            f"{column!r} is {name_some(stray)}: filter its answer by the days it is given, and name each row's "
+            "partition by its first day"
         )
     found = {
         str(name[0]): part.drop("_key") for name, part in named.partition_by("_key", as_dict=True).items()

@@ -1,14 +1,18 @@
 """`ml-assets leaktest` finds a column that knows the future, by exit status and by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
+from typing import Any
 
+import pandas as pd
 import polars as pl
 import pytest
 
 from ml_assets.defs.store_demand import features
 from ml_assets_tests.cli.terminal import Terminal
 
+TABLE = "features/sales_features"
+LEAKTEST, LAUNCH = ("leaktest", TABLE), ("launch", TABLE, "2023-12-25..2024-01-01")
 HONEST = features.sales_features
 
 
@@ -28,6 +32,49 @@ def test_a_feature_that_knows_the_weeks_own_sales_is_named(
     said = shop("leaktest", "features/sales_features")
     assert said.status == 1
     assert said.out.startswith("units_1w knows what happened after ")
+
+
+def _mistyped(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    return HONEST(inputs, first, last).select("untis")
+
+
+def _forgetful(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> None:
+    HONEST(inputs, first, last)
+
+
+def _of_pandas(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pd.DataFrame:
+    return HONEST(inputs, first, last).to_pandas()
+
+
+def _lazy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.LazyFrame:
+    return HONEST(inputs, first, last).lazy()
+
+
+@pytest.mark.parametrize(
+    ("typed", "broken", "line", "said"),
+    [
+        (LEAKTEST, _mistyped, 1, "_mistyped raised ColumnNotFoundError: "),
+        (LAUNCH, _mistyped, 1, "_mistyped raised ColumnNotFoundError: "),
+        (LEAKTEST, _forgetful, 0, "_forgetful: return a polars.DataFrame, got NoneType\n"),
+        (LEAKTEST, _of_pandas, 0, "got pandas.DataFrame; polars.from_pandas(…) makes one\n"),
+        (LAUNCH, _lazy, 0, "got polars.LazyFrame; call .collect() on it\n"),
+    ],
+)
+def test_a_broken_function_is_named_with_the_line_of_its_author(
+    shop: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: tuple[str, ...],
+    broken: Callable[..., Any],
+    line: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(features, "sales_features", broken)
+    refused = shop(*typed)
+    assert refused.status == 1
+    place = f"ml_assets_tests/cli/test_leaktest.py:{broken.__code__.co_firstlineno + line}: "
+    assert place in refused.err
+    assert said in refused.err.partition(place)[2]
+    assert "Traceback" not in refused.err
 
 
 def test_a_day_is_a_day_however_it_is_written(shop: Terminal) -> None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.derive import FeatureFunctionError, InputTable, derive, plan
+from ml_assets.tables.derive import InputTable, derive, plan
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
+from ml_assets.tables.user_code import FeatureFunctionError
 from ml_assets_tests.tables.shop import FIRST, ORDERS, Place, day, days, keys
 
 DAILY = Cadence("daily", FIRST)
@@ -161,8 +162,9 @@ def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: Place
     def eager(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         return sums(inputs, first - timedelta(1), last)
 
+    here = rf"test_derive\.py:{eager.__code__.co_firstlineno}: asked for "
     with pytest.raises(
-        FeatureFunctionError, match=r"is 2013-01-02: filter its answer by the days it is given"
+        FeatureFunctionError, match=rf"{here}.* is 2013-01-02: filter its answer by the days it is given"
     ):
         _build(place, keys(2, start=2), eager)
 
@@ -180,3 +182,47 @@ def test_an_answer_without_its_days_is_an_error_that_names_the_column(place: Pla
 
     with pytest.raises(FeatureFunctionError, match="must return a Date column 'partition_date'"):
         _build(place, keys(1), undated)
+
+
+def _deep(first: date) -> int:
+    return 1 // (first - first).days
+
+
+class Builder:
+    """A feature function that is an object."""
+
+    def __call__(self, inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        """Raise in a function of the same folder."""
+        raise ValueError(_deep(first))
+
+
+def test_what_a_function_raises_is_said_with_the_innermost_line_of_its_folder(place: Place) -> None:
+    place.publish(days(1))
+    line = _deep.__code__.co_firstlineno + 1
+    with pytest.raises(
+        FeatureFunctionError, match=rf"test_derive\.py:{line}: Builder raised ZeroDivisionError: "
+    ):
+        _build(place, keys(1), Builder())
+
+
+def test_a_panic_of_polars_is_an_error_like_any_other(place: Place) -> None:
+    place.publish(days(1))
+
+    def panics(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        raise pl.exceptions.PanicException("out of bounds")
+
+    with pytest.raises(FeatureFunctionError, match="panics raised PanicException: out of bounds"):
+        _build(place, keys(1), panics)
+
+
+@pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
+def test_errors_that_may_be_gone_at_the_next_attempt_keep_their_type(
+    place: Place, error: type[Exception]
+) -> None:
+    place.publish(days(1))
+
+    def away(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        raise error("no answer")
+
+    with pytest.raises(error, match="no answer"):
+        _build(place, keys(1), away)
