@@ -24,7 +24,6 @@ import numpy as np
 import polars as pl
 import yaml
 from _report import Result, emit, parse_args
-from numpy.typing import NDArray
 
 from ml_assets.defs import flights
 from ml_assets.defs.flights import features, model, source
@@ -117,20 +116,12 @@ def write_arrays(rows: pl.DataFrame, pipeline: Pipeline, folder: Path) -> None:
         end = start - timedelta(days=1)
     fitted = fit(parts["train"], features.NUMERIC, features.CATEGORICAL, pipeline.min_count)
     (folder / "fitted.json").write_text(fitted.to_json())
+    fill = np.array([column.standardised_fill for column in fitted.numeric], dtype=np.float32)
     for split, part in parts.items():
         numeric, category = fitted.encode(part)
-        np.save(folder / f"{split}-numeric.npy", standardised(numeric, fitted))
+        np.save(folder / f"{split}-numeric.npy", np.where(np.isnan(numeric), fill, numeric))
         np.save(folder / f"{split}-category.npy", category.astype(np.int64))
         np.save(folder / f"{split}-label.npy", part[LABEL].cast(pl.Float32).to_numpy())
-
-
-def standardised(numeric: NDArray[np.float32], fitted: FittedState) -> NDArray[np.float32]:
-    """`[rows, F]`, filled, centred and scaled."""
-    fill, mean, scale = (
-        np.array([getattr(column, name) for column in fitted.numeric], dtype=np.float32)
-        for name in ("fill", "mean", "scale")
-    )
-    return (np.where(np.isnan(numeric), fill, numeric) - mean) / scale
 
 
 def start_ranks(folder: Path, workers: int, seed: int) -> None:

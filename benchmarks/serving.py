@@ -27,20 +27,19 @@ NUMERIC, CATEGORY, MANY = 78, 6, 10_000
 
 
 class Net(nn.Module):
-    """Imputation, scaling, embeddings, two hidden layers."""
+    """Imputation, embeddings, two hidden layers."""
 
     def __init__(self, fitted: FittedState) -> None:
         super().__init__()
-        for name in ("fill", "mean", "scale"):
-            values = [getattr(state, name) for state in fitted.numeric]
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
+        values = [state.standardised_fill for state in fitted.numeric]
+        self.register_buffer("fill", torch.tensor(values, dtype=torch.float32))
         self.embed = nn.ModuleList(nn.Embedding(state.cardinality, 8) for state in fitted.categorical)
         layers = [nn.Linear(NUMERIC + 8 * CATEGORY, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()]
         self.net = nn.Sequential(*layers, nn.Linear(128, 1))
 
     def forward(self, numeric: Tensor, category: Tensor) -> Tensor:
         """Logits `[B]`."""
-        filled = (torch.where(torch.isnan(numeric), self.fill, numeric) - self.mean) / self.scale
+        filled = torch.where(torch.isnan(numeric), self.fill, numeric)
         embedded = [embed(category[:, i]) for i, embed in enumerate(self.embed)]
         return self.net(torch.cat([filled, *embedded], dim=1)).squeeze(1)
 

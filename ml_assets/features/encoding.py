@@ -1,12 +1,14 @@
 """Fitted state: what a model must remember of its training rows to read any other row.
 
 Here: filling values and scales of numeric columns, vocabularies of categorical ones, fitted on the training
-split only, hashed, and carried from the snapshot into the bundle. Not here: features that need other rows
-(`rolling`, `point_in_time`) and the torch module that applies the numbers (training.preprocess).
+split only, hashed, and carried from the snapshot into the bundle, whose graph standardises numbers the same way. Not
+here: features that need other rows (`rolling`, `point_in_time`) and the torch module that fills what is missing
+(training.preprocess).
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -20,9 +22,12 @@ from ml_assets.features.categories import NotACategory, category_texts
 UNKNOWN = 0
 """Id of a category that is null or was not seen often enough when fitting."""
 
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _SIGNIFICANT_DIGITS = 7
-"""Fitted numbers are rounded to what float32 can hold, so that the order in which a machine adds up a column
-does not change the digest."""
+"""Mean and scale are rounded to so many digits of the scale, so that the order in which a machine adds up a column does
+not change the digest."""
+_ROUNDING_STEPS = 4
+"""Values that differ by at most so many steps of their floating-point type are one value: 0.1 + 0.2 and 0.3, say."""
 
 
 class EncodingError(ValueError):
@@ -31,15 +36,39 @@ class EncodingError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class NumericState:
-    """One numeric column: a missing value becomes `fill`, then `(value - mean) / scale`."""
+    """One numeric column: a model reads `(value - mean) / scale`, and that of `fill` where a value is missing.
+
+    The division is done in float64, since float32 holds neither epoch seconds nor ids around 1e9 as they are.
+    """
 
     name: str
     fill: float
     """Median of the training rows, in the unit of the column."""
     mean: float
-    """Mean of the training rows after filling."""
+    """Mean of the training rows after filling; `fill` for a constant column."""
     scale: float
     """Standard deviation of the training rows after filling; 1 for a constant column."""
+
+    def standardised(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
+        """`[rows]` float32 of values in the unit of the column; NaN stays.
+
+        Raises `EncodingError` for an infinite value, and where float32 cannot hold the result.
+        """
+        with np.errstate(over="ignore"):
+            result = (values - self.mean) / self.scale
+        beyond = np.flatnonzero(np.abs(result) > LARGEST_FLOAT32)
+        if beyond.size:
+            raise EncodingError(
+                f"column {self.name!r} holds {values[beyond[0]]:g} in {beyond.size} of {len(values)} rows, which "
+                f"float32 cannot hold beside a mean of {self.mean:g} and a deviation of {self.scale:g}: make such "
+                "values null in the feature function, and bound the column in the contract (`ge`, `le`)"
+            )
+        return result.astype(np.float32)
+
+    @property
+    def standardised_fill(self) -> float:
+        """What a model reads where a value is missing: a float32."""
+        return float(self.standardised(np.array([self.fill]))[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +115,15 @@ class FittedState:
         )
 
     def encode(self, frame: pl.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Numeric values `[rows, F]` float32 with NaN where missing, and category ids `[rows, C]` int32.
+        """Standardised numbers `[rows, F]` float32 with NaN where missing, and category ids `[rows, C]` int32.
 
-        Nothing is filled or scaled here: the model does that, so that it happens in one place.
-
-        Raises `EncodingError` where a column is missing, a numeric one is not a number, or a category has no text.
+        The model fills what is missing. Raises `EncodingError` where a column is missing, a numeric one is not a
+        number, float32 cannot hold a standardised number, or a category has no text.
         """
         require_columns(frame, [c.name for c in self.numeric], [c.name for c in self.categorical])
         numeric = np.empty((frame.height, len(self.numeric)), dtype=np.float32)
         for i, column in enumerate(self.numeric):
-            numeric[:, i] = _floats(frame[column.name]).cast(pl.Float32).to_numpy()
+            numeric[:, i] = column.standardised(_floats(frame[column.name]).to_numpy())
         category = np.empty((frame.height, len(self.categorical)), dtype=np.int32)
         for i, state in enumerate(self.categorical):
             category[:, i] = _ids(frame[state.name], state.vocabulary).to_numpy()
@@ -109,7 +137,7 @@ def fit(
 
     A category seen fewer than `min_count` times stays out of the vocabulary: too few rows to learn from, and
     rows of the unknown id to learn that one from. Raises `EncodingError` for a missing column, a numeric
-    column that is not a number, has no value at all, or has an infinite one.
+    column that is not a number, has no value at all, or has one that is infinite or too far from the others.
     """
     require_columns(frame, numeric, categorical)
     return FittedState(
@@ -147,13 +175,30 @@ def _fit_numeric(column: pl.Series) -> NumericState:
             f"column {column.name!r} has infinite values in the training rows: "
             "make them null in the feature function"
         )
-    fill = _rounded(float(np.median(known)))
-    filled = np.where(np.isnan(values), fill, values)
-    mean, scale = float(filled.mean()), float(filled.std())
-    is_constant = scale <= 1e-6 * max(1.0, abs(mean))  # the deviation of equal floats is not exactly 0
-    return NumericState(
-        name=column.name, fill=fill, mean=_rounded(mean), scale=1.0 if is_constant else _rounded(scale)
-    )
+    fill = float(np.median(known))
+    # Around the median and in units of the largest distance from it, no square is lost or overflows.
+    with np.errstate(over="ignore"):
+        distances = np.where(np.isnan(values), 0.0, values - fill)
+        largest = float(np.abs(distances).max())
+    if np.isinf(largest) or np.isinf(fill):
+        raise EncodingError(
+            f"column {column.name!r} holds values from {known.min():g} to {known.max():g}: float64 cannot hold their "
+            "differences. Make extreme values null in the feature function"
+        )
+    if largest <= _rounding(column.dtype) * float(np.abs(known).max()):
+        return NumericState(name=column.name, fill=fill, mean=fill, scale=1.0)
+    distances /= largest
+    scale = float(f"{largest * distances.std():.{_SIGNIFICANT_DIGITS}g}")
+    mean = fill + _rounded(largest * float(distances.mean()), scale)
+    return NumericState(name=column.name, fill=fill, mean=mean, scale=scale)
+
+
+def _rounding(dtype: pl.DataType) -> float:
+    """Relative size of differences that are rounding errors of `dtype`; 0 for whole numbers."""
+    if not dtype.is_float():
+        return 0.0
+    of_type = np.float64 if dtype == pl.Float64 else np.float32
+    return _ROUNDING_STEPS * float(np.finfo(of_type).eps)
 
 
 def _fit_categorical(column: pl.Series, min_count: int) -> CategoricalState:
@@ -182,5 +227,6 @@ def _texts(column: pl.Series) -> pl.Series:
         ) from error
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+def _rounded(value: float, scale: float) -> float:
+    """`value` to the digits that matter beside `scale`."""
+    return round(value, _SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(scale)))

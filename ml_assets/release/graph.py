@@ -1,4 +1,4 @@
-"""One ONNX graph from raw columns to predictions: look-up of categories, the torch module, the sigmoid.
+"""One ONNX graph from raw columns to predictions: standardised numbers, categories' ids, torch module, sigmoid.
 
 Of a model that is not torch its own graph stands in the middle.
 
@@ -30,6 +30,7 @@ _ML_OPSET = 3
 """Of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""
 _INSIDE = "net/"
 """Prefix of every name of the exported module, so that none meets the name of a raw column."""
+_MEAN, _SCALE = f"{_INSIDE}mean", f"{_INSIDE}scale"
 
 
 def null_category(fitted: FittedState) -> str:
@@ -48,10 +49,11 @@ def serving_graph(
     output: str,
     sample: SampleInput | None = None,
 ) -> bytes:
-    """ONNX bytes of `module` behind one input `[rows, 1]` per raw column: float32, or text for a category; and one,
+    """ONNX bytes of `module` behind one input `[rows, 1]` per raw column: float64, or text for a category; and one,
     `[rows, ...]`, for samples that were read.
 
-    `module` takes (`[B, F]` float32 with NaN where missing, `[B, C]` int64, samples where there are any) and returns
+    `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, samples where there are any)
+    and returns
     `[B]`: logits where `objective` is `binary`, whose sigmoid is part of the graph, else values. `output` names the
     result, `[rows]` float32. A `MatrixGraph` gives predictions by itself. The same weights give the same bytes: paths,
     stack traces and versions that the exporter writes into the file are taken out.
@@ -69,12 +71,12 @@ def serving_graph(
         nodes,
         "raw_columns_to_prediction",
         [
-            *(_column(state.name, TensorProto.FLOAT) for state in fitted.numeric),
+            *(_column(state.name, TensorProto.DOUBLE) for state in fitted.numeric),
             *(_column(state.name, TensorProto.STRING) for state in fitted.categorical),
             *([] if sample is None else [_tensor(sample)]),
         ],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows"])],
-        initializer=core.graph.initializer,
+        initializer=[*core.graph.initializer, *_scales(fitted)],
     )
     graph.node.append(helper.make_node("Identity", [core.graph.output[0].name], [output]))
     _strip(graph.node)
@@ -141,11 +143,15 @@ def _export(
 
 def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
     """Raw columns into the two tensors the module takes."""
-    from onnx import helper
+    from onnx import TensorProto, helper
 
     if fitted.numeric:
-        names = [state.name for state in fitted.numeric]
-        yield helper.make_node("Concat", names, [f"{_INSIDE}numeric"], axis=1)
+        raw, centred, scaled = (f"{_INSIDE}{step} numbers" for step in ("raw", "centred", "scaled"))
+        yield helper.make_node("Concat", [state.name for state in fitted.numeric], [raw], axis=1)
+        # As `NumericState.standardised` does it, operation for operation: the same bits.
+        yield helper.make_node("Sub", [raw, _MEAN], [centred])
+        yield helper.make_node("Div", [centred, _SCALE], [scaled])
+        yield helper.make_node("Cast", [scaled], [f"{_INSIDE}numeric"], to=TensorProto.FLOAT)
     null = null_category(fitted)
     ids: list[str] = []
     for i, state in enumerate(fitted.categorical):
@@ -163,6 +169,16 @@ def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
         )
     if ids:
         yield helper.make_node("Concat", ids, [f"{_INSIDE}category"], axis=1)
+
+
+def _scales(fitted: FittedState) -> "Iterator[onnx.TensorProto]":
+    from onnx import TensorProto, helper
+
+    if fitted.numeric:
+        width = [len(fitted.numeric)]
+        for name, field in ((_MEAN, "mean"), (_SCALE, "scale")):
+            values = [getattr(state, field) for state in fitted.numeric]
+            yield helper.make_tensor(name, TensorProto.DOUBLE, width, values)
 
 
 def _column(name: str, kind: int) -> "onnx.ValueInfoProto":

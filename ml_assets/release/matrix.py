@@ -30,7 +30,7 @@ class GraphRefused(ValueError):
 
 @dataclass(frozen=True)
 class MatrixGraph:
-    """A graph of one input, `[rows, F + C]` float32 (numbers as they come, NaN where missing, then category ids), and
+    """A graph of one input, `[rows, F + C]` float32 (standardised numbers, NaN where missing, then category ids), and
     one output, `[rows]` or `[rows, 1]`: a probability or a value."""
 
     content: bytes

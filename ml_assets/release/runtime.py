@@ -176,6 +176,7 @@ class ServingModel:
         self.output: str = facts["output"]["name"]
         self._null: str = facts["null_category"]
         self._numeric = [column.name for column in self.inputs if column.kind == "numeric"]
+        self._lowest, self._highest = _bounds(facts["fitted"]["numeric"])
         self._category = [column.name for column in self.inputs if column.kind == "category"]
         self._session = session
         types = pl.read_parquet_schema(folder / GOLDEN)
@@ -240,7 +241,7 @@ class ServingModel:
         Null and NaN numbers are filled as in training, null and unseen categories read as unknown. A category may come
         in another type than the feature table's: as the text of a date, as an integer that pandas made a float. Raises
         `InputRefused` where a column is missing, text stands where a number is expected, a category is a list, a
-        struct or bytes, or a sample cannot be read.
+        struct or bytes, a number is infinite, or a sample cannot be read.
         """
         self._require(frame)
         predictions = np.empty(frame.height, dtype=np.float64)
@@ -260,7 +261,8 @@ class ServingModel:
         for name, value in zip(self._numeric, numbers, strict=True):
             if isinstance(value, str | bytes):
                 raise InputRefused(f"column {name!r} holds text, the model reads a number there: {value!r}")
-        matrix = np.array([[np.nan if value is None else value for value in numbers]], dtype=np.float32)
+        matrix = np.array([[np.nan if value is None else value for value in numbers]], dtype=np.float64)
+        self._refuse_extreme(matrix, 0)
         feed: dict[str, NDArray[Any]] = {name: matrix[:, i : i + 1] for i, name in enumerate(self._numeric)}
         for name, value in zip(self._category, words, strict=True):
             try:
@@ -274,7 +276,7 @@ class ServingModel:
 
     def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
         # In column order each slice is contiguous, and onnxruntime reads it without a copy.
-        matrix = np.empty((rows.height, len(self._numeric)), dtype=np.float32, order="F")
+        matrix = np.empty((rows.height, len(self._numeric)), dtype=np.float64, order="F")
         feed: dict[str, NDArray[Any]] = {}
         for i, name in enumerate(self._numeric):
             column = rows[name]
@@ -282,6 +284,7 @@ class ServingModel:
             is_plain = column.dtype.is_float() or column.dtype.is_integer()
             matrix[:, i] = (column if is_plain else column.cast(pl.Float64)).to_numpy()
             feed[name] = matrix[:, i : i + 1]
+        self._refuse_extreme(matrix, first)
         for name in self._category:
             try:
                 texts = category_texts(rows[name], self._category_types[name])
@@ -296,6 +299,16 @@ class ServingModel:
     def _run(self, feed: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         outputs: Any = self._session.run([self.output], feed)
         return outputs[0]
+
+    def _refuse_extreme(self, matrix: NDArray[np.float64], first: int) -> None:
+        """Raise `InputRefused` for an infinite number, or one so far from the mean that float32 cannot hold it."""
+        beyond = (matrix < self._lowest) | (matrix > self._highest)
+        if beyond.any():
+            row, column = (int(places[0]) for places in np.nonzero(beyond))
+            raise InputRefused(
+                f"column {self._numeric[column]!r} holds {matrix[row, column]:g} in row {first + row}, beyond what the "
+                "model can read: send null where the value is unknown"
+            )
 
     def _require(self, frame: pl.DataFrame) -> None:
         schema = frame.schema
@@ -316,6 +329,18 @@ class ServingModel:
 
     def _predict_one_by_one(self, frame: pl.DataFrame) -> NDArray[np.float64]:
         return np.array([self.predict_row(row) for row in frame.iter_rows(named=True)])
+
+
+def _bounds(fitted: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`[F]` smallest and largest number of each column that float32 holds once it is standardised."""
+    mean, scale = (
+        np.array([column[name] for column in fitted], dtype=np.float64) for name in ("mean", "scale")
+    )
+    with np.errstate(over="ignore"):
+        reach = float(np.finfo(np.float32).max) * scale
+        lowest, highest = mean - reach, mean + reach
+    largest = np.finfo(np.float64).max
+    return np.maximum(lowest, -largest), np.minimum(highest, largest)
 
 
 def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

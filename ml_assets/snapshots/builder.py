@@ -95,9 +95,7 @@ def input_spec(fitted: FittedState, sample: str = "") -> InputSpec:
     """What a model and its preprocessing need to know of the fitted state, and of the column with samples."""
     return InputSpec(
         numeric=tuple(column.name for column in fitted.numeric),
-        fill=tuple(column.fill for column in fitted.numeric),
-        mean=tuple(column.mean for column in fitted.numeric),
-        scale=tuple(column.scale for column in fitted.numeric),
+        fill=tuple(column.standardised_fill for column in fitted.numeric),
         categorical=tuple(column.name for column in fitted.categorical),
         cardinalities=tuple(column.cardinality for column in fitted.categorical),
         sample=sample,

@@ -33,16 +33,12 @@ class ShardChanged(SnapshotError):
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """The columns a model reads, in order, and what a raw value needs before it does."""
+    """The columns a model reads, in order. What became of raw values is in `fitted.json`."""
 
     numeric: tuple[str, ...]
-    """F names: the columns of `numeric`."""
+    """F names: the columns of `numeric`, which are standardised."""
     fill: tuple[float, ...]
-    """F values, in the unit of the column: what a missing value becomes."""
-    mean: tuple[float, ...]
-    """F values, of the filled training rows."""
-    scale: tuple[float, ...]
-    """F standard deviations of the filled training rows; never 0."""
+    """F float32, standardised as the column is: what a missing value becomes."""
     categorical: tuple[str, ...]
     """C names: the columns of `category`."""
     cardinalities: tuple[int, ...]
@@ -51,8 +47,8 @@ class InputSpec:
     """Name of the column with samples, stored bytes that the pipeline's `decode` reads; empty where rows have none."""
 
     def __post_init__(self) -> None:
-        if not len(self.numeric) == len(self.fill) == len(self.mean) == len(self.scale):
-            raise SnapshotError("InputSpec needs one fill, mean and scale per numeric column")
+        if len(self.numeric) != len(self.fill):
+            raise SnapshotError("InputSpec needs one fill per numeric column")
         if len(self.categorical) != len(self.cardinalities):
             raise SnapshotError("InputSpec needs one cardinality per categorical column")
 

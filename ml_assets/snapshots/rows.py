@@ -180,6 +180,11 @@ def _check_labels(chosen: ChosenRows) -> None:
     for illegal, found, remedy in (
         (label.is_nan() | label.is_infinite(), "NaN or infinite", "make it null where it is unknown"),
         (
+            label.cast(pl.Float32).is_infinite(),
+            "too large for float32",
+            "let the feature function return it in a larger unit",
+        ),
+        (
             label.is_in([0.0, 1.0]).not_() if spec.objective == "binary" else pl.lit(False),
             "neither 0 nor 1",
             "the objective is binary. Make it 0 or 1 in the feature function, or choose objective regression",

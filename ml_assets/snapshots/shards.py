@@ -25,7 +25,7 @@ class Rows:
     """Arrays of one shard or split, aligned by row; views of a mapped file where that is possible."""
 
     numeric: NDArray[np.float32]
-    """`[rows, F]`, as they come: NaN where missing, not scaled."""
+    """`[rows, F]`, standardised; NaN where missing."""
     category: NDArray[np.int32]
     """`[rows, C]` ids."""
     label: NDArray[np.float32]

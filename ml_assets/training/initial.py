@@ -2,7 +2,7 @@
 
     initial.safetensors     put there before the workers start; the job names its SHA-256
 
-The pipeline's own model takes them over, every value of it. What fills and scales raw numbers comes from the snapshot.
+The pipeline's own model takes them over, every value of it. What fills missing numbers comes from the snapshot.
 Not here: whose weights they are (release.initial), going on with this very training (checkpoints).
 """
 

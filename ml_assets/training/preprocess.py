@@ -1,7 +1,7 @@
-"""From raw numbers to what a model reads, as part of the model: what is trained is what is served.
+"""What a model does to its inputs first, as part of it: what is trained is what is served.
 
-Here: filling and scaling as a torch module, and the whole model (that module and the pipeline's own). Not
-here: fitting the values (features.encoding), category ids (they come encoded).
+Here: filling missing numbers as a torch module, and the whole model (that module and the pipeline's own). Not here:
+standardising numbers, which takes float64 (features.encoding, and the bundle's graph), and category ids.
 """
 
 import torch
@@ -11,25 +11,21 @@ from ml_assets.snapshots.reader import InputSpec
 
 
 class Preprocess(nn.Module):
-    """Missing values become `fill`, then `(value - mean) / scale`."""
+    """Missing values become `fill`."""
 
     fill: torch.Tensor
-    mean: torch.Tensor
-    scale: torch.Tensor
 
     def __init__(self, inputs: InputSpec) -> None:
         super().__init__()
-        for name in ("fill", "mean", "scale"):
-            self.register_buffer(name, torch.tensor(getattr(inputs, name), dtype=torch.float32))
+        self.register_buffer("fill", torch.tensor(inputs.fill, dtype=torch.float32))
 
     def forward(self, numeric: torch.Tensor) -> torch.Tensor:
         """`[B, F]` float32 with NaN where missing → `[B, F]` float32 without."""
-        filled = torch.where(torch.isnan(numeric), self.fill, numeric)
-        return (filled - self.mean) / self.scale
+        return torch.where(torch.isnan(numeric), self.fill, numeric)
 
 
 class FullModel(nn.Module):
-    """Preprocessing and the pipeline's model: raw numbers, ids and samples in, what the objective reads out."""
+    """Filling and the pipeline's model: standardised numbers, ids and samples in, what the objective reads out."""
 
     def __init__(self, inputs: InputSpec, core: nn.Module) -> None:
         super().__init__()

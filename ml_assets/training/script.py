@@ -142,7 +142,7 @@ class Training:
 
     @property
     def inputs(self) -> InputSpec:
-        """Columns by name, sizes of embeddings, and what fills and scales a number."""
+        """Columns by name, sizes of embeddings, and what fills a missing number."""
         return self.snapshot.inputs
 
     @property
@@ -151,12 +151,12 @@ class Training:
         return self.job.hyperparameters
 
     def rows(self, split: ReadableSplit) -> Rows:
-        """A split as arrays, numbers as they come. Raises `InputChanged` where a file is not the one the job names."""
+        """A split as arrays, numbers standardised. Raises `InputChanged` where a file is not the one the job names."""
         return rows_of(self.snapshot, split)
 
     def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-        """A split for torch: numbers `[rows, F]` float32, filled and scaled, category ids `[rows, C]` int64, labels
-        `[rows]` float32. A module given to `finish` takes the first two; what fills and scales goes with it."""
+        """A split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64,
+        labels `[rows]` float32. A module given to `finish` takes the first two; what standardises them goes with it."""
         return tensors_of(self.rows(split), self.inputs)
 
     def samples(self, split: ReadableSplit) -> "torch.Tensor":
@@ -165,7 +165,7 @@ class Training:
         return samples_of(self.rows(split), self.job, self.inputs)
 
     def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """A split for libraries that take one matrix: `[rows, F + C]` float32 (numbers as they come, NaN where
+        """A split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where
         missing, then category ids) and labels `[rows]`. An ONNX graph given to `finish` takes such a matrix."""
         return matrix_of(self.rows(split))
 

@@ -36,7 +36,7 @@ def rows_of(snapshot: Snapshot, split: ReadableSplit) -> Rows:
 
 
 def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-    """Numbers `[rows, F]` float32, filled and scaled, category ids `[rows, C]` int64, labels `[rows]` float32."""
+    """Numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64, labels `[rows]` float32."""
     import torch
 
     from ml_assets.training.preprocess import Preprocess
@@ -70,5 +70,5 @@ def one_sample(snapshot: Snapshot, job: TrainingJob) -> "torch.Tensor | None":
 
 
 def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """`[rows, F + C]` float32: numbers as they come, NaN where missing, then category ids; and labels `[rows]`."""
+    """`[rows, F + C]` float32: standardised numbers, NaN where missing, then category ids; and labels `[rows]`."""
     return np.hstack([rows.numeric, rows.category.astype(np.float32)]), rows.label

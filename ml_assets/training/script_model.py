@@ -45,10 +45,10 @@ def write_model(
 ) -> WrittenModel:
     """Write `model`, a torch module or an ONNX graph (an `onnx.ModelProto` or its bytes), into `folder`.
 
-    A torch module takes (numbers `[B, F]` float32, filled and scaled; category ids `[B, C]` int64; samples `[B, ...]`
-    where rows have them, like `sample`, `[1, ...]`) and gives `[B]`: logits of a `binary` objective, values of a
-    `regression`. It must be one that torch.export can trace. Wrappers of data parallelism and of torch.compile are
-    taken off; shards are not put together.
+    A torch module takes (numbers `[B, F]` float32, standardised and filled; category ids `[B, C]` int64; samples
+    `[B, ...]` where rows have them, like `sample`, `[1, ...]`) and gives `[B]`: logits of a `binary` objective, values
+    of a `regression`. It must be one that torch.export can trace. Wrappers of data parallelism and of torch.compile
+    are taken off; shards are not put together.
 
     An ONNX graph has one input, the matrix `[B, F + C]` float32 of `Training.matrix`, and one output, `[B]` or
     `[B, 1]`: probabilities of a `binary` objective, values of a `regression`.

@@ -1,6 +1,7 @@
 """Fitted state: what it remembers, what it does to rows it never saw, and when its digest changes."""
 
 import random
+import re
 
 import numpy as np
 import polars as pl
@@ -24,12 +25,64 @@ def test_missing_numbers_become_the_median_and_count_in_mean_and_scale() -> None
     assert delay.fill == 3.0
     assert delay.mean == 3.75
     assert delay.scale == pytest.approx(np.std([1, 3, 3, 8]), rel=1e-6)
+    assert delay.standardised_fill == pytest.approx(-0.75 / delay.scale, rel=1e-6)
 
 
-def test_numbers_are_encoded_raw_with_nan_where_missing() -> None:
-    numeric, _ = fit(FRAME, ["delay", "late"], []).encode(FRAME)
+def test_numbers_are_standardised_with_nan_where_missing() -> None:
+    state = fit(FRAME, ["delay", "late"], [])
+    numeric, _ = state.encode(FRAME)
     assert numeric.dtype == np.float32
-    np.testing.assert_array_equal(numeric, [[1, 1], [np.nan, 0], [3, np.nan], [8, 1]])
+    raw = np.array([[1, 1], [np.nan, 0], [3, np.nan], [8, 1]])
+    mean, scale = ([getattr(column, name) for column in state.numeric] for name in ("mean", "scale"))
+    np.testing.assert_allclose(numeric, (raw - mean) / scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("offset", "spread"),
+    [(0, 1), (1e-7, 5e-8), (1e9, 1), (1.38e9, 0.5), (-1e15, 2), (0, 1e-300), (1e38, 1e37), (0, 1e300)],
+)
+def test_numbers_of_any_size_come_out_around_zero_and_one(offset: float, spread: float) -> None:
+    """A scale next to the mean was taken for rounding, and float32 before centring lost the values."""
+    column = np.random.default_rng(0).normal(offset, spread, 2000)
+    (numbers,) = fit(pl.DataFrame({"x": column}), ["x"], []).encode(pl.DataFrame({"x": column}))[0].T
+    expected = (column - offset) / spread
+    np.testing.assert_allclose(numbers, expected, atol=0.1)
+    assert len(np.unique(numbers)) >= 0.999 * len(np.unique(column))
+
+
+def test_whole_numbers_that_differ_by_one_keep_their_difference() -> None:
+    seconds = pl.DataFrame({"at": range(1_388_000_000, 1_388_001_000)})
+    (numbers,) = fit(seconds, ["at"], []).encode(seconds)[0].T
+    assert len(np.unique(numbers)) == 1000
+    assert numbers.std() == pytest.approx(1, rel=1e-4)
+
+
+@given(
+    values=st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=30),
+    dtype=st.sampled_from([pl.Float32, pl.Float64]),
+    later=st.floats(allow_nan=False),
+)
+def test_numbers_are_finite_or_refused(values: list[float], dtype: type[pl.DataType], later: float) -> None:
+    frame = pl.DataFrame({"x": values}, schema={"x": dtype})
+    state = fit(frame, ["x"], [])
+    numbers, _ = state.encode(frame)
+    assert np.isfinite(numbers).all()
+    assert np.abs(numbers).max() <= len(values) or state.numeric[0].scale == 1.0
+    try:
+        assert np.isfinite(state.encode(pl.DataFrame({"x": [later]}))[0]).all()
+    except EncodingError as error:
+        assert "column 'x' holds" in str(error)  # noqa: PT017
+
+
+def test_what_float32_cannot_hold_is_refused_by_column_and_value() -> None:
+    state = fit(FRAME, ["delay"], [])
+    for far in (float("inf"), -1e300):
+        with pytest.raises(
+            EncodingError, match=re.escape(f"'delay' holds {far:g} in 1 of 2 rows, which float32")
+        ):
+            state.encode(pl.DataFrame({"delay": [1.0, far]}))
+    with pytest.raises(EncodingError, match="column 'x' holds values from -1e\\+308 to 1e\\+308"):
+        fit(pl.DataFrame({"x": [-1e308, 1e308, 1e308]}), ["x"], [])
 
 
 def test_nulls_and_words_never_seen_are_unknown() -> None:
@@ -50,8 +103,9 @@ def test_a_vocabulary_may_be_empty() -> None:
 
 
 def test_a_constant_column_is_not_divided_by_zero() -> None:
-    (state,) = fit(pl.DataFrame({"x": [0.1] * 7}), ["x"], []).numeric
-    assert state.scale == 1.0
+    for values in ([0.1] * 7, [0.3, 0.1 + 0.2, 0.3], [5]):  # the second differ by rounding alone
+        (state,) = fit(pl.DataFrame({"x": values}), ["x"], []).numeric
+        assert (state.mean, state.scale) == (values[0], 1.0)
 
 
 def test_json_brings_back_an_equal_state() -> None:
@@ -72,7 +126,9 @@ def test_the_order_of_rows_does_not_change_the_vocabulary_or_median(
     one, other = fit(frame, ["x"], ["w"], 1), fit(frame[order], ["x"], ["w"], 1)
     assert one.categorical == other.categorical
     assert one.numeric[0].fill == other.numeric[0].fill
-    assert one.numeric[0].mean == pytest.approx(other.numeric[0].mean, rel=1e-5, abs=1e-6)
+    mean, scale = one.numeric[0].mean, one.numeric[0].scale
+    assert mean == pytest.approx(other.numeric[0].mean, abs=1e-5 * scale)
+    assert scale == pytest.approx(other.numeric[0].scale, rel=1e-5)
 
 
 def test_the_digest_changes_with_what_was_fitted() -> None:

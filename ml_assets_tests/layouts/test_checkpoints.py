@@ -40,8 +40,6 @@ NAMES = [name for layouts in LAYOUTS.values() for name in layouts]
 INPUTS = InputSpec(
     numeric=("a", "b"),
     fill=(0.0, 0.0),
-    mean=(0.0, 0.0),
-    scale=(1.0, 1.0),
     categorical=("c",),
     cardinalities=(5,),
 )

@@ -25,13 +25,12 @@ CATEGORY = ["carrier", "gate"]
 
 
 class Net(nn.Module):
-    """Fills, scales, embeds: the shape of what the platform trains."""
+    """Fills, embeds: the shape of what the platform trains."""
 
     def __init__(self, fitted: FittedState) -> None:
         super().__init__()
-        for name in ("fill", "mean", "scale"):
-            values = [getattr(state, name) for state in fitted.numeric]
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
+        values = [state.standardised_fill for state in fitted.numeric]
+        self.register_buffer("fill", torch.tensor(values, dtype=torch.float32))
         self.embed = nn.ModuleList(nn.Embedding(state.cardinality, 4) for state in fitted.categorical)
         width = len(fitted.numeric) + 4 * len(fitted.categorical)
         self.net = nn.Sequential(
@@ -39,7 +38,7 @@ class Net(nn.Module):
         )
 
     def forward(self, numeric: Tensor, category: Tensor) -> Tensor:
-        filled = (torch.where(torch.isnan(numeric), self.fill, numeric) - self.mean) / self.scale
+        filled = torch.where(torch.isnan(numeric), self.fill, numeric)
         embedded = [embed(category[:, i]) for i, embed in enumerate(self.embed)]
         return self.net(torch.cat([filled, *embedded], dim=1)).squeeze(1)
 

@@ -19,6 +19,7 @@ from ml_assets.release.facts import BundleFacts
 from ml_assets.release.golden import MOST_ROWS, golden_rows
 from ml_assets.release.runtime import ServingModel
 from ml_assets.release.store import FILES, Bundle, BundleDamaged, BundleMissing, BundleStore, digest_of
+from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 
 NUMBERS = st.one_of(st.none(), st.floats(-1e4, 1e4, width=32), st.just(float("nan")))
@@ -208,3 +209,21 @@ def test_making_a_bundle_again_mends_a_copy_that_was_cut_off(bundle: Bundle, tmp
             made = store.add(folder)
         assert made.digest == bundle.digest
         (made.folder / broken).unlink()
+
+
+def test_numbers_of_any_size_are_served_as_they_were_trained(tmp_path: Path, rows: pl.DataFrame) -> None:
+    """Epoch seconds, ids and tiny shares: float32 would hold none of them before centring."""
+    random = np.random.default_rng(5)
+    sizes = rows.with_columns(
+        hour=pl.Series(random.integers(1_388_000_000, 1_388_000_999, rows.height)),
+        distance=pl.Series(random.normal(1e-7, 5e-8, rows.height)),
+        delay=pl.Series(random.normal(1e39, 1e38, rows.height)),
+    )
+    fitted = contents_of(sizes, ["hour", "distance", "delay"], [], "regression")
+    served = ServingModel.load(build_bundle(fitted, BundleStore(FolderArtifacts(tmp_path))).folder)
+    predicted = served.predict(sizes)
+    expected = torch_predictions(fitted.module, fitted.fitted, "regression", sizes)
+    np.testing.assert_allclose(predicted, expected, rtol=0, atol=TOLERANCE)
+    assert len(np.unique(sizes["hour"])) < len(np.unique(predicted)) == rows.height
+    alone = [served.predict_row(row) for row in sizes.head(50).iter_rows(named=True)]
+    np.testing.assert_allclose(alone, expected[:50], rtol=0, atol=TOLERANCE)

@@ -65,6 +65,15 @@ def test_text_for_a_number_is_named(bundle: Bundle, rows: pl.DataFrame) -> None:
         served.predict_row({**rows.row(0, named=True), "delay": "12"})
 
 
+@pytest.mark.parametrize("far", [float("inf"), -1e300])
+def test_a_number_the_model_cannot_read_is_named(bundle: Bundle, rows: pl.DataFrame, far: float) -> None:
+    served = ServingModel.load(bundle.folder)
+    with pytest.raises(InputRefused, match=r"column 'delay' holds .* in row 2"):
+        served.predict(rows.head(4).with_columns(pl.Series("delay", [0.0, None, far, 1.0])))
+    with pytest.raises(InputRefused, match="column 'delay' holds"):
+        served.predict_row({**rows.row(0, named=True), "delay": far})
+
+
 def test_large_frames_are_cut_without_a_seam(
     bundle: Bundle, rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ml_assets.release.bundle import BundleContents, SampleDecoder, build_bundle, torch_predictions
+from ml_assets.release.bundle import TOLERANCE, BundleContents, SampleDecoder, build_bundle, torch_predictions
 from ml_assets.release.facts import BundleFacts
 from ml_assets.release.runtime import BundleRefused, InputRefused, SampleReader, ServingModel
 from ml_assets.release.store import Bundle, BundleDamaged, BundleStore
@@ -67,12 +67,15 @@ def test_rows_with_bytes_are_answered_as_the_torch_module_answers_what_they_hold
     frame = contents.rows.head(50)
     samples = np.stack([np.frombuffer(one, np.uint8).reshape(4, 4) for one in frame["picture"]])
     expected = torch_predictions(contents.module, contents.fitted, "regression", frame, samples)  # type: ignore[arg-type]
-    np.testing.assert_allclose(served.predict(frame), expected, rtol=1e-6)
+    np.testing.assert_allclose(served.predict(frame), expected, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(
-        [served.predict_row(row) for row in frame.head(3).iter_rows(named=True)], expected[:3], rtol=1e-6
+        [served.predict_row(row) for row in frame.head(3).iter_rows(named=True)],
+        expected[:3],
+        rtol=0,
+        atol=TOLERANCE,
     )
     monkeypatch.setattr(served, "_rows_at_once", 7)
-    np.testing.assert_allclose(served.predict(frame), expected, rtol=1e-6)
+    np.testing.assert_allclose(served.predict(frame), expected, rtol=0, atol=TOLERANCE)
     assert served.predict(frame.clear()).shape == (0,)
 
 

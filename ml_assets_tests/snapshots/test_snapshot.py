@@ -131,6 +131,10 @@ def test_a_table_that_cannot_be_judged_is_refused_by_name() -> None:
         choose_rows(table.with_columns(pl.col("label_known_at").dt.replace_time_zone(None)), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="'label' is String"):
         choose_rows(table.with_columns(pl.col("label").cast(pl.String)), split, ROW_SPEC)
+    with pytest.raises(
+        SnapshotError, match=r"too large for float32 in 300 of 300 rows: date=2024-01-01 has 1e\+39"
+    ):
+        choose_rows(table.with_columns(label=pl.lit(1e39)), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="NaN or infinite in 300 of 300 rows: date=2024-01-01 has nan; "):
         choose_rows(table.with_columns(label=pl.lit(float("nan"))), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="must be in UTC"):

@@ -21,9 +21,9 @@ from resources.launcher.job import TrainingJob
 
 @pytest.fixture
 def weights(snapshot: Snapshot, tmp_path: Path) -> dict[str, torch.Tensor]:
-    """Those of another training of the same model function, which saw values of another scale."""
+    """Those of another training of the same model function, which saw other values."""
     other = build_model(dataclasses.replace(small_job(snapshot), seed=99), snapshot.inputs).state_dict()
-    return {name: value.clone() for name, value in other.items()} | {"preprocess.mean": torch.full((3,), 7.0)}
+    return {name: value.clone() for name, value in other.items()} | {"preprocess.fill": torch.full((3,), 7.0)}
 
 
 def prepared(job: TrainingJob, weights: dict[str, torch.Tensor], folder: Path) -> Run:
@@ -37,14 +37,14 @@ def prepared(job: TrainingJob, weights: dict[str, torch.Tensor], folder: Path) -
         return prepare(job, folder / "job", group)
 
 
-def test_a_training_begins_with_the_weights_it_is_given_and_the_scales_of_its_own_snapshot(
+def test_a_training_begins_with_the_weights_it_is_given_and_what_its_own_snapshot_fills_with(
     snapshot: Snapshot, weights: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     begun = prepared(small_job(snapshot), weights, tmp_path).model.state_dict()
     assert begun.keys() == weights.keys()
     for name in weights:
-        assert torch.equal(begun[name], weights[name]) == (name != "preprocess.mean"), name
-    assert begun["preprocess.mean"].tolist() == pytest.approx(snapshot.inputs.mean)
+        assert torch.equal(begun[name], weights[name]) == (name != "preprocess.fill"), name
+    assert begun["preprocess.fill"].tolist() == pytest.approx(snapshot.inputs.fill)
 
 
 def test_weights_of_another_model_are_refused_with_each_value_that_is_not_alike(
