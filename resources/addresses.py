@@ -1,8 +1,109 @@
-"""Addresses as people may see them. Here: taking passwords out. Not here: what an address leads to."""
+"""Addresses of servers: what people and logs see of one never holds its credentials.
+
+Here: which part of an address is a credential. Not here: what an address leads to.
+"""
 
 import re
+from typing import Any
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
+
+HIDDEN = "***"
+"""Stands where a credential was."""
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
+_IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*://\S+")
+_NAMES_A_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|sig|auth", re.IGNORECASE)
+_SHORTEST = 3
+"""Letters from which a part counts as a secret in a text: shorter ones are found in any word."""
 
 
-def without_password(text: str) -> str:
-    """The text with whatever stands before the `@` of its addresses left out."""
-    return re.sub(r"//[^/@\s]*@", "//", text)
+class Address:
+    """An address. Text made from it (`str`, `repr`, f-strings, pydantic's JSON) never holds its credentials.
+
+    Credentials are everything before the last `@`, and all values behind `?` or `#`. Where it is unclear which of
+    the two a character belongs to, more is hidden. `reveal` is for those who connect.
+    """
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: str) -> None:
+        self._whole = whole
+
+    def reveal(self) -> str:
+        """The address with its credentials."""
+        return self._whole
+
+    def hide_in(self, text: str) -> str:
+        """`text` without the credentials of this address, or of any other, in any spelling."""
+        text = text.replace(self._whole, str(self))
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        return hide_credentials(text)
+
+    @property
+    def server(self) -> str:
+        """`host:port`."""
+        return urlsplit(str(self)).netloc
+
+    @property
+    def has_credentials(self) -> bool:
+        """True if `str` leaves anything out."""
+        return str(self) != self._whole
+
+    def __str__(self) -> str:
+        return _shown(self._whole)
+
+    def __repr__(self) -> str:
+        return f"Address({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Address) and self._whole == other._whole
+
+    def __hash__(self) -> int:
+        return hash(self._whole)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Take a text or an `Address`; write the text without credentials."""
+        from pydantic_core import core_schema
+
+        made = core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+        return core_schema.json_or_python_schema(
+            json_schema=made,
+            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), made]),
+            serialization=core_schema.to_string_ser_schema(),
+        )
+
+    def _secrets(self) -> set[str]:
+        scheme = _SCHEME.match(self._whole)
+        rest = self._whole[scheme.end() :] if scheme else self._whole
+        userinfo, has_user, _ = rest.rpartition("@")
+        user, _, password = userinfo.partition(":")
+        found = {userinfo, password or user} if has_user else set[str]()
+        for pair in re.split(r"[?&#;]", rest)[1:]:
+            name, _, value = pair.partition("=")
+            if _NAMES_A_SECRET.search(name):
+                found.add(value or name)
+        plain = {form(one) for one in found for form in (str, unquote, unquote_plus)}
+        spelled = plain | {quote(one, safe=safe) for one in plain for safe in ("", "/")}
+        return {one for one in spelled if len(one) >= _SHORTEST}
+
+
+def hide_credentials(text: str) -> str:
+    """`text` with all addresses in it as `Address` shows them."""
+    return _IN_TEXT.sub(lambda found: _shown(found[0]), text)
+
+
+def _shown(whole: str) -> str:
+    scheme = _SCHEME.match(whole)
+    if scheme is None:
+        return HIDDEN if re.search(r"[@?=]", whole) else whole
+    head, rest = scheme[0], whole[scheme.end() :]
+    cut = re.search(r"[?#]", rest)
+    place, query = (rest[: cut.start()], rest[cut.start() :]) if cut else (rest, "")
+    if "@" in query:
+        # A password with a question mark, or a query with an @: nothing is certain behind the scheme.
+        return f"{head}{HIDDEN}"
+    userinfo, has_user, place = place.rpartition("@")
+    # An @ behind a slash may be a part of the path, or the slash a part of the password.
+    head += f"{HIDDEN}@" if has_user and "/" in userinfo else ""
+    return f"{head}{place}{f'{query[0]}{HIDDEN}' if query else ''}"

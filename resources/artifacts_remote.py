@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from resources.addresses import Address
 from resources.artifacts import (
     ArtifactMissing,
     ArtifactsError,
@@ -257,7 +258,7 @@ class RemoteArtifacts:
         import aiohttp
         import botocore.exceptions as boto
 
-        server = self._endpoint or "AWS"
+        server = Address(self._endpoint) if self._endpoint else "AWS"
         code = _code(error)
         if code == _FULL:
             return ArtifactsUnavailable(

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from resources.addresses import without_password
+from resources.addresses import Address
 from resources.mlflow_database import make_database
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ def page_of(uri: str, place: str) -> str | None:
 
     None for a database: it has pages only while somebody serves them.
     """
-    return (
-        f"{without_password(uri).rstrip('/')}/#/{place}" if uri.startswith(("http://", "https://")) else None
-    )
+    return f"{str(Address(uri)).rstrip('/')}/#/{place}" if uri.startswith(("http://", "https://")) else None
 
 
 @contextmanager
@@ -112,8 +110,8 @@ def write(uri: str, call: Callable[[], Answer]) -> Answer:
 
 
 def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
-    first_line = without_password(str(error).partition("\n")[0])
-    place = without_password(uri)
+    place = Address(uri)
+    first_line = place.hide_in(str(error).partition("\n")[0])
     if refuses:
         return TrackerRefused(f"MLflow at {place} refused: {first_line}")
     if any(word in str(error) for word in _RACE_WORDS):
@@ -126,4 +124,4 @@ def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
 
 def _cause(uri: str, error: Exception) -> Exception | None:
     """What a traceback shows below ours: nothing where the original would show a password."""
-    return None if without_password(uri) != uri else error
+    return None if Address(uri).has_credentials else error

@@ -85,7 +85,7 @@ class Platform:
                 "ML_ASSETS_LAKE_SECRET_ACCESS_KEY: set all three, or none for the embedded lake."
             )
         return LakeFSApi(
-            of.lake_url,
+            of.lake_url.reveal(),
             of.environment,
             of.lake_access_key_id.get_secret_value(),
             of.lake_secret_access_key.get_secret_value(),
@@ -100,7 +100,10 @@ class Platform:
 
         of = self.settings
         return artifacts_of(
-            of.artifacts_url, of.artifacts_folder, of.s3_endpoint_url, **self._patience("patience_seconds")
+            of.artifacts_url,
+            of.artifacts_folder,
+            of.s3_endpoint_url.reveal() if of.s3_endpoint_url else None,
+            **self._patience("patience_seconds"),
         )
 
     @cached_property
@@ -109,7 +112,7 @@ class Platform:
         from resources.ledger import Ledger
 
         self.settings.home.mkdir(parents=True, exist_ok=True)
-        return Ledger(self.settings.resolved_ledger_url, **self._patience("patience_seconds"))
+        return Ledger(self.settings.resolved_ledger_url.reveal(), **self._patience("patience_seconds"))
 
     @cached_property
     def tracker(self) -> "Tracker":
@@ -120,12 +123,12 @@ class Platform:
         of.home.mkdir(parents=True, exist_ok=True)
         if of.s3_endpoint_url is not None:
             os.environ.setdefault(
-                "MLFLOW_S3_ENDPOINT_URL", of.s3_endpoint_url
+                "MLFLOW_S3_ENDPOINT_URL", of.s3_endpoint_url.reveal()
             )  # mlflow takes it from nowhere else
         # An MLflow server of others must not be told a folder of this machine.
-        is_ours = of.artifacts_url is not None or not of.resolved_tracking_uri.startswith("http")
+        is_ours = of.artifacts_url is not None or not of.resolved_tracking_uri.reveal().startswith("http")
         files = self.artifacts.address("mlflow") if is_ours else None
-        return Tracker(of.resolved_tracking_uri, of.artifacts_folder, files)
+        return Tracker(of.resolved_tracking_uri.reveal(), of.artifacts_folder, files)
 
     @cached_property
     def launcher(self) -> "TrainingLauncher":

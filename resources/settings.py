@@ -9,8 +9,10 @@ import getpass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from resources.addresses import Address
 
 
 class Mount(BaseModel):
@@ -34,13 +36,13 @@ class KubernetesSettings(BaseSettings):
     """Of the workers: the trainer image, `registry/name@sha256:…`."""
     command: tuple[str, ...] = ("python", "-m", "ml_assets.training.pod")
     """JSON list; what a pod runs."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
     """JSON object; more variables of every pod."""
     mounts: tuple[Mount, ...] = ()
     """JSON list of `{"host_path", "mount_path"}`: folders of the nodes, read-only."""
     s3_secret: str = "ml-assets-s3"
     """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for the pods."""
-    s3_endpoint_url: str | None = None
+    s3_endpoint_url: Address | None = None
     """`ML_ASSETS_S3_ENDPOINT_URL` as pods see it, where that differs."""
     unschedulable_seconds: float = Field(default=120.0, gt=0)
     """How long a pod may find no node, or not get started, before the training fails."""
@@ -63,10 +65,10 @@ class Settings(BaseSettings):
     """Who acts, for approvals, promotions and run records."""
     commit: str | None = None
     """Git commit of the code where there is no work tree, as in an image, with `-dirty` behind it if files differed."""
-    ui_url: str = "http://127.0.0.1:3000"
+    ui_url: Address = Address("http://127.0.0.1:3000")
     """Where people reach Dagster's pages, for links."""
 
-    lake_url: str | None = None
+    lake_url: Address | None = None
     """lakeFS, `http://host:port`; by default files under `home`."""
     lake_storage: str | None = None
     """`s3://bucket/prefix` where `ml-assets lake init` puts a new repository's blocks."""
@@ -78,13 +80,13 @@ class Settings(BaseSettings):
     """The client of lakeFS; `lakefs_sdk` has to be installed, between 1.50 and 1.86."""
     artifacts_url: str | None = None
     """`s3://bucket/prefix` for training folders, bundles and reports; by default under `home`."""
-    s3_endpoint_url: str | None = None
+    s3_endpoint_url: Address | None = None
     """An S3 server that is not AWS, `http://host:port`."""
-    tracking_uri: str | None = Field(default=None, repr=False)
+    tracking_uri: Address | None = None
     """MLflow; by default SQLite under `home`."""
-    ledger_url: str | None = Field(default=None, repr=False)
+    ledger_url: Address | None = None
     """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`; by default SQLite under `home`."""
-    dagster_url: str | None = Field(default=None, repr=False)
+    dagster_url: Address | None = None
     """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`; by default SQLite under `home`."""
     gpu_hour_price: float | None = Field(default=None, ge=0)
     """What an hour of one GPU costs, in any currency; with it every run records its `cost`."""
@@ -92,6 +94,15 @@ class Settings(BaseSettings):
     """Where workers run: processes of this machine, or pods."""
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     """The cluster, if `launcher` is kubernetes: `ML_ASSETS_KUBERNETES_…`."""
+
+    @field_validator("lake_storage", "artifacts_url")
+    @classmethod
+    def _without_credentials(cls, value: str | None) -> str | None:
+        if value is not None and Address(value).has_credentials:
+            raise ValueError(
+                "a place in S3 takes no credentials and no ?: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        return value
 
     @property
     def lake_folder(self) -> Path:
@@ -114,11 +125,11 @@ class Settings(BaseSettings):
         return self.home / "dagster"
 
     @property
-    def resolved_tracking_uri(self) -> str:
+    def resolved_tracking_uri(self) -> Address:
         """`tracking_uri`, or SQLite under `home`."""
-        return self.tracking_uri or f"sqlite:///{self.home}/mlflow.db"
+        return self.tracking_uri or Address(f"sqlite:///{self.home}/mlflow.db")
 
     @property
-    def resolved_ledger_url(self) -> str:
+    def resolved_ledger_url(self) -> Address:
         """`ledger_url`, or SQLite under `home`."""
-        return self.ledger_url or f"sqlite:///{self.home}/ledger.db"
+        return self.ledger_url or Address(f"sqlite:///{self.home}/ledger.db")

@@ -50,7 +50,7 @@ def dagster_settings(settings: Settings) -> str:
             "BUCKET": bucket,
             "PREFIX": f"{prefix}/step-logs".strip("/"),
             "FOLDER": str(settings.dagster_home / "step-logs"),
-            "ENDPOINT": settings.s3_endpoint_url,
+            "ENDPOINT": str(settings.s3_endpoint_url) if settings.s3_endpoint_url else "",
         }
         kept = [
             line for line in step_logs.splitlines() if settings.s3_endpoint_url or "$ENDPOINT" not in line

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from ml_assets.cli.project import Project, say
-from resources.addresses import without_password
 
 MODEL = "flight_delay"
 PARTITION = "2013-12-31"
@@ -86,8 +85,9 @@ def command(as_json: bool) -> None:
 
 def _mlflow_pages(project: Project) -> str:
     """How to open MLflow's own pages."""
-    uri = without_password(project.settings.resolved_tracking_uri)
-    return uri if uri.startswith("http") else f".venv/bin/mlflow server --backend-store-uri {uri} --port 5000"
+    uri = project.settings.resolved_tracking_uri
+    is_server = uri.reveal().startswith("http")
+    return str(uri) if is_server else f".venv/bin/mlflow server --backend-store-uri {uri} --port 5000"
 
 
 def _is_finished(project: Project, table: str) -> bool:
@@ -157,7 +157,7 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     console.print(table)
     say(f"gate        {facts['why']}")
     say(f"report      {facts['report']}")
-    say(f"MLflow run  {facts['mlflow_run']} in {without_password(project.settings.resolved_tracking_uri)}")
+    say(f"MLflow run  {facts['mlflow_run']} in {project.settings.resolved_tracking_uri}")
     where = project.settings.lake_url or project.settings.lake_folder
     say(f"lake        commit {facts['commit_id'][:16]} under {where}")
     say(f"seconds     {facts['seconds']:.0f}")

@@ -8,7 +8,6 @@ import time
 import uuid
 
 from ml_assets.cli.project import Project
-from resources.addresses import without_password
 from resources.lake import LakeUnavailable
 from resources.ledger.migrations import NEWEST
 
@@ -56,7 +55,7 @@ def ledger(project: Project) -> str:
         raise NotWell(
             f"the tables stand at step {step}, this version works with {NEWEST}: end older processes"
         )
-    return f"{without_password(project.settings.resolved_ledger_url)}, step {step}"
+    return f"{project.settings.resolved_ledger_url}, step {step}"
 
 
 def tracker(project: Project) -> str:
@@ -64,13 +63,12 @@ def tracker(project: Project) -> str:
     from ml_assets.release.parts import registry_of
 
     registry_of(project.platform).versions("none")
-    return without_password(project.settings.resolved_tracking_uri)
+    return str(project.settings.resolved_tracking_uri)
 
 
 def dagster_storage(project: Project) -> str:
     """Runs can be counted; where events and step logs go."""
     runs = project.instance.get_runs_count()
     logs = type(project.instance.compute_log_manager).__name__
-    url = project.settings.dagster_url
-    place = without_password(url) if url else str(project.settings.dagster_home)
+    place = project.settings.dagster_url or project.settings.dagster_home
     return f"{place}, {runs} runs, step logs by {logs}"

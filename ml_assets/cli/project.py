@@ -14,7 +14,6 @@ from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.variables import read_settings
-from resources.addresses import without_password
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -79,9 +78,9 @@ class Project:
             try:
                 return dg.DagsterInstance.from_config(str(home))
             except (DagsterPostgresException, SQLAlchemyError) as error:
-                why = str(error.__cause__ or error).partition("\n")[0]
+                why = url.hide_in(str(error.__cause__ or error).partition("\n")[0])
                 raise Problem(
-                    f"Dagster's storage at {without_password(url)} cannot be opened ({why}): check that PostgreSQL "
+                    f"Dagster's storage at {url} cannot be opened ({why}): check that PostgreSQL "
                     "runs, that the database exists, and ML_ASSETS_DAGSTER_URL; then run it again"
                 ) from None
 

@@ -7,6 +7,7 @@ import dagster as dg
 
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.profile import completeness
+from resources.addresses import Address
 from resources.lake import VersionedStore
 from resources.mlflow_client import page_of
 
@@ -58,7 +59,7 @@ def column_schema(contract: Contract) -> dg.TableSchema:
     )
 
 
-def run_url(ui_url: str, run_id: str) -> str:
+def run_url(ui_url: Address, run_id: str) -> str:
     """Page of a Dagster run."""
     return f"{ui_url}/runs/{run_id}"
 

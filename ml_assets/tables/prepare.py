@@ -16,6 +16,7 @@ from ml_assets.tables.manifest import FileEntry, PartitionManifest, iso_utc, pro
 from ml_assets.tables.spec import Incoming, SourceFailed, TableSpec
 from ml_assets.validation.column_types import schema_hash, schema_of
 from ml_assets.validation.profile import profile
+from resources.addresses import hide_credentials
 
 
 class KeyTwice(ValueError):
@@ -52,7 +53,7 @@ def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str
         if one.key in ready or one.key in failed:
             raise KeyTwice(f"{spec.table}: the source gave {one.key} twice; give each partition once")
         if isinstance(one.data, SourceFailed):
-            failed[one.key] = str(one.data)
+            failed[one.key] = hide_credentials(str(one.data))
             continue
         try:
             ready[one.key] = prepare(spec, one, one.data)

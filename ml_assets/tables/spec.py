@@ -54,7 +54,10 @@ class TableSpec:
 
 
 class SourceFailed(Exception):
-    """The source could not give one partition. The others are published all the same."""
+    """The source could not give one partition. The others are published all the same.
+
+    The message is shown without the credentials of addresses in it.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def facts_of(shop: Shop) -> Facts:
     platform = shop.platform
     reader = TableReader.at(platform.lake)
     result = TrainingResult.read(_job_folder(home) / "result.json")
-    history = _metrics(platform.settings.resolved_tracking_uri)
+    history = _metrics(platform.settings.resolved_tracking_uri.reveal())
     (run,) = history.values() if len(history) == 1 else ({},)
     return Facts(
         objects={
@@ -97,7 +97,7 @@ def facts_of(shop: Shop) -> Facts:
         ],
         runs=[
             (run.data.tags["fingerprint"], run.info.status, run.data.params)
-            for run in _runs(platform.settings.resolved_tracking_uri)
+            for run in _runs(platform.settings.resolved_tracking_uri.reveal())
         ],
         steps={
             name: Counter(step for step, _ in points)

@@ -76,7 +76,7 @@ def launch_together(home: Path, table: str, weeks: Sequence[str], together: Barr
 
 def open_tracker(home: Path) -> None:
     """What the first training in a home does first."""
-    open_client(Shop.at(home).settings.resolved_tracking_uri)
+    open_client(Shop.at(home).settings.resolved_tracking_uri.reveal())
 
 
 def _start(work: Callable[..., None], home: Path, *arguments: object) -> ForkServerProcess:

@@ -25,6 +25,7 @@ from ml_assets.training.load import load_model
 from ml_assets_tests.components import plant
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.components.world import (
+    PLANTED,
     STAGES,
     World,
     facts_of,
@@ -193,7 +194,7 @@ def _mlflow_run(world: World, run_id: str) -> Any:
     """MLflow's own view of a run."""
     from mlflow import MlflowClient
 
-    return MlflowClient(world.settings.resolved_tracking_uri).get_run(run_id)
+    return MlflowClient(world.settings.resolved_tracking_uri.reveal()).get_run(run_id)
 
 
 def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, first: Chapter) -> None:
@@ -348,3 +349,16 @@ def test_stale_inputs_are_named_and_trained_on_as_main_holds_them(
     named = {record.data["partition"]: record.data["why"] for record in check.metadata["stale"].records}
     assert named == dict.fromkeys((changed, after), f"{READINGS} {changed} changed")
     assert stale.facts[TRAINING_SET]["snapshot"] == again.facts[TRAINING_SET]["snapshot"]
+
+
+def test_nothing_a_run_wrote_holds_a_secret_of_the_settings(world: World, first: Chapter) -> None:
+    """Files at home (MLflow, ledger, lake, reports, job folders), commits, and events with their metadata."""
+    assert PLANTED in world.settings.ui_url.reveal()
+    files = [path for path in world.settings.home.rglob("*") if path.is_file()]
+    assert {"mlflow.db", "ledger.db", "refs.db", "job.json"} <= {path.name for path in files}
+    assert [str(path) for path in files if PLANTED.encode() in path.read_bytes()] == []
+    assert PLANTED not in repr(list(world.platform.lake.log("main", limit=1000)))
+    events = [str(one) for run in world.instance.get_runs() for one in world.instance.all_logs(run.run_id)]
+    assert len(events) > 50
+    assert [one for one in events if PLANTED in one] == []
+    assert any("http://ui.test/runs/" in path.read_text() for path in files if path.suffix == ".html")

@@ -40,6 +40,10 @@ def plant_components(
     ]
 
 
+PLANTED = "planted-credential"
+"""A secret in the settings of every installation; nothing that a run writes may hold it."""
+
+
 class World:
     """One home, and definitions over it."""
 
@@ -50,7 +54,16 @@ class World:
         settings: Settings | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        self.settings = settings or Settings(home=home, author="ada", ui_url="http://ui.test")
+        self.settings = settings or Settings.model_validate(
+            {
+                "home": home,
+                "author": "ada",
+                "ui_url": f"http://ada:{PLANTED}@ui.test",
+                "lake_access_key_id": PLANTED,
+                "lake_secret_access_key": PLANTED,
+                "kubernetes": {"env": {"TOKEN": PLANTED}},
+            }
+        )
         self.platform = Platform(self.settings)
         self.instance = dg.DagsterInstance.ephemeral()
         self._components = plant_components() if components is None else components

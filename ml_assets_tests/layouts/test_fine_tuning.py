@@ -38,6 +38,6 @@ def test_a_version_is_trained_further_with_the_next_day(world: World) -> None:
     model = plant.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
     tuned = world.declared_as(plant_components(pipeline={"model": model})).trained(NEXT_DAY)
     assert tuned[TRAINING_SET]["begins with"] == f"{MODEL}/1"
-    run = MlflowClient(world.settings.resolved_tracking_uri).get_run(tuned[CHECKPOINT]["mlflow/run"])
+    run = MlflowClient(world.settings.resolved_tracking_uri.reveal()).get_run(tuned[CHECKPOINT]["mlflow/run"])
     assert run.data.tags["init_from"] == f"{MODEL}/1"
     assert losses(tuned)[0] < 1.5 * min(losses(from_nothing)) < losses(from_nothing)[0]

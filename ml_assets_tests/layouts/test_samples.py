@@ -60,7 +60,7 @@ def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
 ) -> None:
     import mlflow.pyfunc
 
-    uri = trained.world.settings.resolved_tracking_uri
+    uri = trained.world.settings.resolved_tracking_uri.reveal()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", uri)
     loaded = mlflow.pyfunc.load_model(f"models:/{MODEL}/1")

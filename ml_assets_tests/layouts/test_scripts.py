@@ -75,7 +75,7 @@ def test_one_click_makes_a_registered_version_of_a_script(trained: Trained) -> N
 def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(trained: Trained) -> None:
     from mlflow import MlflowClient
 
-    client = MlflowClient(trained.world.settings.resolved_tracking_uri)
+    client = MlflowClient(trained.world.settings.resolved_tracking_uri.reveal())
     run = trained.facts[CHECKPOINT]["mlflow/run"]
     told = client.get_metric_history(run, "validation_loss")
     assert len(told) >= 3

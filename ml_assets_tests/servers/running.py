@@ -13,6 +13,7 @@ from deployment.local.processes import family
 from deployment.local.servers import NAMES, Servers
 from deployment.local.servers.postgresql import make_database, query
 from deployment.local.servers.record import Record, storage_variables, variables
+from resources.addresses import Address
 from resources.settings import Settings
 
 STATE_VARIABLE = "SERVERS_STATE"
@@ -83,6 +84,7 @@ class RunningServers:
     def variables(self, settings: Settings) -> dict[str, str]:
         """Environment that gives another process these `settings`, and S3's credentials."""
         plain = settings.model_dump(exclude_none=True)
+        plain |= {name: value.reveal() for name, value in plain.items() if isinstance(value, Address)}
         for name in ("lake_access_key_id", "lake_secret_access_key"):
             if (secret := getattr(settings, name)) is not None:
                 plain[name] = secret.get_secret_value()

@@ -176,7 +176,7 @@ def test_a_frozen_tracker_is_given_up_in_time(
 
 def test_a_frozen_database_is_given_up_in_time(servers: RunningServers, settings: Settings) -> None:
     before = _state(settings)
-    ledger = Ledger(settings.resolved_ledger_url, patience_seconds=1)
+    ledger = Ledger(settings.resolved_ledger_url.reveal(), patience_seconds=1)
     servers.freeze("postgresql")
     with pytest.raises(LedgerUnavailable, match="ML_ASSETS_LEDGER_URL"):
         ledger.newest_verdicts("datasets/none", [])

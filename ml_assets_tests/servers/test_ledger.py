@@ -21,7 +21,7 @@ from resources.ledger.tables import metadata
 
 @pytest.fixture
 def url(servers: RunningServers, tmp_path: Path) -> str:
-    return servers.settings(tmp_path).resolved_ledger_url
+    return servers.settings(tmp_path).resolved_ledger_url.reveal()
 
 
 @pytest.fixture

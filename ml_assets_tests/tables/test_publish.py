@@ -103,9 +103,9 @@ def test_new_rules_judge_old_content_again(place: Place) -> None:
 def test_a_day_the_source_cannot_give_leaves_the_others_alone(place: Place) -> None:
     first, second = keys(2)
     place.publish({first: day(first)})
-    gone = Incoming(key=first, data=SourceFailed("archive is being moved"))
+    gone = Incoming(key=first, data=SourceFailed("archive http://ada:p@ss@shop/x is being moved"))
     result = place.publish([gone, Incoming(key=second, data=day(second))])
-    assert result.failed == {first: "archive is being moved"}
+    assert result.failed == {first: "archive http://shop/x is being moved"}
     assert list(result.merged) == [second]
     assert TableReader.at(place.store).keys(ORDERS) == [first, second]
     assert not place.ledger.newest_verdicts(ORDERS)[first].blocks

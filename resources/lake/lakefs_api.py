@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
+from resources.addresses import Address
 from resources.lake.errors import (
     LakeBusy,
     LakeError,
@@ -84,6 +84,7 @@ class LakeFSApi:
                 "- in front. Set ML_ASSETS_ENVIRONMENT."
             )
         self.url = url.rstrip("/")
+        self.address = Address(self.url)
         self.repository = repository
         self.timeout = timeout
         self._patience = patience
@@ -93,7 +94,7 @@ class LakeFSApi:
         self._opened: tuple[int, Any] | None = None
 
     def __repr__(self) -> str:
-        return f"LakeFSApi({self.url!r}, {self.repository!r})"
+        return f"LakeFSApi({str(self.address)!r}, {self.repository!r})"
 
     def ask(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
         """One operation by the client's own names, on this repository: its answer as the client's models.
@@ -159,14 +160,14 @@ class LakeFSApi:
     def unreachable(self, url: str, error: Exception) -> LakeUnavailable:
         """No answer. Names the server only: the rest of a presigned address is a credential."""
         return LakeUnavailable(
-            f"{urlsplit(url).netloc} did not answer ({type(error).__name__}): is it running, and does this machine "
+            f"{Address(url).server} did not answer ({type(error).__name__}): is it running, and does this machine "
             "reach it?"
         )
 
     def refused(self, status: int, body: bytes | str | None) -> LakeError:
         """What an answer that is not a success means."""
         message = _message(body)
-        where = f"lakeFS at {self.url}"
+        where = f"lakeFS at {self.address}"
         if status in (429, 503) or "try again later" in message:
             return LakeBusy(
                 f"{where} is busy ({status}: {message}) and stayed so for {self._patience:g} s. Repeat the "

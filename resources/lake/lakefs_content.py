@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from resources.addresses import Address
 from resources.lake.cache import ContentCache
 from resources.lake.errors import LakeError, LakeUnavailable
 from resources.lake.lakefs_api import CONNECTIONS, LakeFSApi
@@ -177,7 +178,7 @@ class Content:
         # The rest of what a storage answers may repeat credentials.
         code = _CODE.search(body)
         return LakeUnavailable(
-            f"The storage {urlsplit(url).netloc} answered {status} {code[1].decode() if code else ''} to a presigned "
+            f"The storage {Address(url).server} answered {status} {code[1].decode() if code else ''} to a presigned "
             "request: it may be full or starting, or the address expired. Look at its log, then repeat."
         )
 

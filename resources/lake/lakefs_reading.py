@@ -31,7 +31,7 @@ class LakeFSReader:
         self.content = Content(api, ContentCache(cache), presign_from=presign_from)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.api.url!r}, {self.api.repository!r})"
+        return f"{type(self).__name__}({str(self.api.address)!r}, {self.api.repository!r})"
 
     def resolve(self, ref: str) -> str:
         """Commit id of a branch's head, a tag, or a full commit id. `RefNotFound` otherwise."""
@@ -116,7 +116,7 @@ class LakeFSReader:
 
     def commit_url(self, commit_id: str) -> str:
         """The commit on lakeFS's own pages."""
-        return f"{self.api.url}/repositories/{self.api.repository}/commits/{commit_id}"
+        return f"{self.api.address}/repositories/{self.api.repository}/commits/{commit_id}"
 
     # What both halves share
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from resources.addresses import Address
 from resources.ledger import migrations
 from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable
 
@@ -39,6 +40,7 @@ class Database:
     """One database, opened and given its tables on first use; safe for threads, processes and forks."""
 
     def __init__(self, url: str, patience_seconds: float) -> None:
+        self._address = Address(url)
         address = sa.make_url(url)
         if address.drivername in ("postgresql", "postgres"):
             address = address.set(drivername="postgresql+psycopg2")  # the driver that is locked
@@ -57,7 +59,7 @@ class Database:
         except exc.DBAPIError as error:
             if self._is_away(error):
                 raise LedgerUnavailable(
-                    f"{self}: the connection broke while reading ({_first_line(error)}). Run it again"
+                    f"{self}: the connection broke while reading ({self._first_line(error)}). Run it again"
                 ) from error
             raise
 
@@ -124,7 +126,7 @@ class Database:
             yield
         except exc.DBAPIError as error:
             raise LedgerUnavailable(
-                f"{self}: the connection that held the turn of {name} broke ({_first_line(error)}). Run the step "
+                f"{self}: the connection that held the turn of {name} broke ({self._first_line(error)}). Run the step "
                 "again: it looks up first what is stored"
             ) from error
 
@@ -162,7 +164,7 @@ class Database:
             if error.connection_invalidated and not self._is_sqlite:
                 # Stored or not, nobody can tell; doing it again by ourselves might store it twice.
                 raise LedgerUnavailable(
-                    f"{self}: the connection broke while storing ({_first_line(error)}). Run the step again: it "
+                    f"{self}: the connection broke while storing ({self._first_line(error)}). Run the step again: it "
                     "looks up first what is stored"
                 ) from error
             raise
@@ -177,7 +179,7 @@ class Database:
                 if not is_away and not self._is_lost_race(error):
                     if isinstance(error, exc.OperationalError):
                         raise LedgerError(
-                            f"{self}: {_first_line(error)}: check ML_ASSETS_LEDGER_URL"
+                            f"{self}: {self._first_line(error)}: check ML_ASSETS_LEDGER_URL"
                         ) from error
                     raise
                 if time.monotonic() > end:
@@ -187,12 +189,12 @@ class Database:
     def _at_its_end(self, error: exc.DBAPIError, *, is_away: bool) -> LedgerError:
         if is_away:
             return LedgerUnavailable(
-                f"{self} does not answer for {self._patience:g} s ({_first_line(error)}): check that the server "
+                f"{self} does not answer for {self._patience:g} s ({self._first_line(error)}): check that the server "
                 "runs, and ML_ASSETS_LEDGER_URL; then run it again"
             )
         return LedgerBusy(
             f"{self}: not to be written for {self._patience:g} s, another program holds it "
-            f"({_first_line(error)}). Try again when that one is done"
+            f"({self._first_line(error)}). Try again when that one is done"
         )
 
     def _is_lost_race(self, error: exc.DBAPIError) -> bool:
@@ -233,8 +235,11 @@ class Database:
         event.listen(engine, "begin", _begin_sqlite)
         return engine
 
+    def _first_line(self, error: exc.DBAPIError) -> str:
+        return self._address.hide_in(str(error.orig).partition("\n")[0])
+
     def __str__(self) -> str:
-        return f"ledger {self._url.render_as_string()}"
+        return f"ledger {self._address}"
 
 
 def _forget_after_fork(engine: weakref.ref[sa.Engine]) -> None:
@@ -262,10 +267,6 @@ def _for_writing(engine: sa.Engine) -> sa.Connection:
 def _code(error: exc.DBAPIError) -> str | None:
     # psycopg and psycopg2 name it differently.
     return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-
-
-def _first_line(error: exc.DBAPIError) -> str:
-    return str(error.orig).partition("\n")[0]
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:

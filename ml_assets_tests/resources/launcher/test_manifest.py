@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ml_assets_tests.resources.launcher.test_local import job_of
+from resources.addresses import Address
 from resources.launcher.kubernetes.manifest import job_manifest, service_manifest
 from resources.launcher.profile import ProfileRefused, ResourceProfile, bytes_of, changes_of, ranks_of_a_node
 from resources.launcher.training_settings import Parallel, TrainingSettings
@@ -24,7 +25,7 @@ def manifest_of(profile: ResourceProfile, nodes: int = 1, **settings: Any) -> di
         cause="a node was lost",
         folder="s3://b/p/training/small/x",
         snapshot="s3://b/p/snapshots/y",
-        s3_endpoint_url="http://s3:9000",
+        s3_endpoint_url=Address("http://s3:9000"),
     )
 
 

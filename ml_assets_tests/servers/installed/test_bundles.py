@@ -33,7 +33,7 @@ def digest(installed: Installed) -> str:
 
 def test_source_of_a_version_is_where_its_bundle_lies(installed: Installed, digest: str) -> None:
     platform, number = installed.world.platform, installed.facts["registered_model"]["version"]
-    version = open_client(installed.settings.resolved_tracking_uri).get_model_version(
+    version = open_client(installed.settings.resolved_tracking_uri.reveal()).get_model_version(
         installed.model, str(number)
     )
     assert version.source == platform.artifacts.address(f"bundles/{digest}")
@@ -51,7 +51,7 @@ def test_stranger_loads_what_is_in_production(
     expected = pl.read_parquet(golden)[GOLDEN_OUTPUT].to_list()
     environment = {
         **servers.storage_env,
-        "MLFLOW_TRACKING_URI": installed.settings.resolved_tracking_uri,
+        "MLFLOW_TRACKING_URI": installed.settings.resolved_tracking_uri.reveal(),
         "MLFLOW_S3_ENDPOINT_URL": str(installed.settings.s3_endpoint_url),
         "HOME": str(tmp_path),
         "PATH": "/usr/bin:/bin",

@@ -29,7 +29,7 @@ def facts(installed: Installed, request: pytest.FixtureRequest) -> RunFacts:
 
 def _run(installed: Installed) -> Any:
     run_id = installed.facts["checkpoint"]["mlflow/run"]
-    return open_client(installed.settings.resolved_tracking_uri).get_run(run_id)
+    return open_client(installed.settings.resolved_tracking_uri.reveal()).get_run(run_id)
 
 
 def _steps(tracker: Tracker, run_id: str, metric: str) -> list[int]:
@@ -84,7 +84,7 @@ def test_files_lie_under_addresses_that_can_be_told_beforehand(installed: Instal
     assert run.info.artifact_uri == f"{home}/mlflow/{installed.model}/{run.info.run_id}/artifacts"
     fingerprint = run.data.tags["fingerprint"]
     assert run.data.tags["artifacts"] == f"{home}/training/{installed.model}/{fingerprint[:16]}"
-    client = open_client(installed.settings.resolved_tracking_uri)
+    client = open_client(installed.settings.resolved_tracking_uri.reveal())
     report = {file.path for file in client.list_artifacts(run.info.run_id, "report")}
     assert report == {"report/report.html", "report/evaluation.json"}
     name = f"reports/{installed.model}/{DAY}/{fingerprint[:12]}"
@@ -96,7 +96,7 @@ def test_same_training_again_is_the_same_run_with_the_same_parameters(installed:
     assert installed.train_again()["checkpoint"]["mlflow/run"] == before.info.run_id
     after = _run(installed)
     assert after.data.params == before.data.params
-    client = open_client(installed.settings.resolved_tracking_uri)
+    client = open_client(installed.settings.resolved_tracking_uri.reveal())
     with pytest.raises(MlflowException, match=r"Changing param values is not allowed"):
         client.log_param(before.info.run_id, "seed", "other")
     experiment = client.get_experiment_by_name(installed.model).experiment_id
@@ -159,4 +159,4 @@ def test_server_that_stays_away_is_named_with_what_helps(
 ) -> None:
     servers.kill("mlflow")
     with pytest.raises(TrackerUnavailable, match="ML_ASSETS_TRACKING_URI"):
-        Tracker(installed.settings.resolved_tracking_uri, tmp_path).start(facts)
+        Tracker(installed.settings.resolved_tracking_uri.reveal(), tmp_path).start(facts)

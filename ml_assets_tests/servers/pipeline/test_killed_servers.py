@@ -117,7 +117,7 @@ def _end(someone: person.Person) -> None:
 
 def _forget_model(settings: Settings) -> None:
     """All tests share one MLflow, and experiments and registered models are named like the model."""
-    client = open_client(settings.resolved_tracking_uri)
+    client = open_client(settings.resolved_tracking_uri.reveal())
     if (experiment := client.get_experiment_by_name(MODEL)) is not None:
         client.rename_experiment(experiment.experiment_id, f"{MODEL} {settings.environment} {time.time_ns()}")
         client.delete_experiment(experiment.experiment_id)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from resources.addresses import Address
 from resources.artifacts import Artifacts
 from resources.launcher.devices import refuse_without_gpus
 from resources.launcher.errors import AttemptsExhausted, BadConfiguration, ClusterUnavailable, TrainingFailed
@@ -46,7 +47,7 @@ class KubernetesLauncher:
 
     settings: KubernetesSettings
     artifacts: Artifacts
-    s3_endpoint_url: str | None = None
+    s3_endpoint_url: Address | None = None
     """Of the artifacts, as this machine sees it."""
 
     def run(

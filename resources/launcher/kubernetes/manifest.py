@@ -7,6 +7,7 @@ what became of them (judge).
 import re
 from typing import Any
 
+from resources.addresses import Address
 from resources.launcher.job import TrainingJob
 from resources.launcher.kubernetes.api import Document
 from resources.launcher.kubernetes.queue import QUEUE
@@ -63,7 +64,7 @@ def job_manifest(
     cause: str,
     folder: str,
     snapshot: str,
-    s3_endpoint_url: str | None,
+    s3_endpoint_url: Address | None,
 ) -> Document:
     """An Indexed Job of `nodes` pods that all must end well; none is replaced: the launcher counts attempts.
 
@@ -202,7 +203,10 @@ def _pod_spec(
 
 
 def _environment(
-    told: dict[str, str], profile: ResourceProfile, settings: KubernetesSettings, s3_endpoint_url: str | None
+    told: dict[str, str],
+    profile: ResourceProfile,
+    settings: KubernetesSettings,
+    s3_endpoint_url: Address | None,
 ) -> list[Document]:
     """What is `told` to each pod, and what profile and settings add. `JOB_COMPLETION_INDEX`, the rank of the node, is
     Kubernetes' own."""
@@ -210,7 +214,7 @@ def _environment(
     if profile.shard_cache is not None:
         values["TRAINING_SHARD_CACHE"] = str(bytes_of(profile.shard_cache))
     if s3_endpoint_url is not None:
-        values["AWS_ENDPOINT_URL"] = s3_endpoint_url
+        values["AWS_ENDPOINT_URL"] = s3_endpoint_url.reveal()
     return [
         *({"name": key, "value": value} for key, value in values.items()),
         _from_secret(settings.s3_secret, "AWS_ACCESS_KEY_ID"),
