@@ -26,7 +26,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import SHARD_BYTES, build_snapshot
 from ml_assets.snapshots.reader import Snapshot, open_snapshot
 from ml_assets.snapshots.rows import choose_rows
-from ml_assets.snapshots.spec import RowSpec, Split
+from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
 from ml_assets.training.batches import Batch, SplitReader
 from ml_assets.training.feed import Feed
 from ml_assets.training.order import Order
@@ -50,7 +50,10 @@ def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> S
         known=pl.lit(datetime(2024, 1, 4, tzinfo=UTC)).cast(pl.Datetime("us", "UTC")),
     )
     spec = RowSpec(
-        partition="date", label="label", label_known_at="known", cutoff=datetime(2024, 2, 1, tzinfo=UTC)
+        partition="date",
+        label="label",
+        label_known_at="known",
+        cutoffs=Cutoffs.all_at(datetime(2024, 2, 1, tzinfo=UTC)),
     )
     days = [str(day) for day in DAYS]
     chosen = choose_rows(table, Split(train=(days[0],), validation=(days[1],), holdout=(days[2],)), spec)

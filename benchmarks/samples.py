@@ -21,7 +21,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.rows import choose_rows
-from ml_assets.snapshots.spec import RowSpec, Split
+from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
 from ml_assets.training.batches import SplitReader
 from ml_assets.training.feed import Feed
 from ml_assets.training.order import Order
@@ -55,7 +55,7 @@ def write_snapshot(folder: Path, pictures: np.ndarray) -> Snapshot:
         partition="date",
         label="label",
         label_known_at="known",
-        cutoff=datetime(2024, 2, 1, tzinfo=UTC),
+        cutoffs=Cutoffs.all_at(datetime(2024, 2, 1, tzinfo=UTC)),
         sample="picture",
     )
     chosen = choose_rows(table, Split(train=DAYS[:1], validation=DAYS[1:2], holdout=DAYS[2:]), spec)

@@ -183,6 +183,9 @@ class WindowSection(Section):
     train: int = Field(ge=1)
     validation: int = Field(ge=1)
     holdout: int = Field(ge=1)
+    embargo: int = Field(default=0, ge=0)
+    """Partitions between the last moment at which a label may have become known and the start of the next split: rows
+    labelled later are left out. 0: labels known when the next split begins."""
 
     @property
     def total(self) -> int:
@@ -214,9 +217,10 @@ class ModelInputsSection(Section):
     """Column with the first day of a row's partition."""
     label: str
     label_known_at: str
-    """Column with the moment (UTC) the label became known; later than the partition's end: left out."""
+    """Column with the moment (UTC) the label became known. A row is left out where that is later than the start of the
+    next split, or in the holdout later than its end."""
     time_zone: str = "UTC"
-    """In whose midnight a partition ends."""
+    """In whose midnight a partition begins and ends."""
     row_key: tuple[str, ...]
     """Columns that name a row."""
 

@@ -15,7 +15,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot, SourceFile
 from ml_assets.snapshots.rows import choose_rows
-from ml_assets.snapshots.spec import RowSpec, split_by_time
+from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
 from resources.launcher.training_settings import TrainingSettings
@@ -26,7 +26,7 @@ ROW_SPEC = RowSpec(
     partition="date",
     label="label",
     label_known_at="label_known_at",
-    cutoff=datetime(2024, 12, 31, tzinfo=UTC),
+    cutoffs=Cutoffs.all_at(datetime(2024, 12, 31, tzinfo=UTC)),
 )
 _DAYS, _ROWS_A_DAY, _SEED = 14, 96, 11
 _PACE = 0.002

@@ -168,6 +168,17 @@ def survived(report: Report) -> str:
     )
 
 
+def left_out(report: Report) -> list[str]:
+    """Say of each split how many of its rows were left out, and why; nothing of one that has them all."""
+    return [
+        f"{words.count(one.lost)} of {words.count(one.rows + one.lost)} {one.split} rows are left out: "
+        + ", ".join(f"{reason} ({words.count(rows)})" for reason, rows in one.left_out.items())
+        + f". Labels of this split had to be known by {one.known_by}."
+        for one in report.splits
+        if one.lost
+    ]
+
+
 def summary_markdown(report: Report, images: dict[str, str] | None = None) -> str:
     """Verdict, metrics and pictures (base64 PNGs by name, drawn unless given) for an asset page."""
     evaluation = report.evaluation
@@ -176,6 +187,7 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     lines += [f"* {reason}" for reason in evaluation.verdict.reasons]
     if report.recoveries:
         lines.append(f"* The training was {survived(report)}.")
+    lines += [f"* {sentence}" for sentence in left_out(report)]
     lines += ["", f"| metric | {' | '.join(roles)} |", f"|---|{'---|' * len(roles)}"]
     for metric in metrics_of(evaluation.objective):
         cells = [words.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]

@@ -149,6 +149,26 @@ class LossCurve(Document):
     """Step of the weights that were kept."""
 
 
+class SplitRows(Document):
+    """Rows of one split: those taken, and those left out."""
+
+    split: str
+    """train, validation or holdout."""
+    first: str
+    """Partition key."""
+    last: str
+    rows: int
+    left_out: dict[str, int]
+    """Reason → rows."""
+    known_by: str
+    """ISO 8601 UTC: rows whose label was known only later are among those left out."""
+
+    @property
+    def lost(self) -> int:
+        """Rows left out for any reason."""
+        return sum(self.left_out.values())
+
+
 class Report(Document):
     """An evaluation and where it came from: `evaluation.json`, and all that the HTML is made of."""
 
@@ -157,6 +177,8 @@ class Report(Document):
     partition: str
     lineage: dict[str, str]
     """Such as lake commit, snapshot digest, MLflow run, Dagster run; a value may be an http(s) address."""
+    splits: tuple[SplitRows, ...] = ()
+    """What the model was trained, selected and measured on, oldest first."""
     loss: LossCurve | None = None
     recoveries: tuple[Recovery, ...] = ()
     """What interrupted the training, and what it cost to go on, by attempt."""

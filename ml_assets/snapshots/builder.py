@@ -80,7 +80,7 @@ def build_snapshot(
             fitted_digest=fitted.digest,
             inputs=inputs,
             label=chosen.spec.label,
-            cutoff=chosen.spec.cutoff.isoformat(),
+            cutoffs=chosen.spec.cutoffs.in_words,
             index=chosen.index(),
             shards=shards,
         )

@@ -8,6 +8,7 @@ here: how rows are chosen (spec, builder), the format of a shard (shards), the o
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,8 +119,8 @@ class Snapshot:
     inputs: InputSpec
     label: str
     """Name of the label column."""
-    cutoff: str
-    """ISO 8601 UTC: rows whose label was known only later are left out."""
+    cutoffs: dict[SplitName, str]
+    """Split → ISO 8601 UTC: its rows whose label was known only later are left out."""
     index: tuple[PartitionIndex, ...]
     shards: tuple[Shard, ...]
 
@@ -133,10 +134,14 @@ class Snapshot:
     @property
     def excluded(self) -> dict[str, int]:
         """Reason → rows left out, over all partitions."""
-        totals: dict[str, int] = {}
+        return dict(sum((self.excluded_of(split) for split in SPLITS), Counter[str]()))
+
+    def excluded_of(self, split: SplitName) -> Counter[str]:
+        """Reason → rows left out of a split."""
+        totals = Counter[str]()
         for partition in self.index:
-            for reason, rows in partition.excluded.items():
-                totals[reason] = totals.get(reason, 0) + rows
+            if partition.split == split:
+                totals.update(partition.excluded)
         return totals
 
     def rows(self, split: SplitName) -> int:

@@ -1,7 +1,7 @@
 """Which rows of a feature table a snapshot takes, and why it leaves others out.
 
-A row is taken when its partition is in a split, its label was known by the cutoff, and it has a sample where rows
-have one. Samples are never in memory all at once. Not here: which partitions those are (spec), writing the rows
+A row is taken when its partition is in a split, its label was known by that split's cutoff, and it has a sample where
+rows have one. Samples are never in memory all at once. Not here: which partitions those are (spec), writing the rows
 (builder).
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ml_assets.snapshots.reader import SPLITS, PartitionIndex, SnapshotError, SplitName
+from ml_assets.snapshots.reader import SPLITS, PartitionIndex, Snapshot, SnapshotError, SplitName
 from ml_assets.snapshots.spec import RowSpec, Split
 
 NO_LABEL = "label unknown"
@@ -100,7 +100,10 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         sized = sized.with_columns(pl.col(spec.sample).bin.size().alias(_SAMPLE_BYTES))
     frame = sized.drop(bytes_of_rows).collect(engine="streaming" if spec.sample else "auto")
     unknown = pl.col(spec.label).is_null() | pl.col(spec.label_known_at).is_null()
-    late = pl.col(spec.label_known_at) > spec.cutoff
+    late = pl.any_horizontal(
+        (pl.col(_SPLIT) == name) & (pl.col(spec.label_known_at) > cutoff)
+        for name, cutoff in spec.cutoffs.by_split.items()
+    )
     lacks_sample = pl.col(_SAMPLE_BYTES).is_null() if spec.sample else pl.lit(False)
     reason = (
         pl.when(unknown)
@@ -118,8 +121,9 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
             pl.col(ROW).cast(pl.Int64),
             key.alias(_KEY),
             key.replace_strict(split.split_of, default=None, return_dtype=pl.String).alias(_SPLIT),
-            reason.alias(_REASON),
-        ).filter(pl.col(_SPLIT).is_not_null()),
+        )
+        .filter(pl.col(_SPLIT).is_not_null())
+        .with_columns(reason.alias(_REASON)),
         sample=table.select(spec.sample) if spec.sample else None,
     )
     _check_labels(chosen)
@@ -134,12 +138,31 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
             raise SnapshotError(
                 f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row. Left out: "
                 f"{reasons or 'none, the partitions are empty'}. A label was known in time where "
-                f"{spec.label_known_at!r} is at most {spec.cutoff.isoformat()}. "
-                "Move the window, or mend the feature function"
+                f"{spec.label_known_at!r} is at most {spec.cutoffs.in_words[name]}. "
+                "Move the window, shorten its embargo, or mend the feature function"
             )
     if spec.objective is not None:
         _require_two_labels(chosen)
     return chosen
+
+
+def require_same_choice(chosen: ChosenRows, snapshot: Snapshot) -> None:
+    """Raise `SnapshotError` unless `chosen` are the rows that `snapshot` was made of.
+
+    Both choose from one commit. They differ where the pipeline's file was changed between two attempts of one run.
+    """
+    spec = chosen.spec
+    for what, found, frozen in (
+        ("splits", chosen.split.config_hash, snapshot.split_config_hash),
+        ("cutoffs", spec.cutoffs.in_words, snapshot.cutoffs),
+        ("label", spec.label, snapshot.label),
+        ("rows", chosen.index(), snapshot.index),
+    ):
+        if found != frozen:
+            raise SnapshotError(
+                f"the {what} would not be those the model was trained with: the pipeline was changed after its "
+                "snapshot was taken. Launch it anew"
+            )
 
 
 def with_samples(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:

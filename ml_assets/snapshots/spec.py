@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, Self
 
 from ml_assets.snapshots.reader import SPLITS, SnapshotError, SplitName
 
@@ -75,6 +75,42 @@ def split_by_time(keys: Sequence[str], *, train: int, validation: int, holdout: 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cutoffs:
+    """UTC moment for each split by which the labels of its rows must have been known; a row known later is left out."""
+
+    train: datetime
+    """When validation begins, or before: a model that is selected on validation rows was trained by then."""
+    validation: datetime
+    """When the holdout begins, or before: a model that is measured on the holdout was selected by then."""
+    holdout: datetime
+    """When the window ends: nobody could have measured on a later label."""
+
+    def __post_init__(self) -> None:
+        for name, moment in self.by_split.items():
+            if moment.utcoffset() != timedelta(0):
+                raise SnapshotError(
+                    f"cutoff {moment.isoformat()} of the {name} split must be in UTC: give it tzinfo=timezone.utc"
+                )
+        if not self.train <= self.validation <= self.holdout:
+            raise SnapshotError(f"cutoffs must be in the order of the splits: {self.in_words}")
+
+    @classmethod
+    def all_at(cls, moment: datetime) -> Self:
+        """Return one cutoff for all splits, for rows whose labels are known at once."""
+        return cls(train=moment, validation=moment, holdout=moment)
+
+    @property
+    def by_split(self) -> dict[SplitName, datetime]:
+        """Split → its cutoff."""
+        return {"train": self.train, "validation": self.validation, "holdout": self.holdout}
+
+    @property
+    def in_words(self) -> dict[SplitName, str]:
+        """Split → its cutoff as ISO 8601."""
+        return {name: moment.isoformat() for name, moment in self.by_split.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowSpec:
     """Which columns of the feature table say what, and which rows may be taken."""
 
@@ -84,8 +120,8 @@ class RowSpec:
     """Number or boolean; rows without it are left out."""
     label_known_at: str
     """UTC time at which the label became known."""
-    cutoff: datetime
-    """UTC; a row whose label was known only later is left out: nobody could have trained on it then."""
+    cutoffs: Cutoffs
+    """When labels must have been known."""
     sample: str = ""
     """Binary column with a sample of 10 KB or more a row, which the pipeline's `decode` reads; rows without one are
     left out. Empty: rows have none."""
@@ -94,9 +130,3 @@ class RowSpec:
     where samples are learned by themselves."""
     row_key: tuple[str, ...] = ()
     """Columns that name a row where one is refused."""
-
-    def __post_init__(self) -> None:
-        if self.cutoff.utcoffset() != timedelta(0):
-            raise SnapshotError(
-                f"cutoff {self.cutoff.isoformat()} must be in UTC: give it tzinfo=timezone.utc"
-            )

@@ -26,7 +26,7 @@ from ml_assets.snapshots.reader import (
     verify,
 )
 from ml_assets.snapshots.rows import LABEL_TOO_LATE, NO_LABEL, choose_rows
-from ml_assets.snapshots.spec import RowSpec
+from ml_assets.snapshots.spec import Cutoffs
 from ml_assets_tests.training.jobs import (
     CATEGORICAL,
     NUMERIC,
@@ -101,7 +101,7 @@ def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> No
         pl.when(pl.int_range(pl.len()) % 10 < 2).then(None).otherwise(pl.col("label")).alias("label")
     )
     # Labels are known at six in the morning of the next day.
-    spec = dataclasses.replace(ROW_SPEC, cutoff=datetime(2024, 1, 3, 23, tzinfo=UTC))
+    spec = dataclasses.replace(ROW_SPEC, cutoffs=Cutoffs.all_at(datetime(2024, 1, 3, 23, tzinfo=UTC)))
     late = table.with_columns(
         pl.when(pl.int_range(pl.len()) == 29)
         .then(datetime(2024, 1, 4, tzinfo=UTC))
@@ -138,7 +138,7 @@ def test_a_table_that_cannot_be_judged_is_refused_by_name() -> None:
     with pytest.raises(SnapshotError, match="NaN or infinite in 300 of 300 rows: date=2024-01-01 has nan; "):
         choose_rows(table.with_columns(label=pl.lit(float("nan"))), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="must be in UTC"):
-        RowSpec(partition="date", label="label", label_known_at="label_known_at", cutoff=datetime(2024, 1, 1))  # noqa: DTZ001
+        Cutoffs.all_at(datetime(2024, 1, 1))  # noqa: DTZ001
 
 
 def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> None:

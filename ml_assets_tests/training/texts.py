@@ -19,7 +19,7 @@ SPEC = RowSpec(
     partition=ROW_SPEC.partition,
     label=ROW_SPEC.label,
     label_known_at=ROW_SPEC.label_known_at,
-    cutoff=ROW_SPEC.cutoff,
+    cutoffs=ROW_SPEC.cutoffs,
     sample="text",
 )
 TOKENS = 20

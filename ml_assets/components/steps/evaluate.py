@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ml_assets.evaluation.gates import Champion
-    from ml_assets.evaluation.result import LossCurve, Report
+    from ml_assets.evaluation.result import LossCurve, Report, SplitRows
     from ml_assets.release.matrix import MatrixGraph
     from ml_assets.release.store import Bundle
     from ml_assets.snapshots.reader import Snapshot
@@ -78,7 +78,7 @@ def evaluate_job(
     from ml_assets.release.parts import bundles_of
     from ml_assets.release.runtime import ServingModel
     from ml_assets.snapshots.reader import FITTED, open_snapshot
-    from ml_assets.snapshots.rows import choose_rows
+    from ml_assets.snapshots.rows import choose_rows, require_same_choice
 
     job = TrainingJob.from_json(snapshot_facts["job"])
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
@@ -87,7 +87,8 @@ def evaluate_job(
     reader = TableReader(platform.lake, snapshot_facts["source_commit"])
     keys = snapshot_facts["keys"]
     table = reader.scan(spec.features.table, keys)
-    chosen = choose_rows(table, *row_choice(spec, partition, keys))
+    chosen = choose_rows(table, *row_choice(spec, keys))
+    require_same_choice(chosen, snapshot)
     holdout, train = chosen.of("holdout"), chosen.of("train")
     decode = decoder_of(spec.features)
     bundle = build_bundle(
@@ -140,6 +141,7 @@ def evaluate_job(
             "weights": result.weights_sha256,
         },
         loss=_loss_curve(events, result),
+        splits=tuple(_split_rows(snapshot)),
         recoveries=tuple(recoveries_of(events)),
         rows_lost=rows_lost(events),
         evaluation=measured,
@@ -216,6 +218,22 @@ def _lineage(
             **({"decode": job.decode} if job.decode else {}),
         },
     )
+
+
+def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
+    from ml_assets.evaluation.result import SplitRows
+    from ml_assets.snapshots.reader import SPLITS
+
+    for name in SPLITS:
+        keys = snapshot.keys(name)
+        yield SplitRows(
+            split=name,
+            first=keys[0],
+            last=keys[-1],
+            rows=snapshot.rows(name),
+            left_out=dict(snapshot.excluded_of(name)),
+            known_by=snapshot.cutoffs[name],
+        )
 
 
 def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "LossCurve":

@@ -1,7 +1,7 @@
 """Step 2: freeze what will be trained on, keep it from garbage collection, and describe the job."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -19,6 +19,7 @@ from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.release.initial import InitialModel
+    from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
 
 
 def snapshot_op(spec: TrainingPipelineSpec, current_check: str, training_set: dg.AssetKey) -> dg.OpDefinition:
@@ -58,9 +59,7 @@ def take_snapshot(
 
     columns = spec.features
     reader = TableReader(platform.lake, judged["commit"])
-    chosen = choose_rows(
-        reader.scan(columns.table, judged["keys"]), *row_choice(spec, partition, judged["keys"])
-    )
+    chosen = choose_rows(reader.scan(columns.table, judged["keys"]), *row_choice(spec, judged["keys"]))
     initial = _initial_model(spec, platform)
     if initial is None:
         fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
@@ -94,7 +93,8 @@ def take_snapshot(
     }
     rows = [
         {"split": name, "partitions": len(snapshot.keys(name)), "first": snapshot.keys(name)[0],
-         "last": snapshot.keys(name)[-1], "rows": snapshot.rows(name)}
+         "last": snapshot.keys(name)[-1], "rows": snapshot.rows(name),
+         "left out": snapshot.excluded_of(name).total(), "labels known by": snapshot.cutoffs[name]}
         for name in SPLITS
     ]  # fmt: skip
     metadata = {
@@ -124,8 +124,8 @@ def _initial_model(spec: TrainingPipelineSpec, platform: Platform) -> "InitialMo
     return initial_model(reference, releases_of(platform), registry_of(platform), bundles_of(platform))
 
 
-def row_choice(spec: TrainingPipelineSpec, partition: str, keys: list[str]) -> tuple[Any, Any]:
-    """The splits of the window, and which of its rows may be taken."""
+def row_choice(spec: TrainingPipelineSpec, keys: list[str]) -> "tuple[Split, RowSpec]":
+    """Return the splits of the window, and which of its rows may be taken: for training and evaluation alike."""
     from ml_assets.snapshots.spec import RowSpec, split_by_time
 
     window = spec.window
@@ -134,7 +134,7 @@ def row_choice(spec: TrainingPipelineSpec, partition: str, keys: list[str]) -> t
         partition=spec.features.partition_date,
         label=spec.features.label,
         label_known_at=spec.features.label_known_at,
-        cutoff=end_of(spec, partition),
+        cutoffs=cutoffs_of(spec, split),
         sample=spec.features.sample.column if spec.features.sample else "",
         objective=spec.evaluation.objective,
         row_key=spec.features.row_key,
@@ -142,11 +142,27 @@ def row_choice(spec: TrainingPipelineSpec, partition: str, keys: list[str]) -> t
     return split, rows
 
 
-def end_of(spec: TrainingPipelineSpec, partition: str) -> datetime:
-    """The midnight, in UTC, that ends the partition in the pipeline's time zone."""
-    _, last_day = spec.partitions.as_cadence.bounds(partition)
-    midnight = datetime.combine(last_day + timedelta(days=1), time(), ZoneInfo(spec.features.time_zone))
-    return midnight.astimezone(UTC)
+def cutoffs_of(spec: TrainingPipelineSpec, split: "Split") -> "Cutoffs":
+    """Each split's labels are known when the next one begins, or an embargo earlier; the holdout's when it ends.
+
+    Days begin at midnight in the pipeline's time zone.
+    """
+    from ml_assets.snapshots.spec import Cutoffs
+
+    def begin(key: str, earlier: int = 0) -> datetime:
+        first, last = spec.partitions.as_cadence.bounds(key)
+        return _midnight(first - earlier * (last - first + timedelta(days=1)), spec.features.time_zone)
+
+    _, last_day = spec.partitions.as_cadence.bounds(split.holdout[-1])
+    return Cutoffs(
+        train=begin(split.validation[0], spec.window.embargo),
+        validation=begin(split.holdout[0], spec.window.embargo),
+        holdout=_midnight(last_day + timedelta(days=1), spec.features.time_zone),
+    )
+
+
+def _midnight(day: date, zone: str) -> datetime:
+    return datetime.combine(day, time(), ZoneInfo(zone)).astimezone(UTC)
 
 
 def training_job(
