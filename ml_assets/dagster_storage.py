@@ -20,8 +20,10 @@ from dagster_postgres.schedule_storage import PostgresScheduleStorage
 from dagster_postgres.storage import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_engine, pg_url_from_config
 
+from ml_assets.dagster_planned import OnePlanACheck
 
-class PooledEventLog(PostgresEventLogStorage):
+
+class PooledEventLog(OnePlanACheck, PostgresEventLogStorage):
     """Events of runs, over kept connections."""
 
     def __init__(self, postgres_url: str, should_autocreate_tables: bool = True) -> None:

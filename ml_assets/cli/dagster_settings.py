@@ -44,6 +44,9 @@ def dagster_settings(settings: Settings) -> str:
     storage, step_logs = (ROOT / "deployment" / "dagster-servers.yaml").read_text().split("\n---\n")
     if settings.dagster_url is not None:
         parts.append(storage)
+    else:
+        embedded = Template((ROOT / "deployment" / "dagster-embedded.yaml").read_text())
+        parts.append(embedded.substitute(FOLDER=json.dumps(str(settings.dagster_home))))
     if settings.artifacts_url is not None and settings.artifacts_url.startswith("s3://"):
         bucket, _, prefix = settings.artifacts_url.removeprefix("s3://").strip("/").partition("/")
         values = {

@@ -24,6 +24,7 @@ from resources.words import name_some
 CONTRACT = "contract"
 VOLUME = "volume"
 WARNINGS = "warnings"
+UNCHANGED = "main held this content already"
 VOLUME_RULES = ("volume", "empty_partition")
 """Rules shown under the check `volume`; all others belong to `contract`."""
 
@@ -90,10 +91,9 @@ def _statistics(manifest: PartitionManifest) -> dict[str, Any]:
 
 
 def _facts(key: str, partition: PublishedPartition) -> dict[str, Any]:
+    # Few: an event a partition, of every run, is kept for good. The content digest is the data version.
     facts: dict[str, Any] = {
         "dagster/partition_row_count": partition.rows,
-        "content_digest": partition.content_digest,
-        "changed": partition.changed,
         "verdict": partition.verdict.status,
     }
     if partition.verdict.findings:
@@ -107,6 +107,7 @@ def _materialization(
     return dg.AssetMaterialization(
         asset,
         partition=None if spec.cadence.kind == "none" else key,
+        description=None if partition.changed else UNCHANGED,
         metadata=facts,
         tags={"dagster/data_version": partition.content_digest},
     )

@@ -55,6 +55,11 @@ class Pages:
         self.page.goto(f"{self.url}/asset-groups")
         self.page.get_by_role("button", name=re.compile("Materialize")).first.wait_for(timeout=30_000)
 
+    def open_group(self, location: str, group: str) -> None:
+        """The graph of one group's assets, whose button materializes all of them."""
+        self.page.goto(f"{self.url}/locations/{location}/asset-groups/{group}/lineage")
+        self.page.locator("button:has-text('Materialize all'):not([disabled])").wait_for(timeout=30_000)
+
     def materialize(self, partition: str, picture: str) -> Launch:
         """On an asset's page: click Materialize, agree to every question, type the partition, launch."""
         self.page.locator("button:has-text('Materialize'):not([disabled])").first.click()

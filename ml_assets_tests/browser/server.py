@@ -21,17 +21,21 @@ END_SECONDS = 20
 
 
 @contextmanager
-def running_ui(home: Path) -> Iterator[Dagster]:
+def running_ui(home: Path, module: str | None = None) -> Iterator[Dagster]:
     """`ml-assets ui` with everything under `home`; yields its GraphQL once the definitions are loaded and
-    the daemons beat. Output goes to `home/ui.log`, whose end is part of the error if it does not come up."""
+    the daemons beat. Output goes to `home/ui.log`, whose end is part of the error if it does not come up.
+
+    With `module`, Dagster's own command serves the definitions of that module instead of the project's.
+    """
     home.mkdir(parents=True, exist_ok=True)
     log = home / "ui.log"
     port = free_port()
-    program = Path(sys.executable).with_name("ml-assets")
+    own = ["ml-assets", "ui", "--port", str(port)]
+    program, *arguments = own if module is None else ["dagster", "dev", "-m", module, "-p", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, "ui", "--port", str(port)],
-            env=os.environ | {"ML_ASSETS_HOME": str(home)},
+            [Path(sys.executable).with_name(program), *arguments],
+            env=os.environ | {"ML_ASSETS_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from ml_assets.components.publishing import UNCHANGED
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
@@ -33,7 +34,7 @@ def test_materializing_the_same_days_again_changes_nothing(world: World) -> None
     assert again.success
     assert versions(again, READINGS) == before
     assert world.main.commit_id == commit
-    assert {one.metadata["changed"].value for one in materialized(again, READINGS).values()} == {False}
+    assert {one.description for one in materialized(again, READINGS).values()} == {UNCHANGED}
 
 
 def test_checks_sum_up_the_run_and_show_findings_of_the_rejected(world: World, source: Source) -> None:

@@ -1,0 +1,67 @@
+"""A click on "Materialize all" of a group: tables and model in one run, and nothing is skipped.
+
+The pipeline is the plant of the component tests, whose assets all have the same partitions.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from ml_assets.cli.project import Project, prepare_home
+from ml_assets_tests.browser.graphql import Dagster
+from ml_assets_tests.browser.pages import Pages
+from ml_assets_tests.browser.server import running_ui
+from ml_assets_tests.components import location
+from ml_assets_tests.components.plant import FIRST, MODEL, WINDOW, days
+from ml_assets_tests.components.world import World
+from resources.settings import Settings
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+(DAY,) = days(1, start=WINDOW + 1)
+"""The day after those of `World.with_tables(1)`."""
+STEPS = {
+    "datasets__readings",
+    "features__shifts",
+    *(f"{MODEL}.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")),
+}
+
+
+@pytest.fixture(scope="module")
+def dagster(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Iterator[Dagster]:
+    """The UI of a plant that has everything but the last day. Made before the browser, whose event loop would
+    disturb a run in this process."""
+    home = tmp_path_factory.mktemp("plant")
+    shutil.copy(_empty_tracker, home / "mlflow.db")
+    (home / location.NEWEST).write_text(FIRST.isoformat())
+    settings = Settings(home=home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", "")  # `prepare_home` sets it
+        prepare_home(settings)
+        world = World(home, settings=settings)
+        world.instance = Project(settings).instance
+        world.with_tables(1)
+    with running_ui(home, location.__name__) as dagster:
+        yield dagster
+
+
+def test_materialize_all_of_a_group_trains_in_one_run(
+    dagster: Dagster, browser: Browser, screenshots: Path
+) -> None:
+    page = browser.new_page(viewport={"width": 1440, "height": 1000})
+    pages = Pages(page, dagster.url, screenshots)
+    pages.open_group(location.__name__, "default")
+    launch = pages.materialize(DAY, "materialize-all")
+    pages.leave()
+    (run_id,) = [run.id for run in dagster.runs() if run.id.startswith(launch.run)]
+
+    run = dagster.wait_for_run(run_id, seconds=180)
+    assert run.status == "SUCCESS", dagster.messages(run_id)[-3000:]
+    assert run.steps == dict.fromkeys(STEPS, "SUCCESS")
+    pages.open_run(run_id)
+    pages.shows(f"Succeeded ({len(STEPS)})")
+    pages.picture("materialize-all-done")
+    page.close()

@@ -1,0 +1,32 @@
+"""The plant as a code location for a real daemon and webserver; its schedule ticks every minute.
+
+`dagster-daemon run -m ml_assets_tests.components.location` runs it. A file holds the newest day of
+its source, so a test says when a day is over.
+"""
+
+from datetime import date
+
+import dagster as dg
+
+from ml_assets_tests.components import plant
+from ml_assets_tests.components.world import World, plant_components
+from resources.settings import Settings
+
+NEWEST = "newest-day"
+"""File of the home that holds the newest day of the source, ISO 8601."""
+
+
+def newest() -> date:
+    """Return the newest day that the test has declared over."""
+    return date.fromisoformat((Settings().home / NEWEST).read_text())
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Return the plant with a schedule that is switched on, and a source that no sensor watches."""
+    settings = Settings()
+    schedule = {"cron": "* * * * *", "newest": f"{__name__}.newest", "enabled": True}
+    components = plant_components(
+        dataset={"source": {"function": f"{plant.HERE}.read_readings"}}, pipeline={"schedule": schedule}
+    )
+    return World(settings.home, components, settings).defs
