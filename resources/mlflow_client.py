@@ -32,7 +32,7 @@ _REFUSALS = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALR
 
 _SQLITE = "sqlite:///"
 _RACES = 4
-_RACE_WORDS = ("IntegrityError", "UniqueViolation")
+_RACE_WORDS = ("IntegrityError", "UniqueViolation", "Model Version creation error")
 Answer = TypeVar("Answer")
 
 

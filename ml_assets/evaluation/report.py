@@ -75,11 +75,18 @@ class Scale:
 
 
 def write_report(report: Report, folder: Path) -> ReportFiles:
-    """Write `report.html` and `evaluation.json` (the `Report`, read back by its `model_validate_json`)."""
+    """Write `report.html` and `evaluation.json` (the `Report`, read back by its `model_validate_json`).
+
+    `folder` belongs to this one report. A report that is there whole stays as it is.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = ReportFiles(folder / "report.html", folder / "evaluation.json")
-    files.json.write_text(report.model_dump_json(indent=1), encoding="utf-8")
+    content = report.to_json()
+    if files.json.is_file() and files.json.read_text(encoding="utf-8") == content:
+        return files
+    # The JSON last: with it the report is whole.
     files.html.write_text(render(report), encoding="utf-8")
+    files.json.write_text(content, encoding="utf-8")
     return files
 
 

@@ -1,5 +1,6 @@
 """The documents of an evaluation: what `evaluation.json` holds and the report is made of. Only data."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
@@ -185,3 +186,12 @@ class Report(Document):
     rows_lost: int | None = None
     """Rows that an epoch of an interrupted training left out, summed over epochs: 0, or there is a bug."""
     evaluation: Evaluation
+
+    def to_json(self) -> str:
+        """The content of `evaluation.json`; equal reports give equal text."""
+        return self.model_dump_json(indent=1)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `to_json()`, 64 hex digits: the identity of the evaluation."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.release.promotion import PRODUCTION, Releases
+from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
+from ml_assets.release.standing import PRODUCTION
 from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
 from ml_assets.snapshots.reader import file_sha256
 
@@ -73,7 +74,10 @@ def initial_model(reference: str, releases: Releases, registry: Registry, store:
         model, _, number = reference.partition("/")
     elif alias == PRODUCTION:
         promotion = releases.in_production(model)
-        number = None if promotion is None else promotion.version
+        if promotion is not None:
+            # By bundle: a registry that began anew may have given the number to another.
+            return InitialModel(f"{model}/{promotion.version}", store.open(promotion.bundle_digest))
+        number = None
     else:
         number = registry.aliased(model, alias)
     if number is None:

@@ -1,19 +1,26 @@
-"""Which version of a model is in production, decided by a person and written down for good.
+"""Which bundles become versions, and which version of a model is in production.
 
-The ledger's promotion log is the fact; MLflow's alias and the `stage` tags are its picture, drawn after the
-row is written and drawn again where somebody finds them different. Not here: gates (`evaluation`), versions
-(`registry`).
+The ledger decides: its evaluations say what may be registered and promoted, its promotions what is in
+production. MLflow's alias and tags show that. They are written after the ledger's row, corrected where they
+differ, and never read for a decision, because whoever can write a tag could promote with it. Not here: gates
+(`evaluation`), MLflow's versions (`registry`).
 """
 
 import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
-from ml_assets.release.registry import Registry
+from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
+from ml_assets.release.standing import PRODUCTION, Standing, Standings
 from ml_assets.release.store import Bundle, BundleStore
-from resources.ledger import Ledger, Promotion
-from resources.mlflow_client import TrackerError
+from ml_assets.release.versions import Numbered, SemanticVersion, next_version
+from resources.ledger import EvaluationRow, Ledger, Promotion, SemanticName
+from resources.mlflow_client import TrackerError, TrackerRefused
 
-PRODUCTION = "production"
+
+class NotRegistrable(Exception):
+    """The newest evaluation of the bundle rejected it, or there is none: a version is not made."""
 
 
 class NotPromotable(Exception):
@@ -21,54 +28,115 @@ class NotPromotable(Exception):
 
 
 class Releases:
-    """Promotions of all models: ledger, registry and bundles together."""
+    """Registrations and promotions of all models: ledger, registry and bundles together."""
 
     def __init__(self, ledger: Ledger, registry: Registry, store: BundleStore) -> None:
-        self._ledger = ledger
+        self._log = ledger.models
         self._registry = registry
         self._store = store
 
-    def promote(self, model: str, number: int, *, author: str, reason: str) -> Promotion:
-        """Put a version into production, in place of the one that is there; also back to an older one.
+    def register(self, bundle: Bundle, *, run_id: str, links: Mapping[str, str]) -> RegisteredVersion:
+        """The version of this bundle, made if it is not there yet.
 
-        Promoting what is in production already changes nothing and returns the standing promotion. Raises
-        `NotPromotable` for a version the gate did not bless or without a reason, `VersionMissing`, and
+        `links` are tags that lead elsewhere, such as lake commit, Dagster run and partition; a version keeps its
+        first links. `run_id` is the MLflow run that trained it. Raises `NotRegistrable`.
+        """
+        facts = bundle.facts
+        model = facts.lineage.model
+        newest = self._log.newest_evaluation(model, bundle.digest)
+        if newest is None or newest.status == "rejected":
+            why = "was never evaluated" if newest is None else f"is rejected by evaluation {newest.name}"
+            raise NotRegistrable(
+                f"{model} {facts.lineage.fingerprint[:12]} {why}: materialize the model, whose evaluation names "
+                "rule, slice and margin; train again after a change, or change the gates in defs.yaml"
+            )
+
+        def choose(known: Sequence[SemanticName]) -> str:
+            numbered = [
+                Numbered(SemanticVersion.parse(one.semantic), one.schema_digest, one.recipe_digest)
+                for one in known
+            ]
+            return str(next_version(numbered, facts.schema_digest, facts.recipe_digest))
+
+        semantic = self._log.name_version(
+            model,
+            bundle.digest,
+            schema_digest=facts.schema_digest,
+            recipe_digest=facts.recipe_digest,
+            choose=choose,
+        )
+        tags = {
+            **links,
+            "semantic_version": semantic,
+            "bundle_digest": bundle.digest,
+            "fingerprint": facts.lineage.fingerprint,
+            "snapshot_digest": facts.lineage.snapshot_digest,
+            "schema_digest": facts.schema_digest,
+            "recipe_digest": facts.recipe_digest,
+            **_tags_of(self.standing(model, bundle.digest)),
+        }
+        version = self._registry.add(bundle, run_id=run_id, tags=tags)
+        self.show(model)
+        return self._registry.version(model, version.number)
+
+    def promote(self, model: str, number: int, *, author: str, reason: str) -> Promotion:
+        """Put a version into production, in place of the one that is there.
+
+        Its newest evaluation must have blessed it. A version that was in production before needs no such thing: going
+        back to it is always possible, and rests on the evaluation it was promoted on. Promoting what is in production
+        already changes nothing and returns the standing promotion. Raises `NotPromotable`, `VersionMissing`, and
         `BundleMissing` or `BundleDamaged` where its bundle could not be served.
         """
         if not reason.strip():
             raise NotPromotable(f"promoting {model} {number} needs a reason that others can read later")
         version = self._registry.version(model, number)
-        if version.gate_status != "blessed":
-            raise NotPromotable(
-                f"{model} {number} ({version.semantic}) is {version.gate_status}, not blessed: its "
-                "evaluation says which rule could not be decided and what would decide it; materialize the "
-                "model on a later date, or change the gates in defs.yaml"
-            )
+        found = self.standing(model, version.bundle_digest)
+        rests_on = _evaluation_to_rest_on(version, found)
         self._store.open(version.bundle_digest)
-        standing = self._ledger.in_production(model, PRODUCTION)
-        if standing is None or standing.version != str(number):
-            standing = self._ledger.promote(
+        if found.is_in_production and found.promotion is not None:
+            promotion = found.promotion
+        else:
+            promotion = self._log.promote(
                 model,
                 str(number),
                 PRODUCTION,
                 author=author,
                 reason=reason,
                 bundle_digest=version.bundle_digest,
+                evaluation_digest=rests_on,
             )
-        self._draw(model)
-        return standing
+        self.show(model)
+        return promotion
+
+    def newest_data(self, model: str) -> RegisteredVersion | None:
+        """The version to promote when nobody names one: of those that may be promoted, the one of the newest data.
+
+        A version that was in production and was replaced has to be named. None where no version qualifies.
+        """
+        standings = Standings.read(self._log, model)
+        ranked: list[tuple[str, int, RegisteredVersion]] = []
+        for version in self._registry.versions(model):
+            found = standings.of(version.bundle_digest)
+            was_replaced = found.promotion is not None and not found.is_in_production
+            if found.may_be_promoted and not was_replaced and found.shown is not None:
+                ranked.append((found.shown.partition, version.number, version))
+        return max(ranked, key=lambda one: one[:2])[2] if ranked else None
+
+    def standing(self, model: str, bundle_digest: str) -> Standing:
+        """What the ledger says of one bundle."""
+        return Standings.read(self._log, model).of(bundle_digest)
 
     def in_production(self, model: str, at: datetime | None = None) -> Promotion | None:
-        """Who was in production at a moment (None: now), from the log alone.
+        """The promotion that held at a moment (None: now), from the ledger alone.
 
-        Asked about now, the alias in MLflow is repaired where it differs; a tracker that is away is only
+        Asked about now, the alias in MLflow is corrected where it differs; a tracker that is away is only
         logged, because the answer does not depend on it.
         """
-        promotion = self._ledger.in_production(model, PRODUCTION, at)
-        if promotion is not None and at is None:
+        promotion = self._log.in_production(model, PRODUCTION, at)
+        if at is None:
             try:
-                if self._registry.aliased(model, PRODUCTION) != int(promotion.version):
-                    self._draw(model)
+                if self._aliased(model) != (promotion.bundle_digest if promotion else None):
+                    self.show(model)
             except TrackerError as error:
                 logging.getLogger(__name__).warning("the alias of %s was not checked: %s", model, error)
         return promotion
@@ -78,17 +146,84 @@ class Releases:
 
         Needs the ledger and the bundle store only. Raises `BundleMissing` or `BundleDamaged`.
         """
-        promotion = self._ledger.in_production(model, PRODUCTION)
+        promotion = self._log.in_production(model, PRODUCTION)
         return None if promotion is None else self._store.open(promotion.bundle_digest)
 
     def log(self, model: str) -> list[Promotion]:
         """Every promotion of a model, oldest first."""
-        return self._ledger.promotions(model)
+        return self._log.promotions(model)
 
-    def _draw(self, model: str) -> None:
-        """Show the log in MLflow: the alias, and a stage on each version that was ever promoted."""
-        numbers = [int(row.version) for row in self._ledger.promotions(model) if row.alias == PRODUCTION]
-        newest = numbers[-1]
-        for number in set(numbers):
-            self._registry.tag(model, number, "stage", PRODUCTION if number == newest else "archived")
-        self._registry.set_alias(model, PRODUCTION, newest)
+    def evaluations(self, model: str) -> list[EvaluationRow]:
+        """Every evaluation of a model, oldest first."""
+        return self._log.evaluations(model)
+
+    def show(self, model: str) -> None:
+        """Make MLflow show what the ledger says: the alias, and on each version stage and evaluation.
+
+        Versions are matched by bundle, because a registry that began anew gives the same numbers again.
+        """
+        standings = Standings.read(self._log, model)
+        versions = self._registry.versions(model)
+        for version in versions:
+            for name, value in _tags_of(standings.of(version.bundle_digest)).items():
+                if version.tags.get(name) != value:
+                    with suppress(
+                        TrackerRefused
+                    ):  # gone: a second version of one bundle, made at once with it
+                        self._registry.tag(model, version.number, name, value)
+        promotion = standings.in_production
+        numbers = [
+            one.number for one in versions if promotion and one.bundle_digest == promotion.bundle_digest
+        ]
+        if promotion is not None and not numbers:
+            logging.getLogger(__name__).warning(
+                "%s in production (version %s, bundle %s) is not in MLflow's registry: materialize its partition "
+                "again to register it there",
+                model,
+                promotion.version,
+                promotion.bundle_digest[:12],
+            )
+        number = numbers[0] if numbers else None
+        if self._registry.aliased(model, PRODUCTION) != number:
+            self._registry.set_alias(model, PRODUCTION, number)
+
+    def _aliased(self, model: str) -> str | None:
+        """Bundle of the version that MLflow shows as in production."""
+        number = self._registry.aliased(model, PRODUCTION)
+        if number is None:
+            return None
+        try:
+            return self._registry.version(model, number).bundle_digest
+        except VersionMissing:  # points to something that is no bundle
+            return ""
+
+
+def _evaluation_to_rest_on(version: RegisteredVersion, found: Standing) -> str:
+    """Digest of the evaluation that lets `version` be promoted, or `NotPromotable`."""
+    if found.promotion is not None:
+        return found.promotion.evaluation_digest
+    named = f"{version.model} {version.number} ({version.semantic})"
+    if found.newest is None:
+        raise NotPromotable(
+            f"{named} was never evaluated: materialize the model, then promote the version that comes of it"
+        )
+    if found.newest.status != "blessed":
+        raise NotPromotable(
+            f"{named} is {found.newest.status}, not blessed, by its newest evaluation {found.newest.name} "
+            f"({found.newest.partition}): {found.newest.summary} The report says what would decide it: "
+            f"{found.newest.report}. Materialize the model on a later date, or change the gates in defs.yaml"
+        )
+    return found.newest.evaluation_digest
+
+
+def _tags_of(found: Standing) -> dict[str, str]:
+    """What MLflow shows of a version beside where it came from."""
+    stage = "production" if found.is_in_production else "archived" if found.promotion else "staging"
+    if found.shown is None:
+        return {"stage": stage}
+    return {
+        "stage": stage,
+        "gate_status": found.shown.status,
+        "evaluation": found.shown.name,
+        "report": found.shown.report,
+    }

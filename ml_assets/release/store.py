@@ -5,6 +5,7 @@ Here: the folder of bundles, its digests and the checks at reading. Not here: wh
 """
 
 import hashlib
+import re
 import shutil
 import tempfile
 import time
@@ -137,6 +138,12 @@ class BundleStore:
                 continue
             if is_forgotten:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def digest_in(address: str) -> str | None:
+    """Digest of the bundle at a `Bundle.address`; None for the address of anything else."""
+    name = address.rstrip("/").rpartition("/")[2]
+    return name if re.fullmatch("[0-9a-f]{64}", name) else None
 
 
 def _files_of(folder: Path) -> tuple[str, ...]:

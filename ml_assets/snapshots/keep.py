@@ -18,9 +18,16 @@ def keep_branch(fingerprint: str) -> str:
     return f"keep-run-{fingerprint[:12]}"
 
 
-def version_branch(model: str, number: int | str) -> str:
-    """Name of the branch that keeps the input of a registered version for as long as the version lives."""
-    return f"keep-{model}-v{number}"
+def version_branch(model: str, number: int, bundle_digest: str) -> str:
+    """Name of the branch that keeps the input of a registered version for as long as the version lives.
+
+    The bundle is part of it: a registry that begins anew gives the same number to another version.
+    """
+    return f"{_versions_of(model)}{number}-{bundle_digest[:12]}"
+
+
+def _versions_of(model: str) -> str:
+    return f"keep-{model}-v"
 
 
 def keep_snapshot(
@@ -49,7 +56,7 @@ def keep_snapshot(
 
 def _kept_for_a_version(store: VersionedStore, model: str, branch: str) -> str | None:
     """The commit a registered version keeps of the job whose branch was `branch`."""
-    for commit in store.branches(prefix=version_branch(model, "")).values():
+    for commit in store.branches(prefix=_versions_of(model)).values():
         if store.read_commit(commit).metadata.get(JOB_BRANCH) == branch:
             return commit
     return None

@@ -14,6 +14,7 @@ from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.steps.evaluation import report_name
 from ml_assets.components.training_pipeline import STAGES
 from ml_assets.evaluation.result import Report
 from ml_assets.release.parts import bundles_of, registry_of
@@ -92,7 +93,7 @@ def facts_of(shop: Shop) -> Facts:
         weights=result.weights_sha256,
         best=(result.best_step, result.best_validation_loss),
         versions=[
-            (one.number, str(one.semantic), one.gate_status, one.bundle_digest, one.fingerprint)
+            (one.number, one.semantic, one.tags["gate_status"], one.bundle_digest, one.tags["fingerprint"])
             for one in registry_of(platform).versions(MODEL)
         ],
         runs=[
@@ -121,8 +122,10 @@ def assert_sound(shop: Shop) -> None:
     folder = _job_folder(home)
     job = TrainingJob.from_json((folder / "job.json").read_text())
     assert_each_row_once_per_epoch(folder, open_snapshot(Path(job.snapshot), job.snapshot_digest), job)
-    (written,) = home.glob(f"artifacts/reports/{MODEL}/{WEEK}/*/evaluation.json")
+    evaluation = platform.ledger.models.evaluations(MODEL)[-1]
+    written = home / "artifacts" / report_name(MODEL, WEEK, evaluation.evaluation_digest) / "evaluation.json"
     report = Report.model_validate_json(written.read_text())
+    assert report.digest == evaluation.evaluation_digest
     assert list(report.recoveries) == recoveries_of(read_events(folder))
     (version,) = registry_of(platform).versions(MODEL)
     ServingModel.load(bundles_of(platform).open(version.bundle_digest).folder)  # replays its golden rows

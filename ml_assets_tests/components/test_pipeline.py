@@ -3,7 +3,7 @@
 One installation; each fixture is a chapter and rests on the one before. Tests read what a chapter left.
 """
 
-from dataclasses import dataclass, replace
+import hashlib
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,45 +11,32 @@ from typing import Any
 import dagster as dg
 import polars as pl
 import pytest
-from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
 from ml_assets.components.steps.snapshot import take_snapshot
 from ml_assets.features.encoding import FittedState
-from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.parts import bundles_of, registry_of, releases_of
-from ml_assets.release.promotion import NotPromotable
-from ml_assets.release.store import WEIGHTS, Bundle
+from ml_assets.release.store import WEIGHTS
 from ml_assets.snapshots.keep import keep_branch, version_branch
-from ml_assets.snapshots.reader import FITTED, file_sha256, open_snapshot
-from ml_assets.training.load import load_model
+from ml_assets.snapshots.reader import FITTED, file_sha256
 from ml_assets_tests.components import plant
+from ml_assets_tests.components.chapter import Chapter, live
+from ml_assets_tests.components.noise import with_noise_for_weights
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.components.world import (
     PLANTED,
     STAGES,
     World,
-    facts_of,
     failure_of,
     key_of,
     materialized,
     plant_components,
 )
-from resources.launcher.job import TrainingJob, TrainingResult
+from ml_assets_tests.release.judged import judged
+from resources.launcher.job import TrainingJob
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)
 FIVE_STEPS = [f"{MODEL}.{name}" for name in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """One run of the execution set."""
-
-    result: ExecuteInProcessResult
-    facts: dict[str, dict[str, Any]]
-    """Asset → metadata of its materialization as plain values; absent where it was not materialized."""
-    branches: dict[str, str]
-    """The lake's kept branches after the run."""
 
 
 @pytest.fixture(scope="module")
@@ -58,28 +45,23 @@ def world(long_lived: World) -> World:
     return long_lived.with_tables(2)
 
 
-def _live(world: World, day: str) -> Chapter:
-    result = world.train(day)
-    return Chapter(result, facts_of(result, day), world.platform.lake.branches("keep-"))
-
-
 @pytest.fixture(scope="module")
 def first(world: World) -> Chapter:
     """The first version."""
-    return _live(world, DAY)
+    return live(world, DAY)
 
 
 @pytest.fixture(scope="module")
 def again(world: World, first: Chapter) -> Chapter:
     """The same day once more."""
-    return _live(world, DAY)
+    return live(world, DAY)
 
 
 @pytest.fixture(scope="module")
 def challenger(world: World, again: Chapter) -> Chapter:
     """The next day, with the first version in production."""
     releases_of(world.platform).promote(MODEL, 1, author="ada", reason="the first")
-    return _live(world, NEXT_DAY)
+    return live(world, NEXT_DAY)
 
 
 @pytest.fixture(scope="module")
@@ -89,40 +71,19 @@ def praised(world: World, challenger: Chapter) -> Chapter:
     world.platform.tracker.record(champion.run_id, {"holdout_rmse": 0.001, "best_validation_loss": 0.0}, 1)
     for name, value in {"holdout_rmse": "0.001", "gate_status": "blessed"}.items():
         registry_of(world.platform).tag(MODEL, 1, name, value)
-    return _live(world, NEXT_DAY)
+    return live(world, NEXT_DAY)
 
 
 @pytest.fixture(scope="module")
 def dethroned(world: World, first: Chapter, praised: Chapter) -> Chapter:
     """The next day again, with noise for weights in production."""
-    noise = _with_noise_for_weights(world, bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"]))
+    noise = with_noise_for_weights(world, first.facts[EVALUATION]["bundle"], DAY)
     run = first.facts[CHECKPOINT]["mlflow/run"]
-    version = registry_of(world.platform).register(noise, run_id=run, gate_status="blessed", links={})
-    releases_of(world.platform).promote(MODEL, version.number, author="eve", reason="noise")
-    return _live(world, NEXT_DAY)
-
-
-def _with_noise_for_weights(world: World, bundle: Bundle) -> Bundle:
-    """The same bundle, made from weights that learned nothing."""
-    import torch
-
-    lineage = bundle.facts.lineage
-    folder = world.settings.artifacts_folder / "training" / MODEL / lineage.fingerprint[:16]
-    job = TrainingJob.from_json((folder / "job.json").read_text())
-    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
-    module = load_model(job, snapshot.inputs, Path(TrainingResult.read(folder / "result.json").weights))
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for weight in module.parameters():
-            weight.copy_(10 * torch.randn_like(weight))
-    contents = BundleContents(
-        module=module,
-        fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
-        objective="regression",
-        rows=world.main.scan(FEATURES, [DAY]).collect(),
-        lineage=replace(lineage, weights_sha256="0" * 64),
-    )
-    return build_bundle(contents, bundles_of(world.platform))
+    releases = releases_of(world.platform)
+    judged(world.platform.ledger, noise, partition=DAY)
+    version = releases.register(noise, run_id=run, links={})
+    releases.promote(MODEL, version.number, author="eve", reason="noise")
+    return live(world, NEXT_DAY)
 
 
 # One click
@@ -184,7 +145,7 @@ def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
     assert version.tags["dagster_run"] == dagster_run
     assert version.tags["lake_commit"] == run["lake_commit"] == commit_id
     assert version.tags["partition"] == DAY
-    assert version.fingerprint == run["fingerprint"] == first.facts[TRAINING_SET]["fingerprint"]
+    assert version.tags["fingerprint"] == run["fingerprint"] == first.facts[TRAINING_SET]["fingerprint"]
     assert version.tags["snapshot_digest"] == run["snapshot_digest"] == commit.metadata["snapshot"]
     lineage = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"]).facts.lineage
     assert lineage.feature_versions == {FEATURES: world.main.manifests(FEATURES, [DAY])[DAY].code_version}
@@ -199,7 +160,7 @@ def _mlflow_run(world: World, run_id: str) -> Any:
 
 def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, first: Chapter) -> None:
     commit = first.facts[TRAINING_SET]["lake/commit"]
-    assert first.branches == {version_branch(MODEL, 1): commit}
+    assert first.branches == {version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"]): commit}
     held = {stat.path for stat in world.platform.lake.list(commit, f"snapshots/{MODEL}/{DAY}/")}
     assert {path.rsplit("/", 1)[1] for path in held} == {"snapshot.json", "fitted.json"}
 
@@ -237,7 +198,7 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     ):
         assert again.facts[asset][fact] == first.facts[asset][fact]
     assert again.facts[CHECKPOINT]["reused"] is True
-    kept = version_branch(MODEL, 1)
+    kept = version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"])
     assert again.branches[kept] == first.branches[kept]
     assert keep_branch(again.facts[TRAINING_SET]["fingerprint"]) not in again.branches
 
@@ -306,7 +267,8 @@ def test_an_observation_says_which_rule_kept_it_from_being_registered(challenger
 
 
 def test_numbers_stored_with_the_champion_change_no_verdict(challenger: Chapter, praised: Chapter) -> None:
-    assert praised.facts[EVALUATION] == challenger.facts[EVALUATION]
+    own = {"evaluation": "", "report": ""}
+    assert praised.facts[EVALUATION] | own == challenger.facts[EVALUATION] | own
     assert praised.facts[CHECKPOINT]["reused"] is True
 
 
@@ -317,18 +279,37 @@ def test_noise_for_the_champions_weights_changes_the_verdict(praised: Chapter, d
     assert dethroned.facts[CHECKPOINT]["weights"] == praised.facts[CHECKPOINT]["weights"]
 
 
-def test_a_champion_that_saw_this_holdout_leaves_the_verdict_open_and_the_version_unpromotable(
-    world: World, dethroned: Chapter
+def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
+    world: World, again: Chapter, dethroned: Chapter
 ) -> None:
+    """Its partition again, beside a champion that has seen its holdout: another evaluation, in another folder."""
     releases = releases_of(world.platform)
+    report = Path(again.facts[EVALUATION]["report"].removeprefix("file://"))
+    before = {path.name: path.read_bytes() for path in report.parent.iterdir()}
     releases.promote(MODEL, dethroned.facts[REGISTERED]["version"], author="ada", reason="of the next day")
-    earlier = _live(world, DAY)
+    earlier = live(world, DAY)
+
     assert earlier.facts[EVALUATION]["verdict"] == "undecided"
     assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
-    assert earlier.facts[REGISTERED]["version"] == 1
-    assert earlier.facts[REGISTERED]["gate"] == "undecided"
-    with pytest.raises(NotPromotable, match="is undecided, not blessed"):
-        releases.promote(MODEL, 1, author="ada", reason="back")
+    assert earlier.facts[EVALUATION]["report"] != again.facts[EVALUATION]["report"]
+    assert {path.name: path.read_bytes() for path in report.parent.iterdir()} == before
+    rows = [one for one in releases.evaluations(MODEL) if one.partition == DAY]
+    for row in (rows[1], rows[-1]):
+        assert hashlib.sha256(_json_beside(row.report)).hexdigest() == row.evaluation_digest
+    assert [rows[1].name, rows[-1].name] == [one.facts[EVALUATION]["evaluation"] for one in (again, earlier)]
+
+    shown = {name: earlier.facts[REGISTERED][name] for name in ("version", "gate", "evaluation", "report")}
+    assert shown == {name: again.facts[REGISTERED][name] for name in shown}
+    assert "goes back to it" in earlier.facts[REGISTERED]["next"]
+    tags = registry_of(world.platform).version(MODEL, 1).tags
+    assert (tags["gate_status"], tags["evaluation"]) == ("blessed", rows[1].name)
+    assert (
+        releases.promote(MODEL, 1, author="ada", reason="back").evaluation_digest == rows[1].evaluation_digest
+    )
+
+
+def _json_beside(report: str) -> bytes:
+    return Path(report.removeprefix("file://")).with_name("evaluation.json").read_bytes()
 
 
 # Staleness
@@ -340,7 +321,7 @@ def test_stale_inputs_are_named_and_trained_on_as_main_holds_them(
     changed, after = days(WINDOW + 2)[4:6]
     plant.SOURCE.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
     assert world.run(READINGS, partition=changed).success
-    stale = _live(world, DAY)
+    stale = live(world, DAY)
     (check,) = [
         one for one in stale.result.get_asset_check_evaluations() if one.check_name == "inputs_current"
     ]

@@ -69,7 +69,7 @@ def test_one_click_makes_a_registered_version_of_a_script(trained: Trained) -> N
     assert trained.facts[EVALUATION]["verdict"] == "blessed"
     assert trained.facts[EVALUATION]["rmse"] < 0.5 * trained.facts[EVALUATION]["baseline_rmse"]
     version = registry_of(trained.world.platform).version(MODEL, trained.facts[REGISTERED]["version"])
-    assert version.fingerprint == trained.facts[TRAINING_SET]["fingerprint"]
+    assert version.tags["fingerprint"] == trained.facts[TRAINING_SET]["fingerprint"]
 
 
 def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(trained: Trained) -> None:

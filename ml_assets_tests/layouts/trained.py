@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.components.steps.evaluate import report_name
+from ml_assets.components.steps.evaluation import report_name
 from ml_assets.release.parts import bundles_of
 from ml_assets.release.runtime import ServingModel
 from ml_assets_tests.components.plant import FEATURES, MODEL
@@ -33,7 +33,7 @@ class Trained:
     @property
     def report(self) -> str:
         """The evaluation's, as JSON."""
-        name = report_name(MODEL, self.day, self.facts[TRAINING_SET]["fingerprint"])
+        name = report_name(MODEL, self.day, self.facts[EVALUATION]["evaluation"])
         return next(self.world.platform.artifacts.folder(name).glob("*.json")).read_text()
 
     @property

@@ -11,6 +11,7 @@ from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.release.store import Bundle, BundleStore
 from ml_assets.snapshots.reader import file_sha256
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC
+from ml_assets_tests.release.judged import judged
 from resources.ledger import Ledger
 from resources.mlflow_client import open_client
 
@@ -18,13 +19,19 @@ Resolve = Callable[[str], InitialModel]
 
 
 @pytest.fixture
-def releases(tmp_path: Path, tracking_uri: str, store: BundleStore) -> Releases:
-    return Releases(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"), Registry(tracking_uri), store)
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+
+@pytest.fixture
+def releases(ledger: Ledger, tracking_uri: str, store: BundleStore) -> Releases:
+    return Releases(ledger, Registry(tracking_uri), store)
 
 
 @pytest.fixture
 def resolve(
     tracking_uri: str,
+    ledger: Ledger,
     releases: Releases,
     store: BundleStore,
     bundle: Bundle,
@@ -35,7 +42,8 @@ def resolve(
     client = open_client(tracking_uri)
     run_id = client.create_run(client.create_experiment("small")).info.run_id
     for one in (bundle, variant(fingerprint="2" * 64)):
-        registry.register(one, run_id=run_id, gate_status="blessed", links={})
+        judged(ledger, one)
+        releases.register(one, run_id=run_id, links={})
     return lambda reference: initial_model(reference, releases, registry, store)
 
 

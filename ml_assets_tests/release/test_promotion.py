@@ -9,6 +9,7 @@ import pytest
 from ml_assets.release.promotion import NotPromotable, Releases
 from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.release.store import Bundle, BundleDamaged, BundleStore
+from ml_assets_tests.release.judged import judged
 from resources.ledger import Ledger
 from resources.mlflow_client import open_client
 
@@ -29,13 +30,20 @@ def releases(ledger: Ledger, registry: Registry, store: BundleStore) -> Releases
 
 
 @pytest.fixture
-def two_versions(registry: Registry, bundle: Bundle, variant: Callable[..., Bundle]) -> tuple[Bundle, Bundle]:
+def run_id(tracking_uri: str) -> str:
+    client = open_client(tracking_uri)
+    return client.create_run(client.create_experiment("small")).info.run_id
+
+
+@pytest.fixture
+def two_versions(
+    releases: Releases, ledger: Ledger, run_id: str, bundle: Bundle, variant: Callable[..., Bundle]
+) -> tuple[Bundle, Bundle]:
     """Versions 1 and 2, both blessed."""
-    client = open_client(registry.uri)
-    run_id = client.create_run(client.create_experiment("small")).info.run_id
     second = variant(fingerprint="2" * 64, snapshot_digest="6" * 64)
     for one in (bundle, second):
-        registry.register(one, run_id=run_id, gate_status="blessed", links={})
+        judged(ledger, one)
+        releases.register(one, run_id=run_id, links={})
     return bundle, second
 
 
@@ -103,8 +111,14 @@ def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
 def test_a_kill_between_log_and_alias_is_repaired(
     releases: Releases, ledger: Ledger, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    ledger.promote(
-        "small", "2", "production", author="ada", reason="better", bundle_digest=two_versions[1].digest
+    ledger.models.promote(
+        "small",
+        "2",
+        "production",
+        author="ada",
+        reason="better",
+        bundle_digest=two_versions[1].digest,
+        evaluation_digest="e",
     )
     assert registry.aliased("small", "production") is None
     releases.in_production("small")
@@ -112,14 +126,134 @@ def test_a_kill_between_log_and_alias_is_repaired(
 
 
 def test_an_undecided_version_is_registered_but_not_promotable(
-    releases: Releases, registry: Registry, bundle: Bundle
+    releases: Releases, ledger: Ledger, run_id: str, bundle: Bundle
 ) -> None:
-    client = open_client(registry.uri)
-    run_id = client.create_run(client.create_experiment("small")).info.run_id
-    registry.register(bundle, run_id=run_id, gate_status="undecided", links={})
+    judged(ledger, bundle, "undecided")
+    releases.register(bundle, run_id=run_id, links={})
     with pytest.raises(NotPromotable, match=r"small 1 \(1\.0\.0\) is undecided, not blessed"):
         releases.promote("small", 1, author="ada", reason="I like it")
     assert releases.log("small") == []
+
+
+def test_the_newest_evaluation_decides_whatever_tags_say(
+    releases: Releases, registry: Registry, ledger: Ledger, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    """Whoever can write a tag in MLflow must not be able to promote with it."""
+    rejected = judged(ledger, two_versions[1], "rejected", told="again")
+    releases.show("small")
+    assert registry.version("small", 2).tags["gate_status"] == "rejected"
+    lies = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest, "stage": "production"}
+    for name, value in lies.items():
+        registry.tag("small", 2, name, value)
+    registry.set_alias("small", "production", 2)
+    with pytest.raises(
+        NotPromotable, match=f"is rejected, not blessed, by its newest evaluation {rejected.name}"
+    ):
+        releases.promote("small", 2, author="eve", reason="the tag says so")
+    assert releases.log("small") == []
+    assert releases.in_production("small") is None
+    assert registry.aliased("small", "production") is None
+    found = releases.newest_data("small")
+    assert found is not None
+    assert found.number == 1
+
+
+def test_a_version_made_by_hand_in_mlflow_is_judged_by_its_bundle(
+    releases: Releases,
+    registry: Registry,
+    ledger: Ledger,
+    run_id: str,
+    two_versions: tuple[Bundle, Bundle],
+    variant: Callable[..., Bundle],
+) -> None:
+    refused = variant(fingerprint="3" * 64)
+    judged(ledger, refused, "rejected")
+    client = open_client(registry.uri)
+    tags = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest}
+    client.create_model_version("small", refused.address, run_id=run_id, tags=tags)
+    client.create_model_version("small", "file:///somewhere/else", run_id=run_id, tags=tags)
+    with pytest.raises(NotPromotable, match=r"small 3 \(no semantic version\) is rejected"):
+        releases.promote("small", 3, author="eve", reason="mine")
+    with pytest.raises(VersionMissing, match="small version 4 points to no bundle"):
+        releases.promote("small", 4, author="eve", reason="mine")
+
+
+def test_what_was_in_production_can_come_back_whatever_later_evaluations_say(
+    releases: Releases, registry: Registry, ledger: Ledger, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    first = releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 2, author="ada", reason="better")
+    judged(ledger, two_versions[0], "rejected", told="on rows that version 2 has seen")
+    back = releases.promote("small", 1, author="bob", reason="back: 2 is slow")
+    assert back.evaluation_digest == first.evaluation_digest
+    champion = releases.champion("small")
+    assert champion is not None
+    assert champion.digest == two_versions[0].digest
+    tags = registry.version("small", 1).tags
+    assert (tags["gate_status"], tags["evaluation"]) == ("blessed", first.evaluation_digest[:12])
+
+
+def test_a_version_shows_the_evaluation_it_was_promoted_on(
+    releases: Releases, registry: Registry, ledger: Ledger, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    promoted_on = releases.promote("small", 1, author="ada", reason="first").evaluation_digest
+    later = [judged(ledger, one, "undecided", told="later") for one in two_versions]
+    releases.show("small")
+    shown = {one.number: one.tags for one in registry.versions("small")}
+    assert (shown[1]["gate_status"], shown[1]["evaluation"]) == ("blessed", promoted_on[:12])
+    assert (shown[2]["gate_status"], shown[2]["evaluation"]) == ("undecided", later[1].name)
+    assert [one.status for one in releases.evaluations("small")] == ["blessed"] * 2 + ["undecided"] * 2
+
+
+def test_unless_one_is_named_the_newest_data_is_promoted(
+    releases: Releases,
+    ledger: Ledger,
+    run_id: str,
+    two_versions: tuple[Bundle, Bundle],
+    variant: Callable[..., Bundle],
+) -> None:
+    """A backfill of older data has the highest number."""
+    older = variant(fingerprint="3" * 64)
+    judged(ledger, older, partition="2013-06-30")
+    releases.register(older, run_id=run_id, links={})
+
+    def newest() -> int | None:
+        found = releases.newest_data("small")
+        return None if found is None else found.number
+
+    assert newest() == 2
+    releases.promote("small", 2, author="ada", reason="newest")
+    assert newest() == 2
+    releases.promote("small", 1, author="ada", reason="2 is slow")
+    assert newest() == 1, "2 was replaced: it has to be named"
+
+
+def test_a_registry_that_begins_anew_does_not_take_new_versions_for_old_ones(
+    releases: Releases,
+    registry: Registry,
+    ledger: Ledger,
+    run_id: str,
+    two_versions: tuple[Bundle, Bundle],
+    variant: Callable[..., Bundle],
+) -> None:
+    """MLflow counts from 1 again after somebody deleted the model there."""
+    releases.promote("small", 1, author="ada", reason="first")
+    open_client(registry.uri).delete_registered_model("small")
+    assert (releases.champion("small") or two_versions[1]).digest == two_versions[0].digest
+    other = variant(fingerprint="3" * 64)
+    judged(ledger, other)
+    version = releases.register(other, run_id=run_id, links={})
+    assert (version.number, version.semantic) == (1, "1.0.2")
+    standing = releases.in_production("small")
+    assert standing is not None
+    assert standing.bundle_digest == two_versions[0].digest
+    assert registry.aliased("small", "production") is None
+    again = releases.register(two_versions[0], run_id=run_id, links={})
+    assert (again.number, again.semantic, again.tags["stage"]) == (2, "1.0.0", "production")
+    assert registry.aliased("small", "production") == 2
+    promotion = releases.promote("small", 1, author="ada", reason="begin anew")
+    assert promotion.bundle_digest == other.digest
+    assert registry.aliased("small", "production") == 1
 
 
 def test_what_cannot_be_promoted_is_refused_before_it_is_written(

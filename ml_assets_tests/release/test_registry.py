@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import mlflow.pyfunc.model  # its own import warns of itself; only ours must not
@@ -10,9 +11,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.release.registry import NotRegistrable, Registry, VersionMissing
+from ml_assets.release.promotion import NotRegistrable, Releases
+from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.runtime import ServingModel
 from ml_assets.release.store import Bundle, BundleStore
+from ml_assets_tests.release.judged import judged
+from resources.ledger import Ledger
 from resources.mlflow_client import open_client
 
 LINKS = {"lake_commit": "abc", "dagster_run_id": "r1", "partition": "2013-12-31"}
@@ -24,15 +28,39 @@ def registry(tracking_uri: str) -> Registry:
 
 
 @pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+
+@pytest.fixture
+def releases(ledger: Ledger, registry: Registry, store: BundleStore) -> Releases:
+    return Releases(ledger, registry, store)
+
+
+@pytest.fixture
 def run_id(tracking_uri: str) -> str:
     client = open_client(tracking_uri)
     return client.create_run(client.create_experiment("small")).info.run_id
 
 
-def test_a_version_names_everything_it_came_from(registry: Registry, bundle: Bundle, run_id: str) -> None:
-    version = registry.register(bundle, run_id=run_id, gate_status="blessed", links=LINKS)
-    assert (version.model, version.number, str(version.semantic)) == ("small", 1, "1.0.0")
-    assert version.run_id == run_id
+@pytest.fixture
+def register(releases: Releases, ledger: Ledger, run_id: str) -> Callable[[Bundle], RegisteredVersion]:
+    """Evaluate a bundle as blessed and register it."""
+
+    def blessed(bundle: Bundle) -> RegisteredVersion:
+        judged(ledger, bundle)
+        return releases.register(bundle, run_id=run_id, links=LINKS)
+
+    return blessed
+
+
+def test_a_version_names_everything_it_came_from(
+    releases: Releases, registry: Registry, ledger: Ledger, bundle: Bundle, run_id: str
+) -> None:
+    evaluation = judged(ledger, bundle)
+    version = releases.register(bundle, run_id=run_id, links=LINKS)
+    assert (version.model, version.number, version.semantic) == ("small", 1, "1.0.0")
+    assert (version.run_id, version.bundle_digest) == (run_id, bundle.digest)
     assert version.tags == {
         **LINKS,
         "semantic_version": "1.0.0",
@@ -42,6 +70,8 @@ def test_a_version_names_everything_it_came_from(registry: Registry, bundle: Bun
         "schema_digest": bundle.facts.schema_digest,
         "recipe_digest": bundle.facts.recipe_digest,
         "gate_status": "blessed",
+        "evaluation": evaluation.name,
+        "report": evaluation.report,
         "stage": "staging",
     }
     run = open_client(registry.uri).get_run(run_id)
@@ -49,35 +79,60 @@ def test_a_version_names_everything_it_came_from(registry: Registry, bundle: Bun
     assert registry.versions("small") == [version]
 
 
-def test_registering_again_gives_the_same_version(
-    registry: Registry, bundle: Bundle, run_id: str, tracking_uri: str
+def test_registering_again_gives_the_same_version_with_its_newest_evaluation(
+    releases: Releases, registry: Registry, ledger: Ledger, bundle: Bundle, run_id: str, tracking_uri: str
 ) -> None:
     client = open_client(tracking_uri)
     client.create_registered_model("small")  # what a run leaves that is killed after its first step
-    first = registry.register(bundle, run_id=run_id, gate_status="undecided", links=LINKS)
+    judged(ledger, bundle, "undecided")
+    first = releases.register(bundle, run_id=run_id, links=LINKS)
     client.delete_tag(run_id, "model_version")  # as if killed after its second
-    again = registry.register(bundle, run_id=run_id, gate_status="blessed", links={"dagster_run_id": "r2"})
+    judged(ledger, bundle, "blessed")
+    again = releases.register(bundle, run_id=run_id, links={"dagster_run_id": "r2"})
     assert again.number == first.number
-    assert again.gate_status == "blessed"
+    assert (first.tags["gate_status"], again.tags["gate_status"]) == ("undecided", "blessed")
     assert again.tags["dagster_run_id"] == "r1"
     assert client.get_run(run_id).data.tags["model_version"] == "small/1"
     assert len(registry.versions("small")) == 1
 
 
-def test_registering_at_once_gives_one_version(registry: Registry, bundle: Bundle, run_id: str) -> None:
+def test_registering_at_once_gives_one_version(
+    registry: Registry, bundle: Bundle, register: Callable[[Bundle], RegisteredVersion]
+) -> None:
     together = Barrier(4)
 
-    def register() -> int:
+    def register_together() -> int:
         together.wait()
-        return registry.register(bundle, run_id=run_id, gate_status="blessed", links=LINKS).number
+        return register(bundle).number
 
     with ThreadPoolExecutor(4) as pool:
-        numbers = {future.result() for future in [pool.submit(register) for _ in range(4)]}
+        numbers = {future.result() for future in [pool.submit(register_together) for _ in range(4)]}
     assert [version.number for version in registry.versions("small")] == list(numbers)
 
 
+def test_four_bundles_registered_at_once_get_four_semantic_versions(
+    registry: Registry,
+    bundle: Bundle,
+    variant: Callable[..., Bundle],
+    register: Callable[[Bundle], RegisteredVersion],
+) -> None:
+    """Registering four at once used to give 1.0.1 three times."""
+    register(bundle)
+    bundles = [variant(fingerprint=str(number) * 64, snapshot_digest=str(number) * 64) for number in range(4)]
+    together = Barrier(4)
+
+    def register_together(one: Bundle) -> str:
+        together.wait()
+        return register(one).semantic
+
+    with ThreadPoolExecutor(4) as pool:
+        named = [future.result() for future in [pool.submit(register_together, one) for one in bundles]]
+    assert sorted(named) == ["1.0.1", "1.0.2", "1.0.3", "1.0.4"]
+    assert sorted(version.semantic for version in registry.versions("small")) == ["1.0.0", *sorted(named)]
+
+
 def test_versions_are_numbered_by_what_changed(
-    registry: Registry, bundle: Bundle, variant: Callable[..., Bundle], run_id: str
+    bundle: Bundle, variant: Callable[..., Bundle], register: Callable[[Bundle], RegisteredVersion]
 ) -> None:
     changes = [
         {},
@@ -85,23 +140,25 @@ def test_versions_are_numbered_by_what_changed(
         {"fingerprint": "2" * 64, "configuration": {"hidden": 32, "seed": 1}},
         {"fingerprint": "3" * 64, "configuration": {"hidden": 32, "seed": 1}, "snapshot_digest": "7" * 64},
     ]
-    numbers = [
-        str(registry.register(variant(**one), run_id=run_id, gate_status="blessed", links={}).semantic)
-        for one in changes
-    ]
+    numbers = [register(variant(**one)).semantic for one in changes]
     assert numbers == ["1.0.0", "1.0.1", "1.1.0", "1.1.1"]
 
 
-def test_a_rejected_model_gets_no_version(registry: Registry, bundle: Bundle, run_id: str) -> None:
+def test_a_rejected_or_unjudged_model_gets_no_version(
+    releases: Releases, registry: Registry, ledger: Ledger, bundle: Bundle, run_id: str
+) -> None:
+    with pytest.raises(NotRegistrable, match="small ffffffffffff was never evaluated"):
+        releases.register(bundle, run_id=run_id, links=LINKS)
+    judged(ledger, bundle, "rejected")
     with pytest.raises(NotRegistrable, match="rule, slice and margin"):
-        registry.register(bundle, run_id=run_id, gate_status="rejected", links=LINKS)
+        releases.register(bundle, run_id=run_id, links=LINKS)
     assert registry.versions("small") == []
 
 
 def test_a_missing_version_is_named_with_those_there_are(
-    registry: Registry, bundle: Bundle, run_id: str
+    registry: Registry, bundle: Bundle, register: Callable[[Bundle], RegisteredVersion]
 ) -> None:
-    registry.register(bundle, run_id=run_id, gate_status="blessed", links=LINKS)
+    register(bundle)
     with pytest.raises(VersionMissing, match=r"small has no version 7; it has 1 \(1\.0\.0\)"):
         registry.version("small", 7)
     with pytest.raises(VersionMissing, match="none yet"):
@@ -112,11 +169,11 @@ def test_mlflow_alone_loads_and_predicts_by_alias(
     registry: Registry,
     bundle: Bundle,
     store: BundleStore,
-    run_id: str,
+    register: Callable[[Bundle], RegisteredVersion],
     rows: pl.DataFrame,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    version = registry.register(bundle, run_id=run_id, gate_status="blessed", links=LINKS)
+    version = register(bundle)
     registry.set_alias("small", "production", version.number)
     assert registry.aliased("small", "production") == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)

@@ -143,17 +143,27 @@ def test_log_of_promotions_tells_who_held_a_role_when(ledger: Ledger) -> None:
 
     def promote(version: str, alias: str, day: int) -> None:
         at = start + timedelta(days=day)
-        facts = {"author": "ada", "reason": f"r{day}", "bundle_digest": f"b{version}"}
-        ledger.promote("flight_delay", version, alias, at=at, **facts)
+        facts = {
+            "author": "ada",
+            "reason": f"r{day}",
+            "bundle_digest": f"b{version}",
+            "evaluation_digest": "e",
+        }
+        ledger.models.promote("flight_delay", version, alias, at=at, **facts)
 
     promote("1.0.0", "production", 0)
     promote("1.1.0", "canary", 1)
     promote("1.1.0", "production", 2)
     promote("1.0.0", "production", 3)
-    assert [one.version for one in ledger.promotions("flight_delay")] == ["1.0.0", "1.1.0", "1.1.0", "1.0.0"]
+    assert [one.version for one in ledger.models.promotions("flight_delay")] == [
+        "1.0.0",
+        "1.1.0",
+        "1.1.0",
+        "1.0.0",
+    ]
 
     def version(day: float, alias: str = "production") -> str | None:
-        found = ledger.in_production("flight_delay", alias, at=start + timedelta(days=day))
+        found = ledger.models.in_production("flight_delay", alias, at=start + timedelta(days=day))
         return found.version if found else None
 
     assert [version(day) for day in (-1, 0, 1.5, 2, 2.5, 3, 9)] == [
@@ -164,16 +174,18 @@ def test_log_of_promotions_tells_who_held_a_role_when(ledger: Ledger) -> None:
         "1.1.0",
     ] + ["1.0.0"] * 2
     assert version(9, "canary") == "1.1.0"
-    now = ledger.in_production("flight_delay")
+    now = ledger.models.in_production("flight_delay")
     assert now is not None
     assert (now.reason, now.at, now.at.tzinfo) == ("r3", start + timedelta(days=3), UTC)
-    assert ledger.in_production("another") is None
+    assert ledger.models.in_production("another") is None
 
 
 def test_time_without_a_zone_is_refused(ledger: Ledger) -> None:
     naive = datetime(2014, 1, 1)  # noqa: DTZ001 - what is refused
     with pytest.raises(sa.exc.StatementError, match="has no time zone"):
-        ledger.promote("m", "1", "production", author="a", reason="r", bundle_digest="b", at=naive)
+        ledger.models.promote(
+            "m", "1", "production", author="a", reason="r", bundle_digest="b", evaluation_digest="e", at=naive
+        )
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET at = at"])
@@ -182,7 +194,9 @@ def test_nothing_written_can_be_changed(tmp_path: Path, table: str, statement: s
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ledger.record_verdicts([new(status="rejected")])
     ledger.accept(TABLE, DAY, 1, "ada", "fine")
-    ledger.promote("m", "1", "production", author="a", reason="r", bundle_digest="b")
+    ledger.models.promote(
+        "m", "1", "production", author="a", reason="r", bundle_digest="b", evaluation_digest="e"
+    )
     connecting = closing(sqlite3.connect(tmp_path / "ledger.db"))
     with connecting as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
         connection.execute(statement.format(table))

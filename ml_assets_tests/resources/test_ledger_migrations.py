@@ -72,13 +72,15 @@ def test_going_back_and_forward_keeps_every_row(path: Path) -> None:
     assert ledger.step() is None
     ledger.record_verdicts([NEW])
     ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
-    ledger.promote("model", "1", "production", author="ada", reason="first", bundle_digest="b")
+    ledger.models.promote(
+        "model", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
+    )
     for step in reversed(migrations.steps()):
         ledger.downgrade(step)
         assert ledger.step() == step
     later = Ledger(f"sqlite:///{path}")
     assert [one.status for one in later.attempts(NEW.table, NEW.key)] == ["accepted"]
-    assert len(later.promotions("model")) == 1
+    assert len(later.models.promotions("model")) == 1
     assert later.step() == migrations.NEWEST
 
 
@@ -103,7 +105,9 @@ def test_database_of_a_newer_version_is_left_alone(path: Path) -> None:
 def test_rows_can_neither_be_changed_nor_deleted(path: Path, verb: str) -> None:
     ledger = Ledger(f"sqlite:///{path}")
     ledger.record_verdicts([NEW])
-    ledger.promote("model", "1", "production", author="ada", reason="first", bundle_digest="b")
+    ledger.models.promote(
+        "model", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
+    )
     with (
         closing(sqlite3.connect(path)) as database,
         pytest.raises(sqlite3.IntegrityError, match="append-only"),

@@ -36,12 +36,14 @@ def test_what_was_written_is_found_by_another_process(url: str) -> None:
     ledger = Ledger(url)
     ledger.record_verdicts([NEW])
     acceptance = ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
-    promotion = ledger.promote("m", "1", "production", author="ada", reason="first", bundle_digest="b")
+    promotion = ledger.models.promote(
+        "m", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
+    )
     other = Ledger(url)
     (row,) = other.attempts(NEW.table, NEW.key)
     assert (row.status, row.acceptance) == ("accepted", acceptance)
-    assert other.in_production("m") == promotion
-    assert other.in_production("m", at=promotion.at) == promotion
+    assert other.models.in_production("m") == promotion
+    assert other.models.in_production("m", at=promotion.at) == promotion
     assert other.volumes(NEW.table) == {NEW.key: 842}
 
 
@@ -96,20 +98,22 @@ def test_tables_from_before_the_steps_are_taken_over_with_their_rows(
     connection.commit()
     ledger = Ledger(url)
     assert ledger.step() == "0001"
-    assert len(ledger.promotions("m")) == 1
+    assert len(ledger.models.promotions("m")) == 1
     assert ledger.step() == migrations.NEWEST
 
 
 def test_going_back_and_forward_keeps_every_row(url: str) -> None:
     ledger = Ledger(url)
     ledger.record_verdicts([NEW])
-    ledger.promote("m", "1", "production", author="ada", reason="first", bundle_digest="b")
+    ledger.models.promote(
+        "m", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
+    )
     for step in reversed(migrations.steps()):
         ledger.downgrade(step)
         assert ledger.step() == step
     later = Ledger(url)
     assert len(later.attempts(NEW.table, NEW.key)) == 1
-    assert len(later.promotions("m")) == 1
+    assert len(later.models.promotions("m")) == 1
     assert later.step() == migrations.NEWEST
 
 

@@ -11,6 +11,7 @@ from ml_assets_tests.training.jobs import small_snapshot
 from resources.lake.local import LocalStore
 
 MODEL, DAY = "habits", "2013-02-01"
+BUNDLE = "b" * 64
 FINGERPRINT = "0123456789abcdef" * 4
 BRANCH = keep_branch(FINGERPRINT)
 
@@ -72,9 +73,22 @@ def test_a_run_cut_off_between_branch_and_commit_is_continued(lake: LocalStore, 
     assert commit != snapshot.source_commit
 
 
+def test_a_registry_that_began_anew_keeps_the_inputs_of_both_its_first_versions(
+    lake: LocalStore, snapshot: Snapshot
+) -> None:
+    first = _keep(lake, snapshot)
+    _register(lake, first, 1)
+    later = lake.create_branch("later", "main")
+    lake.keep(version_branch(MODEL, 1, "c" * 64), later)
+    assert lake.branches("keep-") == {
+        "keep-habits-v1-bbbbbbbbbbbb": first,
+        "keep-habits-v1-cccccccccccc": later,
+    }
+
+
 def _register(lake: LocalStore, commit: str, number: int) -> None:
     """What registering does with the branches."""
-    lake.keep(version_branch(MODEL, number), commit)
+    lake.keep(version_branch(MODEL, number, BUNDLE), commit)
     lake.release(BRANCH)
 
 
@@ -86,7 +100,7 @@ def test_after_its_version_is_registered_the_same_job_finds_the_versions_commit(
     again = _keep(lake, snapshot, run="run-2")
     assert again == first
     _register(lake, again, 1)
-    assert lake.branches("keep-") == {"keep-habits-v1": first}
+    assert lake.branches("keep-") == {"keep-habits-v1-bbbbbbbbbbbb": first}
 
 
 def test_it_finds_it_also_where_the_snapshot_was_rebuilt_from_a_later_commit(

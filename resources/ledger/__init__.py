@@ -1,4 +1,5 @@
-"""The memory outside the lake's branches: verdicts of partitions, acceptances, promotions. Append-only.
+"""The memory outside the lake's branches: verdicts of partitions and acceptances; evaluations and promotions of
+models. Append-only.
 
 What belongs here: facts that must survive whatever happens to a branch. What does not: data (the lake),
 metrics and versions (the tracker), events (Dagster), and any judging (`ml_assets.validation`).
@@ -6,16 +7,33 @@ metrics and versions (the tracker), events (Dagster), and any judging (`ml_asset
 
 from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable, NothingToAccept
 from resources.ledger.ledger import Ledger
-from resources.ledger.rows import Acceptance, NewVerdict, Promotion, VerdictRow
+from resources.ledger.model_log import ModelLog
+from resources.ledger.rows import (
+    Acceptance,
+    EvaluationRow,
+    GateStatus,
+    NewEvaluation,
+    NewVerdict,
+    Promotion,
+    SemanticName,
+    VerdictRow,
+    evaluation_name,
+)
 
 __all__ = [
     "Acceptance",
+    "EvaluationRow",
+    "GateStatus",
     "Ledger",
     "LedgerBusy",
     "LedgerError",
     "LedgerUnavailable",
+    "ModelLog",
+    "NewEvaluation",
     "NewVerdict",
     "NothingToAccept",
     "Promotion",
+    "SemanticName",
     "VerdictRow",
+    "evaluation_name",
 ]

@@ -1,4 +1,4 @@
-"""`Ledger`: record and look up verdicts, acceptances and promotions. Opening the database: `database.py`."""
+"""`Ledger`: record and look up verdicts and acceptances. Models: `model_log.py`; the database: `database.py`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from resources.ledger import migrations
 from resources.ledger.database import Database
 from resources.ledger.errors import NothingToAccept
-from resources.ledger.rows import Acceptance, NewVerdict, Promotion, VerdictRow
-from resources.ledger.tables import acceptances, promotions, verdicts
+from resources.ledger.model_log import ModelLog
+from resources.ledger.rows import Acceptance, NewVerdict, VerdictRow
+from resources.ledger.tables import acceptances, verdicts
 
 LOOK_UP = 500
 """Keys per query: SQLite and PostgreSQL limit the parameters of one statement."""
@@ -30,6 +31,8 @@ class Ledger:
     def __init__(self, url: str, patience_seconds: float = 30.0) -> None:
         """`patience_seconds`: how long a write waits for other writers before `LedgerBusy`."""
         self._database = Database(url, patience_seconds)
+        self.models = ModelLog(self._database)
+        """Evaluations and promotions."""
 
     def step(self) -> str | None:
         """The step of `migrations` the tables stand at; None before first use."""
@@ -49,8 +52,6 @@ class Ledger:
         `TURN_PATIENCE_SECONDS`, `LedgerUnavailable` where the server lost it: do again what was done in it.
         """
         return self._database.turn(table, TURN_PATIENCE_SECONDS)
-
-    # --- verdicts ---
 
     def record_verdicts(self, new: Sequence[NewVerdict], at: datetime | None = None) -> list[VerdictRow]:
         """Append one attempt per row, all in one transaction; they come back with their attempt numbers."""
@@ -187,53 +188,6 @@ class Ledger:
             return acceptance
 
         return self._database.write(work)
-
-    # --- promotions ---
-
-    def promote(
-        self,
-        model: str,
-        version: str,
-        alias: str,
-        *,
-        author: str,
-        reason: str,
-        bundle_digest: str,
-        at: datetime | None = None,
-    ) -> Promotion:
-        """Append: from `at` on, `version` holds the role `alias` of `model`."""
-        facts: dict[str, Any] = {
-            "model": model,
-            "version": version,
-            "alias": alias,
-            "bundle_digest": bundle_digest,
-            "author": author,
-            "reason": reason,
-            "at": at or datetime.now(UTC),
-        }
-
-        def work(connection: sa.Connection) -> Promotion:
-            row_id = connection.execute(sa.insert(promotions).returning(promotions.c.id), facts).scalar_one()
-            return Promotion(id=row_id, **facts)
-
-        return self._database.write(work)
-
-    def promotions(self, model: str) -> list[Promotion]:
-        """The whole log of a model, oldest first."""
-        query = sa.select(promotions).where(promotions.c.model == model).order_by(promotions.c.id)
-        with self._database.reading() as connection:
-            return [Promotion(**row) for row in connection.execute(query).mappings()]
-
-    def in_production(
-        self, model: str, alias: str = "production", at: datetime | None = None
-    ) -> Promotion | None:
-        """Who held the role at a moment (None: now), or None before anyone did."""
-        query = sa.select(promotions).where(promotions.c.model == model, promotions.c.alias == alias)
-        if at is not None:
-            query = query.where(promotions.c.at <= at)
-        with self._database.reading() as connection:
-            row = connection.execute(query.order_by(promotions.c.id.desc()).limit(1)).mappings().first()
-        return None if row is None else Promotion(**row)
 
 
 def _same_attempt() -> sa.ColumnElement[bool]:

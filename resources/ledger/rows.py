@@ -58,18 +58,81 @@ class VerdictRow(NewVerdict):
         return self.status == "rejected"
 
 
+GateStatus = Literal["blessed", "undecided", "rejected"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewEvaluation:
+    """One evaluation of a bundle, before it is written down."""
+
+    model: str
+    partition: str
+    """Partition of the model whose holdout it was judged on, such as `2013-12-30`."""
+    bundle_digest: str
+    """What exactly was judged."""
+    evaluation_digest: str
+    """SHA-256 of `evaluation.json`, 64 hex digits: the identity of the evaluation."""
+    champion_digest: str | None
+    """Bundle in production at that time; None without one."""
+    status: GateStatus
+    """What the gates decided."""
+    summary: str
+    """The decision in one sentence."""
+    report: str
+    """Address of the report."""
+    run_id: str
+    """Dagster run that made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRow(NewEvaluation):
+    """One evaluation, as written down."""
+
+    id: int
+    """Grows with each evaluation; of one bundle the newest decides."""
+    at: datetime
+
+    @property
+    def name(self) -> str:
+        """Short form of its digest: the name of its folder, and how people call it."""
+        return evaluation_name(self.evaluation_digest)
+
+
+def evaluation_name(digest: str) -> str:
+    """The first 12 of the 64 hex digits."""
+    return digest[:12]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemanticName:
+    """The semantic version of a bundle, which no other bundle of the model gets."""
+
+    model: str
+    semantic: str
+    """`major.minor.patch`."""
+    bundle_digest: str
+    schema_digest: str
+    """Of what goes into the model and comes out."""
+    recipe_digest: str
+    """Of code and configuration."""
+    at: datetime
+
+
 @dataclass(frozen=True, kw_only=True)
 class Promotion:
-    """A person (or a gate) gave a version of a model a role."""
+    """A person gave a version of a model a role."""
 
     id: int
     """Grows with each promotion."""
     model: str
     version: str
+    """Number in the registry at that time. A registry that begins anew gives it again; `bundle_digest` stays."""
     alias: str
     """The role, such as `production`; it belongs to one version at a time: the newest promoted."""
     bundle_digest: str
     """What exactly was promoted."""
+    evaluation_digest: str
+    """The evaluation it was promoted on; empty before evaluations had rows."""
     author: str
     reason: str
     at: datetime

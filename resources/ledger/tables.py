@@ -68,7 +68,39 @@ promotions = sa.Table(
     sa.Column("author", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("at", UtcTime, nullable=False),
+    sa.Column("evaluation_digest", sa.Text, nullable=False, server_default=""),
     sa.Index("ledger_promotions_by_role", "model", "alias"),
     # Ids that are never given twice: a promotion is referred to by its id.
     sqlite_autoincrement=True,
+)
+
+evaluations = sa.Table(
+    "ledger_evaluations",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("partition", sa.Text, nullable=False),
+    sa.Column("bundle_digest", sa.Text, nullable=False),
+    sa.Column("evaluation_digest", sa.Text, nullable=False),
+    sa.Column("champion_digest", sa.Text),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("report", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+    sa.Index("ledger_evaluations_by_bundle", "model", "bundle_digest"),
+    # Ids order evaluations of one bundle, so none may come again.
+    sqlite_autoincrement=True,
+)
+
+semantic_names = sa.Table(
+    "ledger_semantic_names",
+    metadata,
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("semantic", sa.Text, primary_key=True),
+    sa.Column("bundle_digest", sa.Text, nullable=False),
+    sa.Column("schema_digest", sa.Text, nullable=False),
+    sa.Column("recipe_digest", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+    sa.Index("ledger_semantic_names_by_bundle", "model", "bundle_digest", unique=True),
 )

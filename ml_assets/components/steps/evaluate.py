@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import readable, run_url, table_of
+from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.evaluation import Judged, record, show
 from ml_assets.components.steps.samples import decoder_of, few_with_samples, predicted
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ml_assets.evaluation.gates import Champion
-    from ml_assets.evaluation.result import LossCurve, Report, SplitRows
+    from ml_assets.evaluation.result import LossCurve, SplitRows
     from ml_assets.release.matrix import MatrixGraph
     from ml_assets.release.store import Bundle
     from ml_assets.snapshots.reader import Snapshot
@@ -49,16 +50,11 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
         checkpoint: dict[str, Any],
     ) -> Iterator[Any]:
         with final_unless_transient():
-            bundle, report = evaluate_job(spec, platform, context.partition_key, snapshot, checkpoint)
-            name = report_name(spec.name, context.partition_key, checkpoint["fingerprint"])
-            yield from _shown(spec, report, bundle, name, checkpoint, gate, evaluation, platform)
+            judged = evaluate_job(spec, platform, context.partition_key, snapshot, checkpoint)
+            row, files = record(judged, platform, context.run_id)
+            yield from show(spec, judged, row, files, checkpoint, gate, evaluation, platform)
 
     return evaluate
-
-
-def report_name(model: str, partition: str, fingerprint: str) -> str:
-    """Name among the artifacts of report and JSON of one evaluation."""
-    return f"reports/{model}/{partition}/{fingerprint[:12]}"
 
 
 def evaluate_job(
@@ -67,8 +63,8 @@ def evaluate_job(
     partition: str,
     snapshot_facts: dict[str, Any],
     checkpoint: dict[str, Any],
-) -> tuple["Bundle", "Report"]:
-    """The challenger's bundle, and the report on it."""
+) -> Judged:
+    """Score the job's weights and the models they are compared with; judge by the gates."""
     from ml_assets.evaluation.baseline import GroupMeans
     from ml_assets.evaluation.evaluate import evaluate
     from ml_assets.evaluation.result import Report
@@ -127,7 +123,7 @@ def evaluate_job(
         label=label,
         baseline_name=baseline.name,
     )
-    return bundle, Report(
+    report = Report(
         title=spec.name,
         partition=partition,
         lineage={
@@ -145,6 +141,9 @@ def evaluate_job(
         recoveries=tuple(recoveries_of(events)),
         rows_lost=rows_lost(events),
         evaluation=measured,
+    )
+    return Judged(
+        bundle=bundle, report=report, champion_digest=None if champion is None else champion[1].digest
     )
 
 
@@ -253,72 +252,3 @@ def _points(events: Iterable[TrainingEvent], kind: str, value: str) -> tuple[tup
     """Of events that tell it: a script need not."""
     told = (event for event in events if event.kind == kind and value in event.values)
     return tuple(sorted((event.step, event.values[value]) for event in told))
-
-
-def _shown(
-    spec: TrainingPipelineSpec,
-    report: "Report",
-    bundle: "Bundle",
-    name: str,
-    checkpoint: dict[str, Any],
-    gate: str,
-    evaluation: dg.AssetKey,
-    platform: Platform,
-) -> Iterator[Any]:
-    """Report files, tracker and the asset page."""
-    from ml_assets.evaluation.report import summary_markdown, write_report
-
-    files = write_report(report, platform.artifacts.folder(name))
-    page = f"{platform.artifacts.push(name)}/{files.html.name}"
-    verdict = report.evaluation.verdict
-    values = report.evaluation.values()
-    judgements = [
-        {
-            "rule": rule.rule,
-            "slice": rule.slice or "all rows",
-            "judged": rule.status,
-            "asks": f"{rule.metric} {rule.asks}",
-            "found": rule.explanation,
-            "would pass": rule.would_pass or "",
-        }
-        for rule in verdict.rules
-    ]
-    run = checkpoint["mlflow_run"]
-    platform.tracker.record(run, {f"holdout_{name}": value for name, value in values.items()})
-    platform.tracker.tag(run, {"gate_status": verdict.status, "bundle_digest": bundle.digest})
-    platform.tracker.attach(run, files.html, "report")
-    platform.tracker.attach(run, files.json, "report")
-    yield dg.AssetCheckResult(
-        asset_key=evaluation,
-        check_name=gate,
-        passed=verdict.status == "blessed",
-        severity=dg.AssetCheckSeverity.WARN,
-        description=verdict.summary,
-        metadata={
-            "reasons": dg.MetadataValue.md("\n".join(f"* {reason}" for reason in verdict.reasons)),
-            "judgements": table_of(judgements),
-        },
-    )
-    yield dg.Output(
-        {
-            "status": verdict.status,
-            "summary": verdict.summary,
-            "failed": [row for row in judgements if row["judged"] == "failed"],
-            "bundle": bundle.digest,
-            "report": page,
-        },
-        output_name="evaluation",
-        metadata={
-            "summary": dg.MetadataValue.md(summary_markdown(report)),
-            "verdict": verdict.status,
-            "why": verdict.summary,
-            **{name: readable(value) for name, value in values.items()},
-            **{
-                f"baseline_{name}": readable(value)
-                for name, value in report.evaluation.values("baseline").items()
-            },
-            "report": dg.MetadataValue.path(page),
-            "bundle": bundle.digest,
-        },
-        data_version=dg.DataVersion(bundle.digest),
-    )

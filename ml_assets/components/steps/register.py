@@ -1,7 +1,7 @@
 """Step 5: register what the gates did not reject, and keep its input for as long as the version lives."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -9,6 +9,10 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.pages import commit_facts, run_url, table_of, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.release.registry import RegisteredVersion
+    from ml_assets.release.standing import Standing
 
 
 def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg.OpDefinition:
@@ -29,6 +33,11 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
     ) -> Iterator[Any]:
         with final_unless_transient():
             if evaluation["status"] == "rejected":
+                from ml_assets.release.parts import releases_of
+
+                releases_of(platform).show(
+                    spec.name
+                )  # a version made of an earlier evaluation is rejected now
                 context.log.warning(f"not registered: {evaluation['summary']}")
                 context.log_event(_why_not(registered_model, context.partition_key, evaluation))
                 return
@@ -66,37 +75,37 @@ def register_version(
     evaluation: dict[str, Any],
 ) -> dg.Output[dict[str, Any]]:
     """The registered version as the asset's output."""
-    from ml_assets.release.parts import bundles_of, registry_of
+    from ml_assets.release.parts import bundles_of, releases_of
     from ml_assets.snapshots.keep import version_branch
 
     bundle = bundles_of(platform).open(evaluation["bundle"])
-    version = registry_of(platform).register(
+    releases = releases_of(platform)
+    version = releases.register(
         bundle,
         run_id=checkpoint["mlflow_run"],
-        gate_status=evaluation["status"],
         links={
             "partition": partition,
             "lake_commit": snapshot["commit"],
             "dagster_run": snapshot["run_id"],
             "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
-            "report": evaluation["report"],
         },
     )
     # The version's own branch first: at no moment is its input without a root.
-    kept = version_branch(spec.name, version.number)
+    kept = version_branch(spec.name, version.number, bundle.digest)
     platform.lake.keep(kept, snapshot["commit"])
     platform.lake.release(snapshot["branch"])
+    found = releases.standing(spec.name, bundle.digest)
+    shown = found.shown
     facts = {
         "version": version.number,
-        "semantic_version": str(version.semantic),
-        "gate": version.gate_status,
+        "semantic_version": version.semantic,
+        **({} if shown is None else {"gate": shown.status, "evaluation": shown.name}),
     }
-    promote = f"ml-assets promote {spec.name} {version.number} --reason '…'"
     return dg.Output(
         facts,
         metadata={
             **facts,
-            "next": promote if version.gate_status == "blessed" else "undecided: cannot be promoted",
+            "next": _next(version, found),
             "bundle": bundle.digest,
             **tracked_facts(
                 platform.tracker.uri,
@@ -105,7 +114,17 @@ def register_version(
             ),
             **commit_facts(platform.lake, snapshot["commit"]),
             "lake/branch": kept,
-            "report": dg.MetadataValue.path(evaluation["report"]),
+            **({} if shown is None else {"report": dg.MetadataValue.path(shown.report)}),
         },
         data_version=dg.DataVersion(bundle.digest),
     )
+
+
+def _next(version: "RegisteredVersion", found: "Standing") -> str:
+    """What a person can do with the version now."""
+    if found.is_in_production:
+        return "in production"
+    if not found.may_be_promoted:
+        return "undecided: cannot be promoted"
+    promote = f"ml-assets promote {version.model} {version.number} --reason '…'"
+    return f"{promote} goes back to it" if found.promotion else promote

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from mlflow.exceptions import MlflowException
 
+from ml_assets.components.steps.evaluation import report_name
 from ml_assets_tests.servers.installed.conftest import DAY, Installed
 from ml_assets_tests.servers.running import RunningServers
 from resources.mlflow_client import TrackerUnavailable, open_client
@@ -85,9 +86,10 @@ def test_files_lie_under_addresses_that_can_be_told_beforehand(installed: Instal
     fingerprint = run.data.tags["fingerprint"]
     assert run.data.tags["artifacts"] == f"{home}/training/{installed.model}/{fingerprint[:16]}"
     client = open_client(installed.settings.resolved_tracking_uri.reveal())
-    report = {file.path for file in client.list_artifacts(run.info.run_id, "report")}
-    assert report == {"report/report.html", "report/evaluation.json"}
-    name = f"reports/{installed.model}/{DAY}/{fingerprint[:12]}"
+    folder = f"evaluations/{installed.facts['evaluation']['evaluation']}"
+    report = {file.path for file in client.list_artifacts(run.info.run_id, folder)}
+    assert report == {f"{folder}/report.html", f"{folder}/evaluation.json"}
+    name = report_name(installed.model, DAY, installed.facts["evaluation"]["evaluation"])
     assert installed.world.platform.artifacts.files(name).keys() == {"report.html", "evaluation.json"}
 
 

@@ -1,0 +1,37 @@
+"""A model as good as noise, to be the champion of a test."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from ml_assets.features.encoding import FittedState
+from ml_assets.release.bundle import BundleContents, build_bundle
+from ml_assets.release.parts import bundles_of
+from ml_assets.release.store import Bundle
+from ml_assets.snapshots.reader import FITTED, open_snapshot
+from ml_assets.training.load import load_model
+from ml_assets_tests.components.plant import FEATURES, MODEL
+from ml_assets_tests.components.world import World
+from resources.launcher.job import TrainingJob, TrainingResult
+
+
+def with_noise_for_weights(world: World, bundle_digest: str, day: str) -> Bundle:
+    """The bundle made again, from weights that learned nothing."""
+    import torch
+
+    lineage = bundles_of(world.platform).open(bundle_digest).facts.lineage
+    folder = world.settings.artifacts_folder / "training" / MODEL / lineage.fingerprint[:16]
+    job = TrainingJob.from_json((folder / "job.json").read_text())
+    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+    module = load_model(job, snapshot.inputs, Path(TrainingResult.read(folder / "result.json").weights))
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(10 * torch.randn_like(weight))
+    contents = BundleContents(
+        module=module,
+        fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
+        objective="regression",
+        rows=world.main.scan(FEATURES, [day]).collect(),
+        lineage=replace(lineage, weights_sha256="0" * 64),
+    )
+    return build_bundle(contents, bundles_of(world.platform))

@@ -1,0 +1,143 @@
+"""`ModelLog`: what was decided about models, append-only: evaluations, semantic versions, promotions."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from resources.ledger.database import Database
+from resources.ledger.rows import EvaluationRow, NewEvaluation, Promotion, SemanticName
+from resources.ledger.tables import evaluations, promotions, semantic_names
+
+
+class ModelLog:
+    """The part of the ledger that speaks of models. Every method may raise `LedgerError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- evaluations ---
+
+    def record_evaluation(self, new: NewEvaluation, at: datetime | None = None) -> EvaluationRow:
+        """Append one evaluation and return its row.
+
+        A step that is retried repeats its evaluation: where the bundle's newest has the same digest, return that.
+        """
+        facts: dict[str, Any] = {**vars(new), "at": at or datetime.now(UTC)}
+
+        def work(connection: sa.Connection) -> EvaluationRow:
+            found = connection.execute(_newest(new.model, new.bundle_digest)).mappings().first()
+            if found is not None and found["evaluation_digest"] == new.evaluation_digest:
+                return EvaluationRow(**found)
+            row_id = connection.execute(
+                sa.insert(evaluations).returning(evaluations.c.id), facts
+            ).scalar_one()
+            return EvaluationRow(id=row_id, **facts)
+
+        return self._database.write(work)
+
+    def newest_evaluation(self, model: str, bundle_digest: str) -> EvaluationRow | None:
+        """The evaluation that decides about a bundle, or None where it was never evaluated."""
+        with self._database.reading() as connection:
+            row = connection.execute(_newest(model, bundle_digest)).mappings().first()
+        return None if row is None else EvaluationRow(**row)
+
+    def evaluations(self, model: str) -> list[EvaluationRow]:
+        """Every evaluation of a model, oldest first."""
+        query = sa.select(evaluations).where(evaluations.c.model == model).order_by(evaluations.c.id)
+        with self._database.reading() as connection:
+            return [EvaluationRow(**row) for row in connection.execute(query).mappings()]
+
+    # --- semantic versions ---
+
+    def name_version(
+        self,
+        model: str,
+        bundle_digest: str,
+        *,
+        schema_digest: str,
+        recipe_digest: str,
+        choose: Callable[[Sequence[SemanticName]], str],
+    ) -> str:
+        """Semantic version of a bundle: the one it has, or what `choose` makes of all the model has, oldest first.
+
+        Of writers that choose at once one is first, and the others choose again. `choose` must return a new one.
+        """
+        facts = {
+            "model": model,
+            "bundle_digest": bundle_digest,
+            "schema_digest": schema_digest,
+            "recipe_digest": recipe_digest,
+        }
+        query = sa.select(semantic_names).where(semantic_names.c.model == model).order_by(semantic_names.c.at)
+
+        def work(connection: sa.Connection) -> str:
+            known = [SemanticName(**row) for row in connection.execute(query).mappings()]
+            for one in known:
+                if one.bundle_digest == bundle_digest:
+                    return one.semantic
+            semantic = choose(known)
+            new = {**facts, "semantic": semantic, "at": datetime.now(UTC)}
+            connection.execute(sa.insert(semantic_names), new)
+            return semantic
+
+        return self._database.write(work)
+
+    # --- promotions ---
+
+    def promote(
+        self,
+        model: str,
+        version: str,
+        alias: str,
+        *,
+        author: str,
+        reason: str,
+        bundle_digest: str,
+        evaluation_digest: str,
+        at: datetime | None = None,
+    ) -> Promotion:
+        """Append: from `at` on, `version` holds the role `alias` of `model`."""
+        facts: dict[str, Any] = {
+            "model": model,
+            "version": version,
+            "alias": alias,
+            "bundle_digest": bundle_digest,
+            "evaluation_digest": evaluation_digest,
+            "author": author,
+            "reason": reason,
+            "at": at or datetime.now(UTC),
+        }
+
+        def work(connection: sa.Connection) -> Promotion:
+            row_id = connection.execute(sa.insert(promotions).returning(promotions.c.id), facts).scalar_one()
+            return Promotion(id=row_id, **facts)
+
+        return self._database.write(work)
+
+    def promotions(self, model: str) -> list[Promotion]:
+        """The whole log of a model, oldest first."""
+        query = sa.select(promotions).where(promotions.c.model == model).order_by(promotions.c.id)
+        with self._database.reading() as connection:
+            return [Promotion(**row) for row in connection.execute(query).mappings()]
+
+    def in_production(
+        self, model: str, alias: str = "production", at: datetime | None = None
+    ) -> Promotion | None:
+        """Who held the role at a moment (None: now), or None before anyone did."""
+        query = sa.select(promotions).where(promotions.c.model == model, promotions.c.alias == alias)
+        if at is not None:
+            query = query.where(promotions.c.at <= at)
+        with self._database.reading() as connection:
+            row = connection.execute(query.order_by(promotions.c.id.desc()).limit(1)).mappings().first()
+        return None if row is None else Promotion(**row)
+
+
+def _newest(model: str, bundle_digest: str) -> sa.Select[Any]:
+    return (
+        sa.select(evaluations)
+        .where(evaluations.c.model == model, evaluations.c.bundle_digest == bundle_digest)
+        .order_by(evaluations.c.id.desc())
+        .limit(1)
+    )
