@@ -23,7 +23,7 @@ from ml_assets.features.leaktest import KnowledgeRule
 from ml_assets.sections import Section, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import Cadence
 from ml_assets.validation.contract import Contract
-from ml_assets.validation.volume import VolumeRule
+from ml_assets.validation.volume import VolumeRule, VolumeSection
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.launcher.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
 from resources.words import did_you_mean
@@ -80,7 +80,8 @@ class TableSpecSection(Section):
     description: str = ""
     owners: tuple[str, ...] = ()
     contract: Contract
-    volume: VolumeRule = VolumeRule()
+    volume: VolumeSection = VolumeRule()
+    """How far the number of rows may be from what is usual; `off`: any number passes."""
     freshness: FreshnessSection | None = None
     automation: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""

@@ -14,7 +14,7 @@ from ml_assets.tables import layout, parquet
 from ml_assets.tables.landing import StoredPartition
 from ml_assets.tables.manifest import FileEntry, PartitionManifest, iso_utc, profile_text
 from ml_assets.tables.spec import Incoming, SourceFailed, TableSpec
-from ml_assets.validation.column_types import schema_hash, schema_of
+from ml_assets.validation.column_types import POLARS_TYPES, schema_hash, schema_of
 from ml_assets.validation.profile import profile
 from resources.addresses import hide_credentials
 
@@ -64,7 +64,7 @@ def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str
 
 def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared:
     """One partition. `parquet.UnstorableFrame` if its values have no place in a file."""
-    frame = parquet.canonical(spec.contract.in_order(data), spec.order)
+    frame = parquet.canonical(_typed_if_empty(spec, spec.contract.in_order(data)), spec.order)
     objects = {
         layout.part_path(spec.table, incoming.key, part): content
         for part, content in enumerate(parquet.encode(frame))
@@ -96,6 +96,18 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
     objects[layout.manifest_path(spec.table, incoming.key)] = manifest.to_json()
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in objects.items()}
     return Prepared(frame, manifest, StoredPartition(spec.table, incoming.key, objects, hashes))
+
+
+def _typed_if_empty(spec: TableSpec, data: pl.DataFrame) -> pl.DataFrame:
+    """`data`, or the contract's columns where it holds no row that could tell the types of its own.
+
+    A source with nothing to hand out says `pl.DataFrame()`: that is an empty partition, not another table's file.
+    """
+    expected = {name: POLARS_TYPES[column.dtype] for name, column in spec.contract.by_name.items()}
+    is_untyped = all(expected.get(name) == dtype or dtype == pl.Null for name, dtype in data.schema.items())
+    if data.height == 0 and is_untyped and data.columns in ([], list(expected)):
+        return pl.DataFrame(schema=expected)
+    return data
 
 
 def _event_range(profiled: Mapping[str, Any], event_time: str | None) -> tuple[str, str] | None:

@@ -64,7 +64,7 @@ def place_of(function: Callable[..., Any], error: BaseException | None = None) -
     """
     # A callable object has its code in its class.
     code: Any = inspect.unwrap(getattr(function, "__func__", function))
-    file = inspect.getsourcefile(code if inspect.isroutine(code) else type(code)) or "<unknown>"
+    file = inspect.getsourcefile(cast(Any, code if inspect.isroutine(code) else type(code))) or "<unknown>"
     line = code.__code__.co_firstlineno if isinstance(code, FunctionType) else 1
     folder = Path(file).parent
     for frame, number in traceback.walk_tb(error.__traceback__ if error else None):

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Mapping
 from datetime import date
 from functools import lru_cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ml_assets.sections import Section
 from ml_assets.validation.findings import Finding
@@ -18,8 +18,8 @@ from ml_assets.validation.findings import Finding
 class VolumeRule(Section):
     """How far the number of rows may be from what is usual."""
 
-    kind: Literal["same_weekday_median", "previous"] = "same_weekday_median"
-    """Compare with the median of the last partitions of the same weekday, or with the partition before.
+    kind: Literal["same_weekday_median", "previous", "none"] = "same_weekday_median"
+    """Compare with the median of the last partitions of the same weekday, with the partition before, or not at all.
 
     On a table with days, holidays and weekends make `previous` fire about ten times as often. On a weekly
     table every partition has the same weekday, so the median is over the last weeks."""
@@ -41,6 +41,18 @@ class VolumeRule(Section):
         return self
 
 
+def _switched_off(value: Any) -> Any:
+    # YAML reads an unquoted off as false.
+    return {"kind": "none", "allow_empty": True} if value is False or value == "off" else value
+
+
+VolumeSection = Annotated[
+    VolumeRule,
+    BeforeValidator(_switched_off, json_schema_input_type=VolumeRule | Literal["off", False]),
+]
+"""A rule, or `off`: any number of rows passes, none included."""
+
+
 def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: VolumeRule) -> Finding | None:
     """The finding about a partition's number of rows, or None where it is as usual or cannot be judged.
 
@@ -49,6 +61,8 @@ def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: Volume
     """
     if rows == 0:
         return None if rule.allow_empty else _empty(key)
+    if rule.kind == "none":
+        return None
     usual, what = _usual(key, history, rule)
     if not usual:
         return None

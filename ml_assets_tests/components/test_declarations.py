@@ -139,6 +139,10 @@ def test_a_number_in_yaml_may_have_an_exponent() -> None:
     load(DECLARED.replace("learning_rate: 0.01", "learning_rate: 1e-2"))
 
 
+def test_the_volume_rule_may_be_off() -> None:
+    load(DECLARED.replace("  contract:", "  volume: off\n  contract:", 1))
+
+
 def test_a_name_that_is_used_twice_is_refused() -> None:
     dataset = DECLARED.partition("---")[0]
     with pytest.raises(DeclarationRefused, match="'datasets/sales' is declared 2 times"):

@@ -1,5 +1,6 @@
 """Good partitions reach main in one merge, whatever happens to the others; nothing is done twice."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import polars as pl
@@ -148,11 +149,31 @@ def test_days_are_judged_by_the_days_before_them_in_the_same_call_and_in_the_led
     assert later.merged[weak].verdict.status == "warned"
 
 
-def test_an_empty_day_is_published_where_the_rule_allows_it(place: Place) -> None:
-    key = keys(1)[0]
-    result = place.publish({key: day(key).clear()}, volume=VolumeRule(allow_empty=True))
-    assert result.merged[key].rows == 0
-    assert TableReader.at(place.store).scan(ORDERS, [key]).collect().is_empty()
+@pytest.mark.parametrize(
+    "empty",
+    [
+        pytest.param(lambda rows: rows.clear(), id="typed"),
+        pytest.param(lambda rows: pl.DataFrame({name: [] for name in rows.columns}), id="untyped"),
+        pytest.param(lambda _: pl.DataFrame(), id="nothing at all"),
+    ],
+)
+def test_an_empty_day_is_published_where_the_rule_allows_it(
+    place: Place, empty: Callable[[pl.DataFrame], pl.DataFrame]
+) -> None:
+    first, second = keys(2)
+    nothing = {first: day(first), second: empty(day(second))}
+    refused = place.publish(nothing)
+    assert [one.rule for one in refused.rejected[second].verdict.findings] == ["empty_partition"]
+    result = place.publish(nothing, volume=VolumeRule(allow_empty=True))
+    assert result.merged[second].rows == 0
+    # Both days at once: their files have one schema.
+    assert TableReader.at(place.store).scan(ORDERS, [first, second]).collect().height == day(first).height
+
+
+def test_an_empty_day_of_another_shape_is_judged_by_its_columns(place: Place) -> None:
+    (key,) = keys(1)
+    result = place.publish({key: day(key).clear().drop("amount")}, volume=VolumeRule(allow_empty=True))
+    assert [one.rule for one in result.rejected[key].verdict.findings] == ["missing_column"]
 
 
 def test_weekly_and_unpartitioned_tables_publish_alike(place: Place) -> None:

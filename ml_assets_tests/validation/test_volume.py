@@ -6,12 +6,14 @@ from datetime import date, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
+import jsonschema
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
-from ml_assets.validation.volume import VolumeRule, volume_finding, volume_findings
+from ml_assets.validation.volume import VolumeRule, VolumeSection, volume_finding, volume_findings
 
 RULE = VolumeRule()
 START = date(2013, 1, 1)
@@ -105,6 +107,20 @@ def test_empty_partition_blocks_unless_it_is_legal() -> None:
     # A legal empty day does not become what is usual.
     weeks = daily(*[100] * 28, 0, *[100] * 6)
     assert volume_finding("2013-02-05", 100, weeks, legal) is None
+
+
+@pytest.mark.parametrize("word", ["off", False])  # YAML reads an unquoted off as false
+def test_volume_off_lets_any_number_of_rows_pass(word: object) -> None:
+    class Table(BaseModel):
+        volume: VolumeSection
+
+    rule = Table.model_validate({"volume": word}).volume
+    jsonschema.validate({"volume": word}, Table.model_json_schema())
+    rows = daily(*[100] * 28, 0, 1, 10_000)
+    assert volume_findings(rows, {}, rule) == {}
+    # Counts alone are switched off by `kind`: a partition without rows still needs permission.
+    (finding,) = volume_findings(rows, {}, VolumeRule(kind="none")).values()
+    assert finding.rule == "empty_partition"
 
 
 def test_rejected_correction_leaves_the_version_that_stands_in_the_history() -> None:
