@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-from ml_assets.cli.problems import explained
+from ml_assets.cli.problems import Stopped, explained
 
 COMMANDS = {
     "demo": "From raw days to a registered model on this machine.",
@@ -37,6 +37,12 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         return import_module(f"ml_assets.cli.{cmd_name}").command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Stopped() from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -37,6 +37,7 @@ def command() -> None:
         ("ledger", doctor_storage.ledger),
         ("tracker", doctor_storage.tracker),
         ("dagster storage", doctor_storage.dagster_storage),
+        ("dagster events", doctor_storage.dagster_events),
         *_workers(project),
     ]
     ill = 0

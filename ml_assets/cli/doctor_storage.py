@@ -10,6 +10,7 @@ import uuid
 from ml_assets.cli.project import Project
 from resources.lake import LakeUnavailable
 from resources.ledger.migrations import NEWEST
+from resources.words import name_some
 
 
 class NotWell(Exception):
@@ -72,3 +73,25 @@ def dagster_storage(project: Project) -> str:
     logs = type(project.instance.compute_log_manager).__name__
     place = project.settings.dagster_url or project.settings.dagster_home
     return f"{place}, {runs} runs, step logs by {logs}"
+
+
+def dagster_events(project: Project) -> str:
+    """Dagster knows the partitions that main holds."""
+    from ml_assets.components.reconcile import compare, tables_of
+    from ml_assets.tables.reader import TableReader
+
+    tables = tables_of(project.defs)
+    apart = compare(project.instance, TableReader.at(project.platform.lake, "main"), tables)
+    untold = [f"{one.table}: {name_some(one.untold, 3)}" for one in apart if one.untold]
+    gone = [f"{one.table}: {name_some(one.gone, 3)}" for one in apart if one.gone]
+    if untold or gone:
+        raise NotWell(
+            "; ".join(
+                [
+                    f"on main, and unknown to Dagster: {one} (the next ml-assets launch or ui tells it)"
+                    for one in untold
+                ]
+                + [f"known to Dagster, and not on main: {one} (materialize them again)" for one in gone]
+            )
+        )
+    return f"as main holds {len(tables)} tables"

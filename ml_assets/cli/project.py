@@ -84,6 +84,15 @@ class Project:
                     "runs, that the database exists, and ML_ASSETS_DAGSTER_URL; then run it again"
                 ) from None
 
+    def tidy(self) -> None:
+        """Bring Dagster's books up to date: end runs whose process is gone, tell partitions that it was not told."""
+        from ml_assets.cli.abandoned import end_abandoned
+        from ml_assets.components.reconcile import reconcile, tables_of
+        from ml_assets.tables.reader import TableReader
+
+        end_abandoned(self.settings, self.instance)
+        reconcile(self.instance, TableReader.at(self.platform.lake, "main"), tables_of(self.defs))
+
     def components(self, of_type: type[Component]) -> Sequence[Component]:
         """The declared components of one type."""
         import dagster as dg

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from dagster import DagsterExecutionInterruptedError
 from dagster_shared.error import SerializableErrorInfo
 
-from ml_assets.cli.abandoned import announced, end_abandoned
+from ml_assets.cli.abandoned import announced
+from ml_assets.cli.interrupts import not_for_children
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
+from ml_assets.components.failures import Terminated
 from ml_assets.components.sensors import RANGE_END, RANGE_START
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -47,13 +50,21 @@ def materialize(
     tags: Mapping[str, str] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Finished:
-    """Run `keys` for one partition, for `partition`..`last`, or without partitions. `Problem` where it failed."""
+    """Run `keys` for one partition, for `partition`..`last`, or without partitions.
+
+    Raises `Problem` where it failed, and `KeyboardInterrupt` where a person stopped it.
+    """
     span = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
     job = project.defs.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
     began = time.monotonic()
-    end_abandoned(project.settings, project.instance)
-    with announced(project.settings, run_id), _progress(project.instance, run_id, on_progress):
+    project.tidy()
+    with (
+        announced(project.settings, run_id),
+        _ended_if_stopped(project.instance, run_id),
+        _progress(project.instance, run_id, on_progress),
+        not_for_children(),
+    ):
         result = job.execute_in_process(
             run_config=QUIET,
             instance=project.instance,
@@ -63,9 +74,28 @@ def materialize(
             run_id=run_id,
             raise_on_error=False,
         )
+    if _was_stopped(result):
+        raise KeyboardInterrupt
     if not result.success:
         raise Problem(_why_it_failed(result))
     return _finished(result, run_id, time.monotonic() - began)
+
+
+@contextmanager
+def _ended_if_stopped(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """End the run in Dagster's books where a person stops it before Dagster itself notices."""
+    try:
+        yield
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+        run = instance.get_run_by_id(run_id)
+        if run is not None and not run.is_finished:
+            instance.report_run_canceled(run, "Stopped by Ctrl-C.")
+        raise KeyboardInterrupt from None
+
+
+def _was_stopped(result: dg.ExecuteInProcessResult) -> bool:
+    errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
+    return any(one is not None and one.cls_name == Terminated.__name__ for one in errors)
 
 
 def _finished(result: dg.ExecuteInProcessResult, run_id: str, seconds: float) -> Finished:

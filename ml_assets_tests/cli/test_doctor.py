@@ -15,6 +15,7 @@ PARTS = [
     "ledger",
     "tracker",
     "dagster storage",
+    "dagster events",
     "processes",
 ]
 

@@ -1,0 +1,88 @@
+"""Dagster's events compared with what main holds, and added where Dagster lacks them.
+
+A run that is stopped between its merge and its events leaves Dagster without partitions that are there; so does a
+person who accepts a rejected one. The lake is right: it is what trainings read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import dagster as dg
+
+from ml_assets.components.pages import commit_facts
+from ml_assets.tables.cadence import UNPARTITIONED
+from ml_assets.tables.reader import TableReader
+
+DATA_VERSION = "dagster/data_version"
+_UNDER_WAY = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+TOLD_LATER = "told after the run: it was stopped before its events, or a person accepted the partition"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A table of which Dagster and the lake say different things."""
+
+    table: str
+    untold: tuple[str, ...]
+    """Keys on main that Dagster does not know, or knows with other content."""
+    gone: tuple[str, ...]
+    """Keys that Dagster knows and main does not hold."""
+
+
+def tables_of(defs: dg.Definitions) -> list[str]:
+    """Return the ids of all declared tables, sorted."""
+    keys = defs.resolve_asset_graph().get_all_asset_keys()
+    return sorted(key.to_user_string() for key in keys if key.path[0] in ("datasets", "features"))
+
+
+def compare(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:
+    """Return the tables of which Dagster and the commit of `reader` say different things."""
+    found: list[Apart] = []
+    for table in tables:
+        held, known = reader.digests(table), _known(instance, _asset(table))
+        untold = tuple(key for key, digest in held.items() if known.get(key) != digest)
+        gone = tuple(sorted(set(known) - set(held)))
+        if untold or gone:
+            found.append(Apart(table, untold, gone))
+    return found
+
+
+def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:
+    """Log a materialization for each partition of main that Dagster lacks; return what was apart.
+
+    Does nothing while a run is under way, since that run may be about to log its own.
+    """
+    if instance.get_runs_count(dg.RunsFilter(statuses=list(_UNDER_WAY))):
+        return []
+    apart = compare(instance, reader, tables)
+    for one in apart:
+        manifests = reader.manifests(one.table, one.untold)
+        for key, manifest in manifests.items():
+            event = dg.AssetMaterialization(
+                _asset(one.table),
+                partition=None if key == UNPARTITIONED else key,
+                description=TOLD_LATER,
+                metadata={
+                    "dagster/partition_row_count": manifest.rows,
+                    **commit_facts(reader.store, reader.commit_id),
+                },
+                tags={DATA_VERSION: manifest.content_digest},
+            )
+            instance.report_runless_asset_event(event)
+    return apart
+
+
+def _asset(table: str) -> dg.AssetKey:
+    return dg.AssetKey(table.split("/"))
+
+
+def _known(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, str]:
+    """Key → data version of its newest materialization."""
+    if partitions := instance.get_materialized_partitions(asset):
+        tags = instance.event_log_storage.get_latest_tags_by_partition(
+            asset, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION]
+        )
+        return {key: tags.get(key, {}).get(DATA_VERSION, "") for key in partitions}
+    newest = instance.get_latest_materialization_event(asset)
+    whole = newest.asset_materialization if newest else None
+    return {UNPARTITIONED: (whole.tags or {}).get(DATA_VERSION, "")} if whole and not whole.partition else {}

@@ -1,0 +1,55 @@
+"""Dagster is told what main holds, wherever a run was stopped before it could tell."""
+
+import dagster as dg
+import pytest
+
+from ml_assets.components.reconcile import Apart, compare, reconcile
+from ml_assets.tables.accept import accept_partition
+from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
+from ml_assets_tests.components.world import World, key_of
+
+TABLES = (READINGS, FEATURES)
+DAYS = days(4)
+
+
+@pytest.fixture
+def forgetful(world: World) -> World:
+    """A plant of whose four days of readings Dagster knows the first alone."""
+    world.run(READINGS, partition=DAYS[0])
+    told, world.instance = world.instance, dg.DagsterInstance.ephemeral()
+    world.run(READINGS, partition=DAYS[1], last=DAYS[-1])  # an instance that is gone
+    world.instance = told
+    return world
+
+
+def test_partitions_of_main_are_told_with_the_version_they_have(forgetful: World) -> None:
+    reader = forgetful.main
+    apart = [Apart(READINGS, untold=tuple(DAYS[1:]), gone=())]
+    assert compare(forgetful.instance, reader, TABLES) == apart
+    assert reconcile(forgetful.instance, reader, TABLES) == apart
+    assert compare(forgetful.instance, reader, TABLES) == []
+    assert forgetful.instance.get_materialized_partitions(key_of(READINGS)) == set(DAYS)
+    (newest,) = forgetful.instance.fetch_materializations(key_of(READINGS), limit=1).records
+    assert newest.asset_materialization is not None
+    assert newest.asset_materialization.metadata["dagster/partition_row_count"].value == 48
+    assert reconcile(forgetful.instance, reader, TABLES) == []
+
+
+def test_nothing_is_told_while_a_run_may_be_about_to(forgetful: World) -> None:
+    forgetful.instance.create_run_for_job(
+        forgetful.defs.resolve_implicit_global_asset_job_def(), status=dg.DagsterRunStatus.STARTED
+    )
+    assert reconcile(forgetful.instance, forgetful.main, TABLES) == []
+    assert compare(forgetful.instance, forgetful.main, TABLES) != []
+
+
+def test_an_accepted_day_and_one_that_main_lost_are_apart(world: World, source: Source) -> None:
+    bad, good = days(2)
+    world.run(READINGS, partition=good)
+    source.spoiled[bad] = lambda rows: rows.with_columns(-rows["made"])
+    world.run(READINGS, partition=bad)
+    accept_partition(world.platform.lake, world.platform.ledger, READINGS, bad, "ada", "returned goods")
+    world.instance.report_runless_asset_event(dg.AssetMaterialization(key_of(READINGS), partition=DAYS[-1]))
+    assert compare(world.instance, world.main, TABLES) == [Apart(READINGS, untold=(bad,), gone=(DAYS[-1],))]
+    reconcile(world.instance, world.main, TABLES)
+    assert compare(world.instance, world.main, TABLES) == [Apart(READINGS, untold=(), gone=(DAYS[-1],))]
