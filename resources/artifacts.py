@@ -9,6 +9,7 @@ others shall see it, `pull` when it needs what others pushed. On the embedded de
 """
 
 import shutil
+import uuid
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -61,7 +62,7 @@ class Artifacts(Protocol):
         ...
 
     def fetch(self, name: str, file: str, target: Path) -> None:
-        """Copy one file that was pushed to `target`, without looking what else there is or what lies here.
+        """Copy one file that was pushed to `target`, whole or not at all, without looking at what lies here.
 
         Raises `ArtifactMissing` where it was not pushed.
         """
@@ -122,7 +123,8 @@ class FolderArtifacts:
         path = self.root / relative(name) / relative(file)
         if not path.is_file():
             raise missing(name, f"{self.address(name)}/{file}")
-        shutil.copyfile(path, target)
+        with whole_file(target) as part:
+            shutil.copyfile(path, part)
 
     def address(self, name: str) -> str:
         """See `Artifacts`."""
@@ -147,18 +149,27 @@ class FolderArtifacts:
         """See `Artifacts`."""
         path = self.folder(name) / relative(file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        writing = path.with_name(f".{path.name}{_WRITING}")
-        try:
-            with writing.open("wb") as stream:
-                yield stream
-            writing.replace(path)
-        finally:
-            writing.unlink(missing_ok=True)
+        with whole_file(path) as writing, writing.open("wb") as stream:
+            yield stream
 
     def abort_uploads(self, name: str) -> None:
         """See `Artifacts`."""
         for writing in self.folder(name).rglob(f".*{_WRITING}"):
             writing.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_file(target: Path) -> Generator[Path]:
+    """A file of this writer alone, which becomes `target` when the block ends, and disappears where it raises.
+
+    Nobody ever sees half of `target`, and of two that write it at once the later one stands, whole.
+    """
+    writing = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{_WRITING}")
+    try:
+        yield writing
+        writing.replace(target)
+    finally:
+        writing.unlink(missing_ok=True)
 
 
 def artifacts_of(

@@ -30,6 +30,7 @@ from resources.artifacts import (
     missing,
     relative,
     remove_local,
+    whole_file,
 )
 from resources.artifacts_objects import PART, files_below, is_in, is_same
 from resources.artifacts_upload import abort_uploads, uploading
@@ -125,7 +126,8 @@ class RemoteArtifacts:
         """See `Artifacts`."""
         key = self._key(name, relative(file))
         try:
-            self._patiently(lambda: self._fs.get_file(key, str(target), chunksize=PART))
+            with whole_file(target) as part:
+                self._patiently(lambda: self._fs.get_file(key, str(part), chunksize=PART))
         except ArtifactMissing as error:
             raise missing(name, f"{self.address(name)}/{file}") from error
 

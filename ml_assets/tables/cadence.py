@@ -61,6 +61,18 @@ class Cadence:
             raise KeyRefused(f"{key!r} is no {self.kind} key: that day belongs to {self.key_of(first)!r}")
         return first, first + _STEP[self.kind] - timedelta(days=1)
 
+    def require(self, key: str) -> None:
+        """`KeyRefused` if `key` is no key of this cadence, or lies outside of the days it covers."""
+        first, last = self.bounds(key)
+        if self.kind == "none":
+            return
+        if last < self._covered_from:
+            raise KeyRefused(
+                f"{key}: partitions begin with {self.key_of(self._covered_from)}, at the table's start"
+            )
+        if self.end is not None and first > self.end:
+            raise KeyRefused(f"{key}: partitions end with {self.key_of(self.end)}, at the table's end")
+
     def keys(self, first: date, last: date) -> list[str]:
         """Keys of the partitions that touch the days `first`..`last` (inclusive) and the table covers."""
         if self.kind == "none":

@@ -132,7 +132,7 @@ def iso_utc(moment: datetime) -> str:
 
 
 def _canonical(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _fields(one: FileEntry | PartitionManifest) -> dict[str, Any]:

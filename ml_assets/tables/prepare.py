@@ -49,7 +49,7 @@ def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str
     ready: dict[str, Prepared] = {}
     failed: dict[str, str] = {}
     for one in incoming:
-        spec.cadence.bounds(one.key)
+        spec.cadence.require(one.key)
         if one.key in ready or one.key in failed:
             raise KeyTwice(f"{spec.table}: the source gave {one.key} twice; give each partition once")
         if isinstance(one.data, SourceFailed):

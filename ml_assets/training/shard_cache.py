@@ -72,6 +72,8 @@ class ShardCache:
         incoming, room = self._incoming / file.path, self._rooms / file.path
         self._reserve(room, file.bytes)
         try:
+            for left in incoming.parent.glob(f".{incoming.name}.*"):
+                left.unlink()  # of a process that was killed: whoever brings this shard holds its lock
             self._fetch(file.path, incoming)
             verify_file(incoming, file)
             with self._lock("room", fcntl.LOCK_EX):  # who counts sees it once: on its way, or here

@@ -90,6 +90,17 @@ class Column(Section):
         """`names`, or the one `name`."""
         return self.names if self.name is None else (self.name,)
 
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """JSON values that are equal for columns with equal rules."""
+        facts = self.model_dump(mode="json", exclude={"names", "description"})
+        for bound in ("ge", "le"):
+            if isinstance(facts[bound], float) and facts[bound].is_integer():
+                facts[bound] = int(facts[bound])
+        if self.isin is not None:
+            facts["isin"] = sorted(set(self.isin))
+        return facts
+
     def apart(self) -> list["Column"]:
         """One column per name."""
         return [self.model_copy(update={"name": name, "names": ()}) for name in self.all_names]
@@ -160,12 +171,12 @@ class Contract(Section):
 
     @cached_property
     def contract_digest(self) -> str:
-        """SHA-256 of every rule, 64 hex digits. Descriptions, and how columns are grouped, do not matter."""
+        """SHA-256 of every rule, 64 hex digits: equal for contracts that mean the same.
+
+        Descriptions, how columns are grouped, the order of `isin`, and `1` against `1.0` do not matter.
+        """
         facts: dict[str, Any] = self.model_dump(mode="json", exclude={"columns"})
-        facts["columns"] = [
-            column.model_dump(mode="json", exclude={"names", "description"})
-            for column in self.by_name.values()
-        ]
+        facts["columns"] = [column.meaning for column in self.by_name.values()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def __hash__(self) -> int:

@@ -73,10 +73,19 @@ def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
             column["infinite"] = count
         if size := int(sizes[index]):
             values = ordered[:size, index]
-            column |= {"min": float(values[0]), "max": float(values[-1]), "mean": _short(sums[index] / size)}
+            column |= {
+                "min": float(values[0]),
+                "max": float(values[-1]),
+                "mean": _short(_mean(values, sums[index])),
+            }
             column |= _distribution(values, bins)
         profiled[name] = column
     return profiled
+
+
+def _mean(values: Floats, total: float) -> float:
+    # The sum of numbers near the largest there are is infinite, which JSON cannot say; their mean is not.
+    return total / len(values) if np.isfinite(total) else float((values / len(values)).sum())
 
 
 def _distribution(values: Floats, bins: int) -> dict[str, Any]:

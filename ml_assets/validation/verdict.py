@@ -79,7 +79,7 @@ class Verdict:
         """One JSON object; the same verdict gives the same text."""
         facts = dataclasses.asdict(self)
         facts["findings"] = [finding.to_facts() for finding in self.findings]
-        return json.dumps(facts, ensure_ascii=False, sort_keys=True)
+        return json.dumps(facts, ensure_ascii=False, sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -67,6 +67,34 @@ def test_a_file_that_is_written_there_appears_whole_or_not_at_all(home: FolderAr
     assert home.files("reports/m") == {"deep/a": 3}
 
 
+def test_two_who_write_one_file_at_once_do_not_disturb_each_other(home: FolderArtifacts) -> None:
+    with home.create("reports/m", "a") as first:
+        first.write(b"one")
+        with home.create("reports/m", "a") as second:
+            second.write(b"other")
+        assert (home.folder("reports/m") / "a").read_bytes() == b"other"
+    assert (home.folder("reports/m") / "a").read_bytes() == b"one", "the later one stands, whole"
+    assert home.files("reports/m") == {"a": 3}
+
+
+def test_a_fetch_that_breaks_off_leaves_its_target_as_it_was(
+    home: FolderArtifacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home.folder("snapshots/s") / "shard").write_text("rows")
+    target = tmp_path / "here"
+    target.write_text("before")
+
+    def break_off(source: Path, part: Path) -> None:
+        part.write_text("ro")
+        raise OSError("no space left")
+
+    monkeypatch.setattr("resources.artifacts.shutil.copyfile", break_off)
+    with pytest.raises(OSError, match="no space left"):
+        home.fetch("snapshots/s", "shard", target)
+    assert target.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["here"]
+
+
 @pytest.mark.parametrize("name", ["../out", "/etc", "a//b", "a/./b", "a\\b", ""])
 def test_names_that_leave_their_folder_are_refused(home: FolderArtifacts, name: str) -> None:
     for use in (home.folder, home.files, home.address, home.remove):

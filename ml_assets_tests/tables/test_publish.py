@@ -1,7 +1,7 @@
 """Good partitions reach main in one merge, whatever happens to the others; nothing is done twice."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import polars as pl
 import pytest
@@ -137,6 +137,13 @@ def test_a_key_given_twice_or_not_of_the_table_is_refused_before_anything_is_wri
         place.publish([Incoming(key=key, data=day(key))] * 2)
     with pytest.raises(KeyRefused):
         place.publish({"2013-1-1": day(key)})
+    with pytest.raises(
+        KeyRefused, match="2012-12-31: partitions begin with 2013-01-01, at the table's start"
+    ):
+        place.publish({key: day(key), "2012-12-31": day("2012-12-31")})
+    with pytest.raises(KeyRefused, match="2013-01-03: partitions end with 2013-01-02"):
+        place.publish(days(3), cadence=Cadence("daily", shop.FIRST, date(2013, 1, 2)))
+    assert TableReader.at(place.store).keys(ORDERS) == []
     assert place.store.branches("audit-") == {}
 
 

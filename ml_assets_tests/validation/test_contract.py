@@ -75,6 +75,22 @@ def test_digest_ignores_grouping_and_words_but_no_rule() -> None:
     assert len({one.contract_digest, stricter.contract_digest, keyed.contract_digest}) == 3
 
 
+@given(st.permutations(["a", "b", "c"]), st.sampled_from([(1, 2), (1.0, 2), (1, 2.0), (1.0, 2.0)]))
+def test_equal_contracts_have_equal_digests(legal: list[str], bounds: tuple[float, float]) -> None:
+    def made(isin: list[str], low: float, high: float) -> Contract:
+        return of(
+            {"name": "x", "dtype": "float64", "ge": low, "le": high},
+            {"name": "n", "dtype": "int64", "ge": low},
+            {"name": "s", "dtype": "string", "isin": isin},
+        )
+
+    digest = made(["a", "b", "c"], 1, 2).contract_digest
+    assert made(legal, *bounds).contract_digest == digest
+    assert made([*legal, legal[0]], *bounds).contract_digest == digest
+    assert made(legal[1:], *bounds).contract_digest != digest
+    assert made(legal, bounds[0], 2.5).contract_digest != digest
+
+
 def test_schema_hash_depends_on_names_types_and_order_alone() -> None:
     one = of({"name": "x", "dtype": "int8"}, {"name": "y", "dtype": "string"})
     ranged = of({"name": "x", "dtype": "int8", "ge": 1}, {"name": "y", "dtype": "string"})
