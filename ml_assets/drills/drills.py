@@ -145,8 +145,7 @@ def _corrupt_checkpoint(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Ch
 
 def _nan(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
     witness = Witness(_AT_STEP, lambda _: None, tell)
-    lanes_of_a_rank = scene.job.settings.lane_count // scene.job.settings.workers
-    hyperparameters = scene.job.hyperparameters | {"nan_after": _AT_STEP * lanes_of_a_rank}
+    hyperparameters = scene.job.hyperparameters | {"nan_after": _AT_STEP}
     job = replace(scene.job, hyperparameters=hyperparameters)
     raised = "finished"
     try:

@@ -105,6 +105,7 @@ def run_ranks(
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     from ml_assets.training import rank
+    from ml_assets.training.ends import explaining, forget_codes
     from ml_assets.training.recovery import report_end
 
     _format_torch_logs_plainly()
@@ -124,13 +125,16 @@ def run_ranks(
     )
     watch = Watch(ranks, patience)
     first = 0 if node is None else node.rank * ranks
+    forget_codes(range(ranks))
     try:
         with watch.watching():
             elastic_launch(config, rank.main)(*arguments)
     except ChildFailedError as error:
-        first_failed, failure = error.get_first_failure()
+        noticed, failure = error.get_first_failure()
         # As a shell says it: 137 for SIGKILL.
-        code = failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+        found = failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+        local, code = explaining(range(ranks), (noticed - first, found))
+        first_failed = first + local
     except SignalException:  # the ranks got it, and time to save
         first_failed, code = first, ExitCode.PREEMPTED
     else:

@@ -59,6 +59,16 @@ class Batch:
             sample=None if self.sample is None else self.sample.to(device, non_blocking=True),
         )
 
+    def copied(self) -> Self:
+        """The same rows in memory of their own, whose alignment depends on nothing else."""
+        return type(self)(
+            numeric=self.numeric.clone(),
+            category=self.category.clone(),
+            label=self.label.clone(),
+            row=self.row,
+            sample=None if self.sample is None else self.sample.clone(),
+        )
+
     def split(self, sizes: Sequence[int]) -> list[Self]:
         """These rows in parts of `sizes`, in order; views, nothing is copied."""
         parts: list[Self] = []

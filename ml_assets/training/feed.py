@@ -56,11 +56,12 @@ class Feed:
     def by_lane(self, step: int) -> list[Batch]:
         """The same rows, a batch for each of the rank's lanes; some may be empty.
 
-        They are views of one block, so where one begins in memory depends on the world size. Libraries may add up in
-        another order there: what must be the same to the bit works on a copy, as filling and scaling makes one.
+        Each is a copy. As views of one block they would begin wherever the world size puts them, and matrix products
+        add up in another order at another alignment: three world sizes gave three digests.
         """
         gathered = self._next(step)
-        return gathered.batch.to(self._reader.device).split(gathered.sizes)
+        lanes = gathered.batch.to(self._reader.device).split(gathered.sizes)
+        return [lane.copied() for lane in lanes]
 
     def close(self) -> None:
         """End the thread; nothing can be asked for any more."""

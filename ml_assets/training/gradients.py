@@ -18,13 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ml_assets.training.batches import Batch
 from ml_assets.training.compression import halve
-from ml_assets.training.exact import largest, quanta, round_to
+from ml_assets.training.exact import largest, low_quanta, quanta, split_off
 from ml_assets.training.feed import Feed
 from ml_assets.training.memory import passes
 from ml_assets.training.pipeline import Pipe
 from ml_assets.training.precision import LossScale, computing
 from ml_assets.training.run import Run
-from resources.launcher.errors import BadConfiguration
+from ml_assets.training.trial import Fixed, refuse_changed
 from resources.launcher.training_settings import Precision
 
 
@@ -145,21 +145,24 @@ class ExactGradients:
     """`bitwise`: lane by lane, as if each were a rank of its own, and summed so that the grouping does not matter.
 
     The bits are then the same for any number of ranks. It takes a pass for each lane, memory for one gradient a lane of
-    this rank, and log2(lanes) of the 24 bits of the smaller gradients of a tensor.
+    this rank and for two more, and twice the bytes of an ordinary all-reduce.
     """
 
     def __init__(self, run: Run, feed: Feed) -> None:
-        _refuse_running_statistics(run)
         self._run, self._feed = run, feed
         self._lanes = run.order.lanes_of(run.group.rank, run.group.world_size)
         self._parameters = [one for one in run.model.parameters() if one.requires_grad]
         size = sum(one.numel() for one in self._parameters)
         # One row a lane, and views of it with the shapes of the parameters: reduced at once, without a copy.
         self._flat = torch.zeros(len(self._lanes), size, device=run.group.device)
-        self._sum = torch.zeros(size, device=run.group.device)
-        self._whole = [self._flat[:, first:last] for first, last in _bounds(self._parameters)]
+        self._sums = torch.zeros(2, size, device=run.group.device)
+        """High and low parts (exact), summed together."""
+        bounds = _bounds(self._parameters)
+        self._whole = [self._flat[:, first:last] for first, last in bounds]
+        self._low_parts = [self._sums[1, first:last] for first, last in bounds]
         self._of_lanes = [_views(lane, self._parameters) for lane in self._flat]
-        self._of_sum = _views(self._sum, self._parameters)
+        self._of_sum = _views(self._sums[0], self._parameters)
+        self._fixed = Fixed(run.model)
         self.alone_seconds = 0.0
 
     def fetch(self, step: int) -> Sequence[Batch]:
@@ -171,6 +174,7 @@ class ExactGradients:
         run, group = self._run, self._run.group
         loss_sum, started = 0.0, time.monotonic()
         self._flat.zero_()
+        self._fixed.remember()
         for lane, batch, gradients in zip(self._lanes, batches, self._of_lanes, strict=True):
             if not len(batch):
                 continue
@@ -183,29 +187,25 @@ class ExactGradients:
             (loss / run.order.batch_rows(step)).backward()
             loss_sum += loss.item()
         self.alone_seconds = time.monotonic() - started
+        refuse_changed(self._fixed.changes())
         self._reduce()
         return loss_sum
 
     def _reduce(self) -> None:
         beyond_none = largest(self._whole)
         distributed.all_reduce(beyond_none, distributed.ReduceOp.MAX)
+        lanes = self._run.order.lanes
+        high = quanta(beyond_none, lanes)
+        low = low_quanta(high, lanes)
         # An infinite gradient stays what it is: the loop stops there.
-        for tensor, quantum in zip(self._whole, quanta(beyond_none, self._run.order.lanes), strict=True):
-            round_to(tensor, quantum)
-        torch.sum(self._flat, dim=0, out=self._sum)
-        distributed.all_reduce(self._sum)
+        highs, lows = self._sums
+        for tensor, part, of_high, of_low in zip(self._whole, self._low_parts, high, low, strict=True):
+            torch.sum(split_off(tensor, of_high, of_low), dim=0, out=part)
+        torch.sum(self._flat, dim=0, out=highs)
+        distributed.all_reduce(self._sums)
+        highs += lows
         for parameter, gradient in zip(self._parameters, self._of_sum, strict=True):
             parameter.grad = gradient
-
-
-def _refuse_running_statistics(run: Run) -> None:
-    for name, module in run.model.named_modules():
-        if getattr(module, "running_mean", None) is not None:
-            raise BadConfiguration(
-                f"{name} ({type(module).__name__}) keeps running statistics of the rows a worker saw, which depend on "
-                "the number of workers: determinism bitwise cannot hold. Use nn.LayerNorm or nn.GroupNorm, or "
-                "determinism tolerance"
-            )
 
 
 def _bounds(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ Here: the process group, the device of a rank, determinism, agreement. Not here:
 
 import hashlib
 import os
+import random
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import distributed
 
@@ -73,6 +75,8 @@ class Group:
         text = ",".join(map(str, facts))  # Python's `hash` is not the same on every machine
         value = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
         torch.default_generator.manual_seed(value)
+        np.random.seed(value % 2**32)  # models draw from these, too
+        random.seed(value)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(value)
 

@@ -9,6 +9,7 @@ end (the launcher).
 
 import faulthandler
 import logging
+import math
 import os
 import signal
 import struct
@@ -32,6 +33,9 @@ _STILL_SECONDS, _STILL_SECONDS_OF_SCRIPTS = 120.0, 600.0
 """A step may take at least so long, where a job says nothing else, and… A script tells of fewer things that it does."""
 _STILL_STEPS = 10.0
 """…so many times as long as the longest before."""
+_FIRST_STEP = 15.0
+"""The first step of an attempt may take this many times `still_seconds`: kernels are compiled, caches fill. Without a
+bound, a first all-reduce that never returned held its GPUs for ever."""
 _LAST_WORDS_SECONDS = 0.5
 """From the request for a stack trace to SIGKILL."""
 _SIGN = struct.Struct("<qqd")  # process, `Pulse.done`, time.monotonic()
@@ -107,13 +111,20 @@ class Patience:
     """As a process."""
     still_seconds: float
     """As a loop, at least."""
+    first_step_seconds: float = math.inf
+    """As a loop that has not done its first step. A script may never say that it did one."""
 
     @classmethod
     def of(cls, job: TrainingJob) -> "Patience":
         """As the job's settings have it."""
         default = _STILL_SECONDS_OF_SCRIPTS if job.entry else _STILL_SECONDS
         settings = job.settings
-        return cls(hang_seconds=settings.hang_seconds, still_seconds=settings.still_seconds or default)
+        still = settings.still_seconds or default
+        return cls(
+            hang_seconds=settings.hang_seconds,
+            still_seconds=still,
+            first_step_seconds=math.inf if job.entry else _FIRST_STEP * still,
+        )
 
 
 @dataclass
@@ -136,7 +147,11 @@ class Seen:
                 self.longest = max(self.longest, now - self.since)
             self.done, self.since = done, now
         still = now - self.since
-        # Before the first sign nobody knows what a loop has to do.
+        if done == 0 and still > patience.first_step_seconds:
+            return (
+                f"did not finish its first step within {still:.0f} s ({_FIRST_STEP:g} × still_seconds "
+                f"{patience.still_seconds:g})"
+            )
         if done > 0 and still > max(patience.still_seconds, _STILL_STEPS * self.longest):
             return (
                 f"did no step for {still:.0f} s, the longest before took {self.longest:.1f} s "

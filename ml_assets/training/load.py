@@ -8,7 +8,10 @@ it.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch and safetensors are partial)
 
+import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,16 +28,15 @@ from resources.launcher.job import TrainingJob
 
 
 def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
-    """The untrained model; its first weights depend on the job's seed alone.
+    """Return the untrained model; its first weights depend on the job's seed alone, drawn from torch, numpy or random.
 
     Raises `BadConfiguration` where the model function cannot be imported, refuses its hyperparameters, or
     returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`. Where rows have samples that last
     one is left to `check_output`, which needs one.
     """
     function = function_named(job.model_function, "model function")
-    torch.manual_seed(job.seed)
     try:
-        core = function(inputs, **job.hyperparameters)
+        core = _seeded(job, inputs, function)
     except (TypeError, ValueError) as error:
         raise BadConfiguration(
             f"{job.model_function} refuses hyperparameters {job.hyperparameters}: {error}"
@@ -52,6 +54,26 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
         )
         check_output(job, model, nothing)
     return model
+
+
+def refuse_chance(job: TrainingJob, inputs: InputSpec) -> None:
+    """Raise `BadConfiguration` where the model function draws other first weights when it is called again."""
+    function = function_named(job.model_function, "model function")
+    one, other = (_seeded(job, inputs, function).state_dict() for _ in range(2))
+    for name, value in one.items():
+        if not torch.equal(value.nan_to_num(), other[name].nan_to_num()):
+            raise BadConfiguration(
+                f"{job.model_function} draws {name} anew whenever it is called, from a generator that the platform "
+                "does not seed: determinism bitwise cannot hold. Draw from torch, numpy.random or random, or use "
+                "determinism tolerance"
+            )
+
+
+def _seeded(job: TrainingJob, inputs: InputSpec, function: Callable[..., Any]) -> Any:
+    torch.manual_seed(job.seed)
+    np.random.seed(job.seed % 2**32)
+    random.seed(job.seed)
+    return function(inputs, **job.hyperparameters)
 
 
 def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:

@@ -28,6 +28,7 @@ from ml_assets.training.meter import Meter
 from ml_assets.training.order import Piece, contiguous
 from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import Run
+from ml_assets.training.sameness import refuse_differences
 from ml_assets.training.schedule import learning_rate
 from ml_assets.training.stop import StopRequest
 from resources.launcher.errors import Diverged, Preempted, StorageFailed
@@ -92,12 +93,12 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
             rows.write(step, np.concatenate([batch.row for batch in batches]))
         loss_sum = gradients.backward(step, batches)
 
-        # The gradient is the same on all ranks, and not finite where the loss of any of them is not.
+        # The gradient is the same on all ranks, and not finite if the loss of any of them is not (objectives).
         norm = run.layout.clip(settings.clip_norm)
         if not math.isfinite(norm):
             raise Diverged(
-                f"at step {step} the loss was {loss_sum:g}, the gradient norm {norm:g}; the last checkpoint is kept. "
-                "Lower learning_rate, or look for extreme values in that batch"
+                f"at step {step} the loss was {loss_sum:g} on rank {group.rank}, the gradient norm of all ranks "
+                f"{norm:g}; the last checkpoint is kept. Lower learning_rate, or look for extreme values in that batch"
             )
 
         rate = learning_rate(step, run.total_steps, settings.learning_rate, settings.warmup_fraction)
@@ -128,6 +129,13 @@ def _validate(run: Run, pulse: Pulse, stops: Callable[[], bool]) -> bool | None:
     """Loss over the validation rows, each read by one rank; True where it is the best so far, None where `stops`, which
     all ranks ask equally often, says so in between."""
     group, data, progress, reader = run.group, run.layout.data, run.progress, run.validation
+    if run.job.settings.determinism == "bitwise":
+        refuse_differences(
+            run.model,
+            group,
+            f"after step {progress.step} workers hold different weights: the model computes with something that "
+            "differs between processes, so that determinism bitwise cannot hold. Use determinism tolerance",
+        )
     data.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
     run.model.eval()
     # By lane, like the training rows: each sum is one rank's alone, and adding zeros to it rounds nothing, so that the

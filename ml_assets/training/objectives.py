@@ -3,8 +3,13 @@
 An objective is the loss of a row and what a raw output means. Adding one is adding an entry here.
 """
 
+# pyright: reportUnknownMemberType=false
+# (the annotations of torch are partial)
+
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import TypeAlias
 
 import torch
 from torch.nn import functional
@@ -12,13 +17,16 @@ from torch.nn import functional
 from ml_assets.training.batches import Batch
 from resources.launcher.errors import BadConfiguration
 
+LossSum: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(output, target) → scalar, summed over rows: the loop divides by the rows of all ranks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """A loss, and the meaning of the model's output."""
 
-    loss_sum: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """(output, target) → scalar, summed over rows: the loop divides by the rows of all ranks."""
+    loss_sum: LossSum
+    """Its gradient is NaN where it is not finite."""
     prediction: Callable[[torch.Tensor], torch.Tensor]
     """Output → what people read, as long as the output: a probability or a value."""
     reads_sample: bool = False
@@ -81,10 +89,32 @@ def _most_likely(output: torch.Tensor) -> torch.Tensor:
     return output.argmax(dim=-1)
 
 
+def _halting(loss_sum: LossSum) -> LossSum:
+    """Return `loss_sum` with a gradient of NaN where the loss is not finite.
+
+    A squared error beyond float32 is infinite and its gradient is not, so training went on. NaN reaches every rank with
+    the averaged gradient, and all of them halt at the same step, without asking each other.
+    """
+
+    @wraps(loss_sum)
+    def halting(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = loss_sum(output, target)
+        if loss.requires_grad:
+            is_finite = torch.isfinite(loss.detach())
+
+            def spoil(gradient: torch.Tensor) -> torch.Tensor:
+                return torch.where(is_finite, gradient, torch.nan)
+
+            loss.register_hook(spoil)
+        return loss
+
+    return halting
+
+
 OBJECTIVES: dict[str, Objective] = {
-    "binary": Objective(loss_sum=_cross_entropy, prediction=torch.sigmoid),
-    "regression": Objective(loss_sum=_squared_error, prediction=_unchanged),
-    "next_token": Objective(loss_sum=_next_token, prediction=_most_likely, reads_sample=True),
+    "binary": Objective(loss_sum=_halting(_cross_entropy), prediction=torch.sigmoid),
+    "regression": Objective(loss_sum=_halting(_squared_error), prediction=_unchanged),
+    "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_sample=True),
 }
 
 

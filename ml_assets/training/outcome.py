@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ml_assets.training.ends import leave_code
 from ml_assets.training.events import report_failure
 from ml_assets.training.group import PeerFailed, is_lost_peer
 from ml_assets.training.stop import StopRequest
@@ -22,8 +23,17 @@ log = logging.getLogger(__name__)
 
 
 def outcome_of(action: Callable[[], int], folder: Path) -> int:
-    """What `action` comes to, which works in `folder`: the code it gives, or that of what it raises; 1 for what may
-    go better in another attempt. Why is in the log, and an event where it is final."""
+    """Run `action`, which works in `folder`; return its exit code, or the code its exception maps to.
+
+    1 stands for what may go better in another attempt. The reason is in the log, and in an event if it is final. The
+    agent finds the code even if another rank is noticed first.
+    """
+    code = _outcome_of(action, folder)
+    leave_code(code)
+    return code
+
+
+def _outcome_of(action: Callable[[], int], folder: Path) -> int:
     try:
         return action()
     except TrainingFailed as error:

@@ -23,7 +23,7 @@ from ml_assets.training.events import emit
 from ml_assets.training.group import Group
 from ml_assets.training.initial import begin_with
 from ml_assets.training.layouts import Layout, lay_out, refuse_unfit
-from ml_assets.training.load import build_model, check_output
+from ml_assets.training.load import build_model, check_output, refuse_chance
 from ml_assets.training.mfu import mfu_of_a_row
 from ml_assets.training.mirror import Mirror
 from ml_assets.training.objectives import Objective, objective_of
@@ -33,10 +33,12 @@ from ml_assets.training.precision import refuse_unable
 from ml_assets.training.preprocess import FullModel
 from ml_assets.training.recompute import recompute
 from ml_assets.training.rowlog import RowLog
+from ml_assets.training.sameness import begin_alike
 from ml_assets.training.saving import Saved, Saver
 from ml_assets.training.state import like_of, refuse_infinite, restore, state_of
 from ml_assets.training.stored_checkpoints import checkpoints_of
 from ml_assets.training.streaming import ShardSource
+from ml_assets.training.trial import try_out
 from resources.launcher.errors import BadConfiguration, InputChanged
 from resources.launcher.job import TrainingJob
 
@@ -197,6 +199,7 @@ def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None 
     """
     patient = group.patient()
     made = patient.all_succeed(lambda: _make(job, folder, group))
+    begin_alike(made.model, group, is_bitwise=job.settings.determinism == "bitwise")
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
     warmup = int(job.settings.warmup_fraction * job.settings.epochs * made.order.steps_per_epoch)
@@ -247,6 +250,8 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
             seed=job.seed,
         )
         model = build_model(job, snapshot.inputs)
+        if settings.determinism == "bitwise":
+            refuse_chance(job, snapshot.inputs)
         mfu = mfu_of_a_row(model.core, settings, group)
         decode = decode_of(job, snapshot.inputs)
         readers = max(1, group.world_size // settings.parallel.model_workers)  # of different rows
@@ -265,9 +270,16 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     model.to(group.device)
     if decode is not None:
         check_output(job, model, validation.take([Piece(0, np.zeros(2, dtype=np.int64))]))
+    objective = objective_of(job.objective)
+
+    def take(rows: int) -> Batch:
+        few = np.arange(rows, dtype=np.int64) % validation.shard_rows[0]
+        return validation.take([Piece(0, few)])
+
+    try_out(job, model, objective, order, take, group)
     if settings.recompute != "none":
         recompute(model.core, settings.recompute)
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)
-    return _Made(train, validation, order, objective_of(job.objective), model, mfu)
+    return _Made(train, validation, order, objective, model, mfu)

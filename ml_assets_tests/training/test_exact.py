@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ml_assets.training.exact import largest, quanta, round_to
+from ml_assets.training.exact import largest, low_quanta, quanta, round_to, split_off
 
 NUMBERS = st.floats(
     width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100
@@ -57,6 +57,35 @@ def test_an_addend_moves_by_half_a_quantum_at_most(addends: torch.Tensor) -> Non
 def test_without_rounding_the_grouping_shows() -> None:
     addends = torch.randn(12, 1000, generator=torch.Generator().manual_seed(1))
     assert not torch.equal(added(addends, [4, 8]), added(addends, [5, 7]))
+
+
+@given(ADDENDS, st.data())
+def test_high_and_low_parts_add_up_exactly(addends: torch.Tensor, data: st.DataObject) -> None:
+    high, low = parts(addends)
+    cuts = data.draw(st.lists(st.integers(0, len(addends)), max_size=5))
+    for part in (high, low):
+        assert torch.equal(added(part, cuts), part.sum(dim=0))
+        assert torch.equal(part.double().sum(dim=0), part.sum(dim=0).double())
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([3, 8, 24, 96]), st.integers(0, 8))
+def test_a_small_gradient_beside_a_large_one_is_kept(seed: int, addends: int, decades: int) -> None:
+    chance = torch.Generator().manual_seed(seed)
+    small = torch.rand(addends, 1, generator=chance) * 10.0**-decades
+    both = torch.cat([torch.ones(addends, 1), small], dim=1)
+    high, low = parts(both)
+    total = (high.sum(dim=0) + low.sum(dim=0))[1]
+    expected = small.double().sum()
+    # 24 bits of the largest, then 24 more less the bits that adding takes.
+    assert abs(float(total) / float(expected) - 1) < 0.01
+
+
+def parts(addends: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """High and low parts, `[addends, values]` each."""
+    quantum = quanta(largest([addends]), len(addends))
+    high = addends.clone()
+    low = split_off(high, quantum[0], low_quanta(quantum, len(addends))[0])
+    return high, low
 
 
 def test_what_is_not_finite_stays_so() -> None:

@@ -1,5 +1,6 @@
 """A rank that is stopped or stuck is ended by its agent; one that works, or has ended itself, is left alone."""
 
+import dataclasses
 import re
 import signal
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.heartbeat import Patience, Pulse, Seen, Watch
 from ml_assets.training.recovery import cause_of
+from ml_assets_tests.training.jobs import small_job
 from resources.launcher.job import ExitCode
 
 _RANK = """
@@ -101,6 +104,26 @@ def test_a_loop_is_judged_by_its_longest_step_also_the_one_that_it_began_with() 
     assert not why_end(9001 + 39_000)
     words = r"did no step for 41000 s, the longest before took 4000\.0 s \(still_seconds 600\)"
     assert re.match(words, why_end(9001 + 41_000))
+
+
+def test_a_first_step_that_never_ends_is_found(snapshot: Snapshot) -> None:
+    job = small_job(snapshot, still_seconds=600, hang_seconds=10**6)
+    pulse, seen, given = Pulse(0), Seen(), Patience.of(job)
+
+    pulse.begin()
+    assert not seen.why_end(pulse.done, 0, 0, given)
+    assert not seen.why_end(pulse.done, 8999, 8999, given)
+    words = r"did not finish its first step within 9001 s \(15 × still_seconds 600\)"
+    assert re.match(words, seen.why_end(pulse.done, 9001, 9001, given))
+
+
+def test_a_script_may_never_tell_of_a_step(snapshot: Snapshot) -> None:
+    script = dataclasses.replace(small_job(snapshot), model_function="", entry="some.script")
+    pulse, seen = Pulse(0), Seen()
+
+    pulse.begin()
+    assert not seen.why_end(pulse.done, 0, 0, Patience.of(script))
+    assert not seen.why_end(pulse.done, 10**6, 10**6, Patience.of(script))
 
 
 def test_a_loop_that_saves_after_each_step_is_not_taken_for_one_that_stands_still() -> None:

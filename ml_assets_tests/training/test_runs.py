@@ -21,7 +21,7 @@ from ml_assets_tests.training.jobs import (
     small_job,
     small_snapshot,
 )
-from resources.launcher.errors import BadConfiguration, Diverged, InputChanged
+from resources.launcher.errors import BadConfiguration, Diverged, InputChanged, OutOfMemory
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
 from resources.launcher.protocol import TrainingEvent, read_events
@@ -278,6 +278,13 @@ def test_a_loss_that_is_not_finite_halts_and_keeps_the_last_valid_checkpoint(
         "step-00000020",
     ]
     assert not (tmp_path / "result.json").exists()
+
+
+def test_a_final_failure_of_one_rank_ends_the_job_as_what_it_is(tmp_path: Path, snapshot: Snapshot) -> None:
+    watcher = Watcher()
+    with pytest.raises(OutOfMemory, match="rank 1 of 2 ran out of memory"):
+        watcher.run(small_job(snapshot, "ml_assets_tests.training.unfit.OneRankShort"), tmp_path)
+    assert watcher.kinds().count("started") == 1
 
 
 def test_a_changed_shard_ends_the_job_on_every_rank(tmp_path: Path) -> None:

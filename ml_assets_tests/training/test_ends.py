@@ -1,0 +1,56 @@
+"""Of the exit codes of one machine's ranks, the one that explains the others is reported."""
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from ml_assets.training.ends import explaining, forget_codes, leave_code
+from resources.launcher.job import ExitCode
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, *codes: tuple[int, int]) -> None:
+    """Codes of local ranks, in the order in which they were left."""
+    for rank, code in codes:
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        leave_code(code)
+
+
+LOST, KILLED, UNKNOWN = ExitCode.PEER_LOST, 137, 1
+
+
+@pytest.mark.parametrize(
+    ("left", "noticed", "expected"),
+    [
+        ([(1, ExitCode.OUT_OF_MEMORY), (0, LOST)], (0, LOST), (1, ExitCode.OUT_OF_MEMORY)),
+        ([(0, LOST), (1, ExitCode.DIVERGED)], (0, LOST), (1, ExitCode.DIVERGED)),
+        ([(1, ExitCode.BAD_CONFIGURATION), (2, ExitCode.DIVERGED)], (2, 65), (1, 64)),
+        ([(2, UNKNOWN), (0, LOST)], (0, LOST), (2, UNKNOWN)),
+        ([(0, LOST)], (1, KILLED), (1, KILLED)),
+        ([(0, LOST)], (0, LOST), (0, LOST)),
+        ([(0, ExitCode.DONE), (1, UNKNOWN)], (1, UNKNOWN), (1, UNKNOWN)),
+        ([(0, ExitCode.PREEMPTED), (1, LOST)], (1, LOST), (1, LOST)),
+        ([], (0, KILLED), (0, KILLED)),
+    ],
+)
+def test_the_code_that_explains_the_others_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    left: list[tuple[int, int]],
+    noticed: tuple[int, int],
+    expected: tuple[int, int],
+) -> None:
+    leave(monkeypatch, *left)
+    assert explaining(range(3), noticed) == expected
+
+
+def test_codes_of_an_earlier_attempt_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(monkeypatch, (0, ExitCode.DIVERGED))
+    forget_codes(range(3))
+    assert explaining(range(3), (1, KILLED)) == (1, KILLED)

@@ -1,0 +1,108 @@
+"""What can never train, or not to the same bits, is refused before the first step, by its own sentence."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.feed import Feed
+from ml_assets.training.gradients import gradients_of
+from ml_assets.training.group import Group
+from ml_assets.training.run import Run, prepare
+from ml_assets_tests.training.jobs import small_job
+from resources.launcher.errors import BadConfiguration
+
+UNFIT = "ml_assets_tests.training.unfit"
+BOTH, BITWISE, TOLERANCE = ("bitwise", "tolerance"), ("bitwise",), ("tolerance",)
+
+
+def made(snapshot: Snapshot, folder: Path, group: Group, model: str, determinism: str, **changes: int) -> Run:
+    job = small_job(snapshot, f"{UNFIT}.{model}", workers=1, determinism=determinism, **changes)
+    return prepare(job, folder, group)
+
+
+def steps(run: Run, count: int) -> None:
+    """Train `count` steps."""
+    with Feed(run.order, run.train, 0, 1, 0) as feed:
+        gradients = gradients_of(run, feed)
+        for step in range(count):
+            gradients.backward(step, gradients.fetch(step))
+            run.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("model", "refused_by", "sentence"),
+    [
+        ("Double", BITWISE, "first.weight is float64: determinism bitwise adds up gradients of float32"),
+        ("Sparse", BOTH, "the gradient of core.table.weight is sparse"),
+        ("Unused", TOLERANCE, "the loss does not depend on core.never.weight, core.never.bias"),
+        ("ShortBuffer", BOTH, "core.edges is int16, which workers cannot send each other"),
+        ("BatchNorm", BITWISE, "changes core.norm.running_mean"),
+        ("Spectral", BITWISE, "changes core.first.parametrizations.weight.0._u"),
+        ("Codebook", BITWISE, "changes core.mean"),
+        ("MaxNorm", BITWISE, "changes core.table.weight"),
+        ("Counter", BITWISE, "changes core.calls"),
+        ("HiddenCounter", BITWISE, "gave core.first.weight two gradients"),
+        ("FromSystem", BITWISE, "draws last.weight anew whenever it is called"),
+    ],
+)
+def test_an_unfit_model_is_refused_before_the_first_step(
+    snapshot: Snapshot, tmp_path: Path, group: Group, model: str, refused_by: tuple[str, ...], sentence: str
+) -> None:
+    for determinism in BOTH:
+        if determinism in refused_by:
+            with pytest.raises(BadConfiguration) as refused:
+                made(snapshot, tmp_path, group, model, determinism)
+            assert sentence in str(refused.value)
+        else:
+            steps(made(snapshot, tmp_path, group, model, determinism), 3)
+
+
+@pytest.mark.parametrize("model", ["Numbers", "FromNumpy", "Cached", "RandomDepth"])
+def test_a_fit_model_is_not_refused(snapshot: Snapshot, tmp_path: Path, group: Group, model: str) -> None:
+    for determinism in BOTH:
+        steps(made(snapshot, tmp_path, group, model, determinism), 3)
+
+
+def test_a_model_that_changes_itself_later_is_refused_then(
+    snapshot: Snapshot, tmp_path: Path, group: Group
+) -> None:
+    run = made(snapshot, tmp_path, group, "LateState", "bitwise")
+    with pytest.raises(BadConfiguration, match=r"changes core\.total"):
+        steps(run, 3)
+
+
+def test_a_pass_of_one_row_with_batch_norm_is_refused_with_the_arithmetic(
+    snapshot: Snapshot, tmp_path: Path, group: Group
+) -> None:
+    with pytest.raises(
+        BadConfiguration,
+        match=r"some passes have a single row \(global_batch 26, lanes 2, workers 1, accumulate 13\)",
+    ):
+        made(snapshot, tmp_path, group, "BatchNorm", "tolerance", accumulate=13)
+
+
+def test_the_trial_leaves_weights_buffers_and_gradients_as_they_were(
+    snapshot: Snapshot, tmp_path: Path, group: Group
+) -> None:
+    run = made(snapshot, tmp_path, group, "BatchNorm", "tolerance")
+    norm = run.model.get_submodule("core.norm")
+    assert isinstance(norm, torch.nn.BatchNorm1d)
+    assert norm.num_batches_tracked == 0
+    assert norm.running_mean is not None
+    assert not norm.running_mean.any()
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+
+
+def test_a_loss_beyond_float32_gives_a_gradient_that_halts(
+    snapshot: Snapshot, tmp_path: Path, group: Group
+) -> None:
+    job = small_job(snapshot, f"{UNFIT}.Numbers", "regression", workers=1)
+    run = prepare(job, tmp_path, group)
+    with Feed(run.order, run.train, 0, 1, 0) as feed:
+        gradients = gradients_of(run, feed)
+        batches = gradients.fetch(0)
+        batches[0].label[0] = 2e19  # its square is infinite, its gradient is not
+        assert gradients.backward(0, batches) == torch.inf
+        assert not torch.isfinite(torch.tensor(run.layout.clip(1.0)))

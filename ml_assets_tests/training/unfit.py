@@ -1,0 +1,179 @@
+"""Model functions that cannot be trained, or not to the same bits on any number of workers; one reason each."""
+
+import itertools
+import os
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from ml_assets.snapshots.reader import InputSpec
+
+
+class Numbers(nn.Module):
+    """Two layers over the numbers of a row, with a hook for what subclasses do beside them."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(len(inputs.numeric), 4), nn.Linear(4, 1)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """`[B, F]` → `[B, 4]`."""
+        return self.first(numeric)
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """`[B, F]` float32, `[B, C]` int64 → `[B]` float32."""
+        return self.last(self.hidden(numeric, category)).squeeze(1).float()
+
+
+class Double(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.double()
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().forward(numeric.double(), category)
+
+
+class Sparse(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.table = nn.Embedding(inputs.cardinalities[0], 4, sparse=True)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) + self.table(category[:, 0])
+
+
+class Unused(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.never = nn.Linear(2, 2)
+
+
+class BatchNorm(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.norm = nn.BatchNorm1d(4)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().hidden(numeric, category))
+
+
+class ShortBuffer(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.register_buffer("edges", torch.zeros(3, dtype=torch.int16))
+
+
+class Spectral(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.first = spectral_norm(self.first)
+
+
+class Codebook(Numbers):
+    mean: torch.Tensor
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(numeric, category)
+        if self.training:
+            self.mean.data.lerp_(hidden.detach().mean(dim=0), 0.1)  # past torch's counter of changes
+        return hidden - self.mean
+
+
+class MaxNorm(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.table = nn.Embedding(inputs.cardinalities[0], 4, max_norm=0.01)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) + self.table(category[:, 0])
+
+
+class Counter(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.calls = 0
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().hidden(numeric, category) * (1 + 1 / self.calls)
+
+
+_calls = itertools.count(1)
+
+
+class HiddenCounter(Numbers):
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) * (1 + 1 / next(_calls))
+
+
+class LateState(Numbers):
+    """Changes itself only after some steps, and past what the trial sees."""
+
+    total: torch.Tensor
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.register_buffer("total", torch.zeros(4))
+        self._first = self.first.weight.detach().clone()
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(numeric, category)
+        if self.training and not torch.equal(self.first.weight, self._first):
+            self.total += hidden.detach().sum(dim=0)
+        return hidden - self.total
+
+
+class FromNumpy(Numbers):
+    """First weights from numpy and random, which the platform seeds: nothing is wrong with it."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.from_numpy(np.random.normal(size=tuple(self.first.weight.shape))))
+            self.last.weight.fill_(random.random())
+
+
+class FromSystem(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        with torch.no_grad():
+            self.last.weight.fill_(int.from_bytes(os.urandom(2)) / 2**16)
+
+
+class Cached(Numbers):
+    """Keeps something it made in its first pass: nothing is wrong with it."""
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "ones"):
+            self.ones = torch.ones(4)
+        return super().hidden(numeric, category) * self.ones
+
+
+class RandomDepth(Numbers):
+    """Draws from numpy and random in each pass, which lanes seed: nothing is wrong with it."""
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(numeric, category)
+        return hidden * (np.random.random() + random.random()) if self.training else hidden
+
+
+class OneRankShort(Numbers):
+    """Rank 1 runs out of memory once it has learned something; rank 0 waits for its gradient."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self._first = self.first.weight.detach().clone()
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        has_learned = self.training and not torch.equal(self.first.weight, self._first)
+        if has_learned and os.environ["RANK"] == "1":
+            torch.empty(2**60, dtype=torch.int8)
+        return super().hidden(numeric, category)
