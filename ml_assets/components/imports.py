@@ -9,6 +9,7 @@ import importlib.util
 import pkgutil
 import traceback
 from collections.abc import Callable
+from datetime import date, datetime
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Annotated, Any
@@ -29,6 +30,29 @@ def resolve_function(path: str) -> Callable[..., Any]:
     if not callable(found):
         raise FunctionNotFound(f"'{path}' is a {type(found).__name__}, not a function")
     return found
+
+
+class NewestMisdeclared(TypeError):
+    """A function that names the newest day of a source answered with something else."""
+
+
+def resolve_newest(path: str) -> Callable[[], date]:
+    """Return the function at `path`, which names the newest day that its source is done with.
+
+    Calling it raises `NewestMisdeclared` where the answer is no `datetime.date`. A moment is refused too: it leaves
+    open if its day is over.
+    """
+    function = resolve_function(path)
+
+    def newest() -> date:
+        day = function()
+        if not isinstance(day, date) or isinstance(day, datetime):
+            raise NewestMisdeclared(
+                f"{path}() returned {day!r}: return a datetime.date, the newest day that the source is done with"
+            )
+        return day
+
+    return newest
 
 
 def _resolve(path: str, remedy: str) -> Any:

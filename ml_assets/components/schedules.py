@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from ml_assets.components.imports import resolve_function
+from ml_assets.components.imports import resolve_newest
 from ml_assets.components.specs import TrainingPipelineSpec
 
 
@@ -13,11 +13,11 @@ def nightly_training(
     schedule = spec.schedule
     if schedule is None:
         raise ValueError(f"{spec.name} declares no schedule")
-    newest = resolve_function(schedule.newest)
+    newest = resolve_newest(schedule.newest)
     cadence = spec.partitions.as_cadence
 
     @dg.schedule(
-        name=f"{spec.name}_nightly",
+        name=f"{job_name}_schedule",
         cron_schedule=schedule.cron,
         execution_timezone=schedule.time_zone,
         job_name=job_name,

@@ -1,7 +1,10 @@
 """What reacts by itself: new data at a source, and inputs a refused run was missing."""
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime
+from itertools import groupby
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
@@ -10,7 +13,7 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill
 
 from ml_assets.components.failures import missing_in
-from ml_assets.components.imports import resolve_function
+from ml_assets.components.imports import resolve_newest
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
@@ -24,11 +27,11 @@ RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_p
 
 
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
-    """Asks the source for its newest day and ingests the partitions that came since, in one run."""
+    """Ask the source for its newest day; ingest what came since, and again what failed, was rejected or is missing."""
     if spec.source.watch is None or spec.source.newest is None:
         raise ValueError(f"datasets/{spec.name} declares no source.watch")
     watch = spec.source.watch
-    newest = resolve_function(spec.source.newest)
+    newest = resolve_newest(spec.source.newest)
     table = "/".join(key.path)
 
     @dg.sensor(
@@ -36,25 +39,53 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         asset_selection=[key],
         minimum_interval_seconds=watch.every_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if watch.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Asks the source of {table} for its newest day and ingests what is new.",
+        description=f"Asks the source of {table} for its newest day and ingests what is new or lacking.",
     )
-    def new_data(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]):
-        have = TableReader.at(platform.lake, "main").keys(table)
+    def new_data(
+        context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
+    ) -> dg.SensorResult:
         day = newest()
-        new = _complete_keys_after(spec.cadence, have[-1] if have else None, day)
-        if not new:
-            return dg.SkipReason(f"{table} has everything: the newest day of the source is {day}")
-        tags = {RANGE_START: new[0], RANGE_END: new[-1]}
-        return dg.RunRequest(run_key=f"{table} {new[0]} {new[-1]}", tags=tags)
+        keys = _complete_keys(spec.cadence, day)
+        lacking = _lacking(platform, table, keys)
+        if not lacking:
+            return dg.SensorResult(
+                skip_reason=f"{table} has everything: the newest day of the source is {day}", cursor=""
+            )
+        now = time.time()
+        asked: dict[str, float] = json.loads(context.cursor or "{}")
+        asked = {key: at for key, at in asked.items() if key in lacking and now - at < watch.retry_seconds}
+        due = [key for key in keys if key in lacking and key not in asked]
+        cursor = json.dumps(asked | dict.fromkeys(due, now))
+        if not due:
+            wait = f"waiting {watch.retry_seconds} s before {table} {name_some(sorted(lacking), ON_A_PAGE)}"
+            return dg.SensorResult(skip_reason=f"{wait} is requested again", cursor=cursor)
+        ranges = _neighbours(keys, due)
+        requests = [dg.RunRequest(tags={RANGE_START: first, RANGE_END: last}) for first, last in ranges]
+        return dg.SensorResult(run_requests=requests, cursor=cursor)
 
     return new_data
 
 
-def _complete_keys_after(cadence: Cadence, after: str | None, day) -> list[str]:
-    """Keys of partitions that are over by the end of `day` and come after `after`."""
+def _complete_keys(cadence: Cadence, day: date) -> list[str]:
+    """Keys of partitions that are over by the end of `day`."""
     assert cadence.start is not None
-    keys = cadence.keys(cadence.start, day)
-    return [key for key in keys if cadence.bounds(key)[1] <= day and (after is None or key > after)]
+    return [key for key in cadence.keys(cadence.start, day) if cadence.bounds(key)[1] <= day]
+
+
+def _lacking(platform: Platform, table: str, keys: Sequence[str]) -> set[str]:
+    """Those of `keys` that main does not hold, or whose newest attempt was rejected."""
+    held = TableReader.at(platform.lake, "main").digests(table)
+    verdicts = platform.ledger.newest_verdicts(table, keys)
+    return {key for key in keys if key not in held or (key in verdicts and verdicts[key].blocks)}
+
+
+def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """First and last key of each stretch of `keys` that is chosen as a whole."""
+    wanted = set(chosen)
+    for is_wanted, stretch in groupby(keys, key=wanted.__contains__):
+        if is_wanted:
+            first, *rest = stretch
+            yield first, (rest or [first])[-1]
 
 
 @dg.run_failure_sensor(

@@ -48,6 +48,8 @@ class WatchSection(Section):
     """A sensor that asks a source what is new."""
 
     every_seconds: int = Field(default=60, ge=5)
+    retry_seconds: int = Field(default=3600, ge=5)
+    """Wait before a partition that failed, was rejected or is missing is requested again."""
     enabled: bool = False
     """Whether the sensor runs without being switched on in the UI."""
 
@@ -103,6 +105,11 @@ class DatasetSpec(TableSpecSection):
     def _watch_needs_newest(self) -> Self:
         if self.source.watch is not None and self.source.newest is None:
             raise ValueError("source.watch needs source.newest: the function that names the newest day")
+        if self.source.watch is not None and self.partitions is None:
+            raise ValueError(
+                "source.watch needs partitions: it requests those that came since, and a table without partitions has "
+                "none. Leave watch out, or add partitions"
+            )
         return self
 
 

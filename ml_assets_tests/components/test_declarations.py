@@ -98,6 +98,12 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             id="sample and number",
         ),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
+        pytest.param(
+            "  partitions: {cadence: weekly, start: 2023-01-02, end: 2024-06-30}\n",
+            "    watch: {enabled: true}\n",
+            "source.watch needs partitions",
+            id="watched whole",
+        ),
         pytest.param("lookback: 4", "lookback: -1", "greater than or equal to 0", id="negative"),
         pytest.param(
             "workers: 2",

@@ -1,15 +1,19 @@
 """What reacts by itself: a refused run gets its missing chain requested, a source is asked for its newest day."""
 
-from datetime import date, timedelta
+import json
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import polars as pl
+import pytest
 from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
 from ml_assets.components import Dataset
+from ml_assets.components.imports import NewestMisdeclared
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets_tests.components.plant import DATASET, FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
 from ml_assets_tests.components.world import (
@@ -117,47 +121,90 @@ def test_a_refused_range_of_features_gets_its_inputs(world: World) -> None:
     assert _contents(world, backfill)[READINGS] == [second, third]
 
 
-def _ask_for_news(world: World) -> dg.RunRequest | dg.SkipReason:
+def _ask_for_news(world: World, cursor: str | None = None) -> dg.SensorResult:
     sensor = world.defs.get_repository_def().get_sensor_def("readings_new_data")
-    context = dg.build_sensor_context(instance=world.instance, resources={"platform": world.platform})
+    context = dg.build_sensor_context(
+        instance=world.instance, resources={"platform": world.platform}, cursor=cursor
+    )
     answer: Any = sensor(context)
     return answer
 
 
+def _ranges(asked: dg.SensorResult) -> list[tuple[str, str]]:
+    return [(one.tags[RANGE_START], one.tags[RANGE_END]) for one in asked.run_requests or ()]
+
+
+def _an_hour_later(cursor: str | None) -> str:
+    """The cursor as it looks to a sensor that is evaluated after `retry_seconds`."""
+    return json.dumps({key: at - 3600 for key, at in json.loads(cursor or "{}").items()})
+
+
 def test_new_days_of_a_source_are_requested_as_one_range(world: World, source: Source) -> None:
     source.newest = FIRST + timedelta(2)
-    request = _ask_for_news(world)
-    assert isinstance(request, dg.RunRequest)
     first, _, third = days(3)
-    assert (request.tags[RANGE_START], request.tags[RANGE_END]) == (first, third)
+    assert _ranges(_ask_for_news(world)) == [(first, third)]
 
     assert world.run(READINGS, partition=first, last=third).success
     nothing = _ask_for_news(world)
-    assert isinstance(nothing, dg.SkipReason)
-    assert nothing.skip_message == f"{READINGS} has everything: the newest day of the source is {third}"
+    assert nothing.skip_reason is not None
+    assert (
+        nothing.skip_reason.skip_message
+        == f"{READINGS} has everything: the newest day of the source is {third}"
+    )
 
     source.newest += timedelta(1)
-    more = _ask_for_news(world)
-    assert isinstance(more, dg.RunRequest)
-    assert more.run_key != request.run_key
-    assert {more.tags[RANGE_START], more.tags[RANGE_END]} == {source.newest.isoformat()}
+    fourth = source.newest.isoformat()
+    assert _ranges(_ask_for_news(world, nothing.cursor)) == [(fourth, fourth)]
+
+
+def test_days_that_failed_or_were_rejected_are_requested_again_after_a_while(
+    world: World, source: Source
+) -> None:
+    source.newest = FIRST + timedelta(4)
+    first, second, _, fourth, fifth = days(5)
+
+    def away(rows: pl.DataFrame) -> pl.DataFrame:
+        raise ConnectionError("the plant does not answer")
+
+    asked = _ask_for_news(world)
+    source.spoiled = {second: away, fourth: lambda rows: rows.drop("load")}
+    world.run(READINGS, partition=first, last=fifth)
+    soon = _ask_for_news(world, asked.cursor)
+    assert not soon.run_requests
+    assert soon.skip_reason is not None
+    assert f"before {READINGS} {second}, {fourth} is requested again" in (soon.skip_reason.skip_message or "")
+    later = _ask_for_news(world, _an_hour_later(soon.cursor))
+    assert _ranges(later) == [(second, second), (fourth, fourth)]
+    assert not _ask_for_news(world, later.cursor).run_requests
+
+    source.mend()
+    source.newest = FIRST + timedelta(4)
+    for day in (second, fourth):
+        assert world.run(READINGS, partition=day, last=day).success
+    assert not _ask_for_news(world, _an_hour_later(later.cursor)).run_requests
 
 
 def test_a_week_is_requested_once_its_source_is_done_with_its_sunday(world: World, source: Source) -> None:
     weekly = {"cadence": "weekly", "start": FIRST.isoformat()}
     world = world.declared_as([component(Dataset, DATASET, partitions=weekly)])
     source.newest = date(2024, 1, 13)
-    saturday = _ask_for_news(world)
-    assert isinstance(saturday, dg.RunRequest)
-    assert saturday.tags[RANGE_END] == "2024-01-01"
+    assert _ranges(_ask_for_news(world)) == [("2024-01-01", "2024-01-01")]
     source.newest = date(2024, 1, 14)
-    sunday = _ask_for_news(world)
-    assert isinstance(sunday, dg.RunRequest)
-    assert sunday.tags[RANGE_END] == "2024-01-08"
+    assert _ranges(_ask_for_news(world)) == [("2024-01-01", "2024-01-08")]
+
+
+def test_a_source_that_names_a_moment_or_nothing_is_told_what_to_return(world: World, source: Source) -> None:
+    for wrong in (datetime(2024, 1, 5, 13, tzinfo=UTC), None):
+        source.newest = wrong  # pyright: ignore[reportAttributeAccessIssue]
+        for ask in (_ask_for_news, _tick):
+            with pytest.raises(
+                NewestMisdeclared, match=r"plant\.newest\(\) returned .*: return a datetime\.date"
+            ):
+                ask(world)
 
 
 def _tick(world: World) -> dg.RunRequest | dg.SkipReason:
-    schedule = world.defs.get_repository_def().get_schedule_def(f"{MODEL}_nightly")
+    schedule = world.defs.get_repository_def().get_schedule_def(f"train_{MODEL}_schedule")
     answer: Any = schedule(dg.build_schedule_context(instance=world.instance))
     return answer
 
