@@ -6,13 +6,15 @@ Here: the queue, its thread, and the spool file that holds what could not be del
 
 import fcntl
 import json
+import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self, cast
 
 from resources.mlflow_client import TrackerError
 
@@ -30,35 +32,47 @@ class Point(NamedTuple):
     step: int
     time_ms: int
     """Milliseconds since the epoch, UTC."""
+    once_a_step: bool = True
+    """True where another value of the same step tells the same again: a step that is trained again after a restart.
+    False for a reading of its own, such as the load of a machine or the seconds of a recovery."""
+
+
+class SpoolFailed(TrackerError):
+    """The spool file cannot be written: its disk is full or not writable."""
 
 
 class Spool:
     """A file of points that were not delivered, locked by the process that writes it.
 
-    The lock goes away with its process: who can take it knows that the owner is gone and may deliver the
-    rest. Points carry their time, so a tracker that is sent one twice keeps it once.
+    The lock goes away with its process: a process that gets it knows that the owner is gone and may deliver the rest.
+    A point is its name, step, time and value, so a tracker that is sent one twice keeps it once.
+
+    Lines are JSON: a list is a point, a text the end of the run, an object the facts of a run that is not begun yet.
     """
 
-    def __init__(self, path: Path, file: IO[str]) -> None:
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
         self.is_empty = path.stat().st_size == 0
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """A new, locked spool."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Make a new, locked spool. Raises `SpoolFailed`."""
         unseen = path.with_suffix(".new")  # nobody may adopt it before it is locked
-        file = unseen.open("x+")
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unseen.rename(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = unseen.open("x+b", buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unseen.rename(path)
+        except OSError as error:
+            raise _failed(path, error) from error
         return cls(path, file)
 
     @classmethod
     def adopt(cls, path: Path) -> Self | None:
-        """The spool of a process that is gone, locked; None while its owner lives or if it was delivered."""
+        """Lock the spool of a process that is gone; None while its owner lives or if it was delivered."""
         try:
-            file = path.open("r+", errors="replace")
+            file = path.open("r+b", buffering=0)
         except FileNotFoundError:
             return None
         try:
@@ -72,33 +86,40 @@ class Spool:
         return cls(path, file)
 
     def append(self, points: Iterable[Point]) -> None:
-        """Write points behind the others, readable at once by who adopts the file."""
-        lines = [json.dumps(point) + "\n" for point in points]
-        if lines:
-            self._file.seek(0, 2)
-            self._file.writelines(lines)
-            self._file.flush()
+        """Write points behind the others, readable at once by a process that adopts the file. Raises `SpoolFailed`, and
+        then none of them is in the file."""
+        if self._write(points):
             self.is_empty = False
 
+    def begin(self, facts: Mapping[str, Any]) -> None:
+        """Keep what a run that cannot be begun yet will be begun with. Raises `SpoolFailed`."""
+        self._write([facts])
+
     def end(self, status: str) -> None:
-        """Remember how the run ended."""
-        self._file.seek(0, 2)
-        self._file.write(json.dumps(status) + "\n")
-        self._file.flush()
+        """Keep how the run ended. Raises `SpoolFailed`."""
+        self._write([status])
 
     def points(self) -> list[Point]:
-        """What waits, in order."""
+        """Read what waits, in order."""
         return [Point(*line) for line in self._lines() if isinstance(line, list)]
 
+    def facts(self) -> dict[str, Any] | None:
+        """Read what the run is to be begun with; None where it was begun."""
+        found = (cast("dict[str, Any]", line) for line in self._lines() if isinstance(line, dict))
+        return next(found, None)
+
     def ending(self) -> str | None:
-        """How the run ended, if its owner came to say so."""
+        """Read how the run ended; None where its owner was killed before it ended."""
         return next((line for line in self._lines() if isinstance(line, str)), None)
 
     def clear(self) -> None:
         """Forget everything: it was delivered."""
-        self._file.seek(0)
-        self._file.truncate()
+        self._file.truncate(0)
         self.is_empty = True
+
+    def move(self, path: Path) -> None:
+        """Rename the file, which stays locked."""
+        self.path = self.path.rename(path)
 
     def close(self, *, delete: bool) -> None:
         """Let go of the file, and with `delete` of what is in it."""
@@ -106,65 +127,92 @@ class Spool:
             self.path.unlink()
         self._file.close()
 
+    def _write(self, lines: Iterable[object]) -> bool:
+        """Append JSON lines, all or none; False where there are none."""
+        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            rest = memoryview(text)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(end)
+            raise _failed(self.path, error) from error
+        return bool(text)
+
     def _lines(self) -> list[Any]:
-        """Those that are whole: a kill cuts the last one short, a power cut may leave zeros in place of some."""
+        """Read the whole lines: a kill cuts the last one short, a power cut may leave zeros in place of some."""
         self._file.seek(0)
         lines: list[Any] = []
-        for line in self._file:
+        for line in (self._file.read() or b"").decode(errors="replace").splitlines(keepends=True):
             if line.endswith("\n"):
                 with suppress(ValueError):
                     lines.append(json.loads(line))
         return lines
 
 
+def _failed(path: Path, error: OSError) -> SpoolFailed:
+    return SpoolFailed(
+        f"cannot keep metrics in {path}: {error.strerror or error}. Make room on its disk, or move ML_ASSETS_HOME"
+    )
+
+
 class MetricSink:
     """Takes metrics without ever waiting for the tracker.
 
     Each interval what came in goes to the spool, then `deliver` sends the spool in order and it is emptied;
-    where `deliver` raises a `TrackerError` it stays, and is tried again after a growing pause. So a hung
-    or absent tracker costs nothing and loses nothing; a killed process loses at most the last half second.
+    where `deliver` fails it stays, and is tried again after a growing pause. So a hung or absent tracker costs
+    nothing and loses nothing; a killed process loses at most the last half second. While the disk takes nothing,
+    points wait in memory instead.
 
-    `seen` is metric → last step the tracker already has. A metric's steps only go up: a training that goes on
-    from a checkpoint repeats the steps since, and those are not stored twice.
+    A metric's steps only go up, besides readings of their own (`once_a_step=False`): a training that goes on from a
+    checkpoint repeats the steps since, and those are not stored twice.
     """
 
     def __init__(
-        self,
-        deliver: Callable[[Sequence[Point]], None],
-        spool: Spool,
-        seen: Mapping[str, int] | None = None,
-        interval: float = INTERVAL,
+        self, deliver: Callable[[Sequence[Point]], None], spool: Spool, interval: float = INTERVAL
     ) -> None:
         self._deliver = deliver
         self._spool = spool
-        self._seen = dict(seen or {})
+        self._seen: dict[str, int] = {}
         self._interval = interval
-        self._queue: deque[tuple[list[tuple[str, float]], int, int]] = deque()
+        self._queue: deque[tuple[list[tuple[str, float]], int, int, bool]] = deque()
+        self._unkept: list[Point] = []
+        """Taken from the queue, and not in the spool since its disk takes nothing."""
         self._closing = threading.Event()
         self._spooling = threading.Lock()
         self._is_abandoned = False
         self._pause = 0.0
         self._next_try = 0.0
+        self._problems: set[str] = set()
         self._thread = threading.Thread(target=self._work, name="metric-sink", daemon=True)
         self._thread.start()
 
-    def log(self, values: Mapping[str, float], step: int, at: float | None = None) -> None:
+    def log(
+        self, values: Mapping[str, float], step: int, at: float | None = None, *, once_a_step: bool = True
+    ) -> None:
         """Take the metrics of one step; returns in about a microsecond whatever the tracker does.
 
         `at` is when they were measured, in seconds since the epoch (UTC), now if not given. The tracker keeps
-        a point that comes again with the same time once, whoever sends it.
+        a point that comes again with the same time once, whoever sends it. `once_a_step`: see `Point`.
         """
         time_ns = time.time_ns() if at is None else int(at * 1e9)
         # A deque's append is atomic and never waits, so the hot path takes no lock.
-        self._queue.append(([(name, float(value)) for name, value in values.items()], step, time_ns))
+        self._queue.append(
+            ([(name, float(value)) for name, value in values.items()], step, time_ns, once_a_step)
+        )
 
     def close(self, timeout: float = 10.0) -> bool:
-        """One last try of at most `timeout` seconds. True: all delivered. False: the rest is in the spool."""
+        """Try once more for at most `timeout` seconds. True: all delivered. False: the rest is in the spool.
+
+        Raises `SpoolFailed` where the rest can neither be delivered nor kept.
+        """
         self._closing.set()
         self._thread.join(timeout)
         with self._spooling:
             self._is_abandoned = True
-            self._spool.append(self._drain())
+            self._keep()
         return self._spool.is_empty
 
     def _work(self) -> None:
@@ -173,31 +221,54 @@ class MetricSink:
         self._flush(is_due=True)
 
     def _flush(self, *, is_due: bool) -> None:
+        try:
+            self._send(is_due=is_due)
+        except (
+            Exception
+        ) as error:  # this thread has no successor: whatever a client or disk raises is tried again
+            self._say(error)
+            self._pause = min(max(2 * self._pause, self._interval), LONGEST_PAUSE)
+            self._next_try = time.monotonic() + self._pause
+
+    def _send(self, *, is_due: bool) -> None:
         with self._spooling:
             if self._is_abandoned:
                 return
-            self._spool.append(self._drain())
-            waiting = self._spool.points() if is_due and not self._spool.is_empty else []
+            try:
+                self._keep()
+            except SpoolFailed as error:
+                self._say(error)
+            is_waiting = self._unkept or not self._spool.is_empty
+            waiting = [*self._spool.points(), *self._unkept] if is_due and is_waiting else []
         if not waiting:
             return
-        try:
-            self._deliver(waiting)
-        except TrackerError:
-            self._pause = min(max(2 * self._pause, self._interval), LONGEST_PAUSE)
-            self._next_try = time.monotonic() + self._pause
-            return
+        self._deliver(waiting)
         self._pause = 0.0
         with self._spooling:
             # After `close` gave up waiting, later points may lie behind these: who adopts the file sends
             # all of them, and the tracker keeps each once.
             if not self._is_abandoned:
+                self._unkept.clear()
                 self._spool.clear()
+
+    def _say(self, error: Exception) -> None:
+        """Log a problem once: it may come twice a second for hours."""
+        if str(error) not in self._problems:
+            self._problems.add(str(error))
+            logging.getLogger(__name__).warning("metrics wait: %s", error)
+
+    def _keep(self) -> None:
+        """Move what came in to the spool. Raises `SpoolFailed`, and then it is in memory."""
+        self._unkept += self._drain()
+        self._spool.append(self._unkept)
+        self._unkept.clear()
 
     def _drain(self) -> list[Point]:
         points: list[Point] = []
         for _ in range(len(self._queue)):
-            values, step, time_ns = self._queue.popleft()
-            new = [(name, value) for name, value in values if step > self._seen.get(name, -1)]
-            points += [Point(name, value, step, time_ns // 1_000_000) for name, value in new]
-            self._seen.update(dict.fromkeys((name for name, _ in new), step))
+            values, step, time_ns, once = self._queue.popleft()
+            new = [(name, value) for name, value in values if not once or step > self._seen.get(name, -1)]
+            points += [Point(name, value, step, time_ns // 1_000_000, once) for name, value in new]
+            if once:
+                self._seen.update(dict.fromkeys((name for name, _ in new), step))
         return points

@@ -18,26 +18,39 @@ any run (or `settle`) delivers what waits there and marks the run KILLED.
 """
 
 import fcntl
+import json
 import logging
 import re
+import threading
+import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from resources.launcher.errors import Cancelled
-from resources.mlflow_client import TrackerError, TrackerRefused, open_client, reaching, write
-from resources.sink import MetricSink, Point, Spool
+from resources.mlflow_client import (
+    TrackerError,
+    TrackerRefused,
+    TrackerUnavailable,
+    open_client,
+    reaching,
+    write,
+)
+from resources.sink import MetricSink, Point, Spool, SpoolFailed
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 Value = TypeVar("Value")
+
+_log = logging.getLogger(__name__)
 
 FINGERPRINT = "fingerprint"
 """Tag by which a run is found again."""
@@ -48,6 +61,8 @@ _MOST_PARAMS = 100
 _LONGEST_NAME = 250
 _DIGEST_LENGTH = 36
 """MLflow takes no longer digest of a dataset; the whole one is a tag."""
+_PENDING = "pending"
+"""Stands in the name of a spool for a run that is not begun yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +78,8 @@ class RunFacts:
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Written once; a later start with the same fingerprint adds missing ones and changes none."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Links and facts; the newest start wins."""
+    """Links and facts of the first start. A later start adds missing ones and changes none; what each start had stands
+    under `start/…`."""
     note: str = ""
     """Free text, shown at the top of the run."""
     dataset_name: str = ""
@@ -84,21 +100,43 @@ class Tracker:
         self._files = files
 
     def start(self, facts: RunFacts) -> "TrackedRun":
-        """The run of this fingerprint, new or resumed, RUNNING until the returned context ends.
+        """Open the run of this fingerprint, new or resumed, RUNNING until the returned context ends.
 
-        Steps whose metrics it already has are not stored again.
+        Where the tracker is away, the run begins as soon as it is back: until then all waits in the spool. A run that
+        is FINISHED stays so, whatever becomes of a later start. Steps whose metrics it has are not stored again.
+        Raises `SpoolFailed` and `TrackerRefused`.
         """
-        self.settle()
+        start = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
+        try:
+            self.settle()
+            begun = self.begin(facts, start)
+        except TrackerUnavailable as error:
+            _log.warning("%s; metrics are kept until then", error)
+            begun = None
+        spool = Spool.create(self.spool_of(begun.run_id if begun else _PENDING, start))
+        if begun is None:
+            spool.begin({**asdict(facts), "params": _as_text(facts.params), "start": start})
+        return TrackedRun(self, facts, start, spool, begun)
+
+    def begin(self, facts: RunFacts, start: str) -> "Begun":
+        """Find or make the run of `facts`, describe it, and record what this `start` had."""
         with reaching(self.uri):
             experiment = self._experiment(facts.experiment)
             run = self._run_of(experiment, facts)
             run_id = run.info.run_id
-            self._describe(run, facts)
-            self._client.update_run(run_id, status="RUNNING", name=facts.name)
+            self._describe(run, facts, start)
+            if run.info.status not in ("RUNNING", "FINISHED"):
+                self._client.update_run(run_id, status="RUNNING")
             # Newest points: a run holds those itself, its history may be hundreds of thousands of them.
             seen = {point.key: point.step for point in run.data.to_proto().metrics}
-        spool = Spool.create(self._spools / f"{run_id}-{uuid.uuid4().hex[:8]}.jsonl")
-        return TrackedRun(self, run_id, spool, seen)
+        return Begun(run_id=run_id, seen=seen)
+
+    def history(self, run_id: str, metric: str) -> set[tuple[int, int]]:
+        """Read step and time (ms, UTC) of each stored point of a metric."""
+        with reaching(self.uri):
+            return {
+                (point.step, point.timestamp) for point in self._client.get_metric_history(run_id, metric)
+            }
 
     def find(self, experiment: str, fingerprint: str) -> str | None:
         """Run id of a fingerprint, or None."""
@@ -146,8 +184,7 @@ class Tracker:
             for path in sorted(self._spools.glob("*.jsonl")):
                 spool = Spool.adopt(path)
                 if spool is not None:
-                    self._settle(spool)
-                    settled[_run_id(path)] = None
+                    settled[self._settle(spool)] = None
         return list(settled)
 
     def deliver(self, run_id: str, points: Sequence[Point]) -> None:
@@ -162,10 +199,26 @@ class Tracker:
                 ]
                 self._client.log_batch(run_id, metrics=batch)
 
-    def end(self, run_id: str, status: Status) -> None:
-        """Set the final state of a run."""
+    def tag_once(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set those tags that the run does not have yet."""
         with reaching(self.uri):
-            self._client.set_terminated(run_id, status)
+            known = self._client.get_run(run_id).data.tags
+        if new := {name: value for name, value in tags.items() if name not in known}:
+            self.tag(run_id, new)
+
+    def end(self, run_id: str, start: str, status: Status) -> None:
+        """Record how `start` ended, and end its run. A run that FINISHED stays so, and one that another start still
+        goes on with is left to that."""
+        self.tag(run_id, {f"ended/{start}": status})
+        with self._alone("ending"), reaching(self.uri):
+            is_last = [*self._spools.glob(f"{run_id}-*.jsonl")] == [self.spool_of(run_id, start)]
+            known = self._client.get_run(run_id).info.status
+            if known != "FINISHED" and (status == "FINISHED" or (is_last and known == "RUNNING")):
+                self._client.set_terminated(run_id, status)
+
+    def spool_of(self, run_id: str, start: str) -> Path:
+        """Return the place of what one start of a run could not deliver yet."""
+        return self._spools / f"{run_id}-{start}.jsonl"
 
     @property
     def _client(self) -> Any:
@@ -185,6 +238,12 @@ class Tracker:
     def _experiment(self, name: str) -> str:
         known = self._client.get_experiment_by_name(name)
         if known is not None:
+            if (
+                known.lifecycle_stage == "deleted"
+            ):  # its name stays taken, so nothing could be tracked any more
+                with suppress(TrackerRefused), reaching(self.uri):  # another process restored it meanwhile
+                    self._client.restore_experiment(known.experiment_id)
+                _log.warning("restored MLflow's deleted experiment %s", name)
             return known.experiment_id
         place = None if self._files is None else f"{self._files}/{name}"
         try:
@@ -214,7 +273,7 @@ class Tracker:
                 self._client.delete_run(made.info.run_id)
             return first
 
-    def _describe(self, run: "Run", facts: RunFacts) -> None:
+    def _describe(self, run: "Run", facts: RunFacts, start: str) -> None:
         from mlflow.entities import Dataset, DatasetInput, Param, RunTag
 
         run_id = run.info.run_id
@@ -227,38 +286,59 @@ class Tracker:
                 facts.dataset_name, facts.dataset_digest[:_DIGEST_LENGTH], "lake", facts.dataset_digest
             )
             write(self.uri, lambda: self._client.log_inputs(run_id, [DatasetInput(dataset)]))
-        new_tags = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
+        tags[f"start/{start}"] = json.dumps({"author": facts.author, **facts.tags}, sort_keys=True)
+        new_tags = [RunTag(name, value) for name, value in tags.items() if name not in run.data.tags]
         params = [
             Param(name, str(value))
             for name, value in _named(facts.params).items()
             if name not in run.data.params
         ]
         write(self.uri, lambda: self._client.log_batch(run_id, tags=new_tags))
-        for start in range(0, len(params), _MOST_PARAMS):
-            some = params[start : start + _MOST_PARAMS]
+        for first in range(0, len(params), _MOST_PARAMS):
+            some = params[first : first + _MOST_PARAMS]
             write(self.uri, lambda some=some: self._client.log_batch(run_id, params=some))
 
-    def _settle(self, spool: Spool) -> None:
-        run_id = _run_id(spool.path)
+    def _settle(self, spool: Spool) -> str:
+        run_id, start = _run_and_start(spool.path)
         is_done = False
         try:
+            if run_id == _PENDING:
+                run_id = self._begin_from(spool, start)
             self.deliver(run_id, spool.points())
-            self._end_by(spool, run_id)
+            self._end_by(spool, run_id, start)
             is_done = True
         except TrackerRefused as refusal:
             with suppress(TrackerRefused):  # once more where the run itself is gone
-                self._end_by(spool, run_id)
+                self._end_by(spool, run_id, start)
             kept = spool.path.rename(spool.path.with_suffix(".refused"))
-            logging.getLogger(__name__).warning("%s; what was not delivered stays in %s", refusal, kept)
+            _log.warning("%s; what was not delivered stays in %s", refusal, kept)
         finally:
             spool.close(delete=is_done)
+        return run_id
 
-    def _end_by(self, spool: Spool, run_id: str) -> None:
+    def _begin_from(self, spool: Spool, start: str) -> str:
+        """Begin the run of a process that never reached the tracker; its id."""
+        kept = spool.facts()
+        if kept is None:  # killed while it wrote them
+            raise TrackerRefused(f"{spool.path} does not say which run it belongs to")
+        del kept["start"]
+        run_id = self.begin(RunFacts(**kept), start).run_id
+        spool.move(self.spool_of(run_id, start))
+        return run_id
+
+    def _end_by(self, spool: Spool, run_id: str, start: str) -> None:
         """End the run as its spool says, unless another process has taken it over or left a spool of its own."""
-        is_last = list(self._spools.glob(f"{run_id}-*.jsonl")) == [spool.path]
-        with reaching(self.uri):
-            if is_last and self._client.get_run(run_id).info.status == "RUNNING":
-                self._client.set_terminated(run_id, spool.ending() or "KILLED")
+        status: Any = spool.ending() or "KILLED"
+        self.end(run_id, start, status)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A run that the tracker has."""
+
+    run_id: str
+    seen: Mapping[str, int]
+    """Metric → newest step the tracker had of it when this process began."""
 
 
 class TrackedRun:
@@ -268,30 +348,85 @@ class TrackedRun:
     tracker is away by then, the rest and the end are kept and caught up by the next `settle`.
     """
 
-    def __init__(self, tracker: Tracker, run_id: str, spool: Spool, seen: Mapping[str, int]) -> None:
-        self.run_id = run_id
+    def __init__(
+        self, tracker: Tracker, facts: RunFacts, start: str, spool: Spool, begun: Begun | None
+    ) -> None:
         self._tracker = tracker
+        self._facts = facts
+        self._start = start
         self._spool = spool
-        self._sink = MetricSink(lambda points: tracker.deliver(run_id, points), spool, seen)
+        self._begun = begun
+        self._moving = threading.Lock()
+        self._is_left = False
+        self._began_ms = int(time.time() * 1000)
+        self._histories: dict[str, set[tuple[int, int]]] = {}
+        self._sink = MetricSink(self._deliver, spool)
 
-    def log(self, values: Mapping[str, float], step: int, at: float | None = None) -> None:
+    @property
+    def run_id(self) -> str:
+        """The tracker's id of the run. `TrackerUnavailable` while it was not reached since the start."""
+        begun = self._begin()
+        if self._is_left and self._spool.path.exists():
+            with suppress(TrackerUnavailable):
+                self._tracker.settle()
+        return begun.run_id
+
+    def log(
+        self, values: Mapping[str, float], step: int, at: float | None = None, *, once_a_step: bool = True
+    ) -> None:
         """Take the metrics of one step; never waits (`MetricSink.log`)."""
         # Under MLflow's names from here on: by those it says which steps of them it has.
-        self._sink.log(_named(values), step, at)
+        self._sink.log(_named(values), step, at, once_a_step=once_a_step)
 
     def finish(self, status: Status) -> None:
         """Deliver and end. To be called once; `with` does it."""
         is_ended = False
         try:
             if self._sink.close():
-                self._tracker.end(self.run_id, status)
+                self._tracker.end(self.run_id, self._start, status)
                 is_ended = True
         except TrackerError as error:
-            logging.getLogger(__name__).warning("%s; the end of the run is kept", error)
+            _log.warning("%s; the end of the run is kept", error)
         finally:
-            if not is_ended:
-                self._spool.end(status)
+            self._leave(status, is_ended=is_ended)
+
+    def _leave(self, status: Status, *, is_ended: bool) -> None:
+        """Let go of the spool. A full disk is no reason to fail a training that is done."""
+        with self._moving:
+            self._is_left = True
+            try:
+                if not is_ended:
+                    self._spool.end(status)
+            except SpoolFailed as error:
+                _log.warning(
+                    "%s. MLflow shows the run as KILLED until the training is asked for again", error
+                )
             self._spool.close(delete=is_ended)
+
+    def _begin(self) -> Begun:
+        if self._begun is None:
+            begun = self._tracker.begin(self._facts, self._start)
+            with self._moving:
+                if self._begun is None and not self._is_left:  # then `settle` moves it
+                    self._spool.move(self._tracker.spool_of(begun.run_id, self._start))
+                self._begun = begun
+        return self._begun
+
+    def _deliver(self, points: Sequence[Point]) -> None:
+        begun = self._begin()
+        self._tracker.deliver(begun.run_id, [one for one in points if not self._is_stored(begun, one)])
+
+    def _is_stored(self, begun: Begun, point: Point) -> bool:
+        """Return True for what an earlier process delivered: the events of a training are told again by the next."""
+        if point.step > begun.seen.get(point.name, -1):
+            return False
+        if point.once_a_step:
+            return True
+        if point.time_ms > self._began_ms:
+            return False
+        if point.name not in self._histories:
+            self._histories[point.name] = self._tracker.history(begun.run_id, point.name)
+        return (point.step, point.time_ms) in self._histories[point.name]
 
     def __enter__(self) -> Self:
         return self
@@ -306,8 +441,14 @@ class TrackedRun:
             self.finish("FAILED" if is_failure else "KILLED")
 
 
-def _run_id(spool: Path) -> str:
-    return spool.name.partition("-")[0]
+def _run_and_start(spool: Path) -> tuple[str, str]:
+    """The run's id and the start's, by the name of a spool."""
+    run_id, _, start = spool.stem.partition("-")
+    return run_id, start
+
+
+def _as_text(params: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in params.items()}
 
 
 def _named(values: Mapping[str, Value]) -> dict[str, Value]:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -82,8 +82,13 @@ def seconds_trained(folder: Path) -> list[float]:
     event that is there twice or late.
     """
     starts = [attempt.started for attempt in read_attempts(folder)]
-    signs = [sign for event in read_events(folder) if (sign := _sign(event)) is not None]
-    signs.append(time.time())
+    signs = [sign for event in read_events(folder) if (sign := sign_of(event)) is not None]
+    return seconds_between(starts, [*signs, time.time()])
+
+
+def seconds_between(starts: Sequence[float], signs: Iterable[float]) -> list[float]:
+    """Return for each start, in order of time, the seconds to its last sign of life before the next start."""
+    signs = list(signs)
     return [
         max([start, *(sign for sign in signs if sign < end)]) - start
         for start, end in pairwise([*starts, math.inf])
@@ -96,8 +101,8 @@ def worker_seconds(folder: Path) -> float:
     return sum(one.world_size * took for one, took in zip(read_attempts(folder), seconds, strict=True))
 
 
-def _sign(event: TrainingEvent) -> float | None:
-    """When this event says that workers lived, seconds since the epoch."""
+def sign_of(event: TrainingEvent) -> float | None:
+    """Return when this event says that workers lived, seconds since the epoch."""
     if event.kind == "ended":  # may be said of the attempt before while the next one begins
         return None
     if event.kind == "recovered":  # it looked closer when the attempt before had trained last

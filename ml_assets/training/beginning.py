@@ -4,6 +4,7 @@ Not here: what the newest checkpoint is (checkpoints), what was lost since (reco
 """
 
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from ml_assets.training.attempts import record_attempt
@@ -50,6 +51,7 @@ def tell_beginning(
         attempt=attempt,
         device=device,
         metrics_port=serve_figures(job, all_addresses=is_stored),
+        torch=metadata.version("torch"),
         **device_facts(),
     )
     if from_step:

@@ -4,6 +4,8 @@ One installation; each fixture is a chapter and rests on the one before. Tests r
 """
 
 import hashlib
+import json
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -181,6 +183,27 @@ def test_a_training_that_cannot_start_is_final_and_its_input_was_kept_before(
     assert _mlflow_run(world, run).info.status == "FAILED"
 
 
+def test_a_training_that_diverges_leaves_what_it_took(world: World, first: Chapter) -> None:
+    wild = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"start": 1e30}}
+    result = world.declared_as(plant_components(pipeline={"model": wild})).train(DAY)
+    assert "Diverged" in failure_of(result)
+    frozen = materialized(result, TRAINING_SET)[DAY].metadata
+    run_id = world.platform.tracker.find(MODEL, frozen["fingerprint"].value)
+    assert run_id is not None
+    run = _mlflow_run(world, run_id)
+    assert run.info.status == "FAILED"
+    assert run.data.metrics["worker_hours"] > 0
+    assert (run.data.metrics["attempts"], run.data.metrics["gpu_hours"]) == (1, 0)
+    attempt = json.loads(run.data.tags["attempt/1"])
+    assert (attempt["world_size"], attempt["device"], attempt["from_step"]) == (2, "cpu", 0)
+    assert attempt["torch"].partition("+")[0] == json.loads(_job(world, frozen))["packages"]["torch"]
+
+
+def _job(world: World, frozen: Mapping[str, Any]) -> str:
+    folder = world.settings.artifacts_folder / "training" / MODEL / frozen["fingerprint"].value[:16]
+    return (folder / "job.json").read_text()
+
+
 # Again
 
 
@@ -198,6 +221,10 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     ):
         assert again.facts[asset][fact] == first.facts[asset][fact]
     assert again.facts[CHECKPOINT]["reused"] is True
+    run = _mlflow_run(world, first.facts[CHECKPOINT]["mlflow/run"])
+    assert (run.info.status, run.data.tags["dagster_run"]) == ("FINISHED", first.result.run_id)
+    starts = [json.loads(tag) for name, tag in sorted(run.data.tags.items()) if name.startswith("start/")]
+    assert {one["dagster_run"] for one in starts} >= {first.result.run_id, again.result.run_id}
     kept = version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"])
     assert again.branches[kept] == first.branches[kept]
     assert keep_branch(again.facts[TRAINING_SET]["fingerprint"]) not in again.branches

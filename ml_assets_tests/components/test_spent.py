@@ -1,9 +1,11 @@
 """What a training took is told where it is known, and only there."""
 
+import json
 from dataclasses import replace
 
-from ml_assets.components.steps.train import spent
+from ml_assets.components.steps.spending import Attempts, spent
 from resources.launcher.job import TrainingResult
+from resources.launcher.protocol import TrainingEvent
 
 RESULT = TrainingResult(
     fingerprint="f" * 64,
@@ -44,3 +46,30 @@ def test_nothing_is_said_about_what_is_not_known() -> None:
     assert spent(RESULT, {}, None)[speed] == 1000.0
     # A script need not tell.
     assert speed not in spent(replace(RESULT, epochs=0, rows_per_second=0.0), {}, None)
+
+
+def _started(attempt: int, at: float, workers: int) -> TrainingEvent:
+    values = {"attempt": attempt, "world_size": workers, "device": "cuda", "gpu": "H100", "pids": [1]}
+    return TrainingEvent(kind="started", step=10 * (attempt - 1), time=at, values=values)
+
+
+def test_hours_of_attempts_that_did_not_finish_count_with_the_workers_they_had() -> None:
+    """Two workers for 1800 s, nothing for 3600 s, four for 900 s."""
+    attempts = Attempts()
+    assert attempts.spent(2.0) == {}
+    events = [
+        _started(1, 0.0, 2),
+        TrainingEvent(kind="metrics", step=15, time=1800.0, values={"loss": 0.5}),
+        TrainingEvent(kind="ended", step=0, time=5400.0, values={"code": 75, "cause": "preempted"}),
+        _started(2, 5400.0, 4),
+        TrainingEvent(kind="failed", step=0, time=6300.0, values={"error": "Diverged", "message": "inf"}),
+    ]
+    for event in [*events, *events]:  # told again by a later run
+        attempts.hear(event)
+    taken = {"attempts": 2.0, "worker_hours": 2.0, "gpu_hours": 2.0, "cost": 4.0}
+    assert attempts.spent(2.0) == taken
+    assert (attempts.step, attempts.last_sign) == (15, 6300.0)
+    second = json.loads(attempts.facts()["attempt/2"])
+    assert second == {
+        "from_step": 10, "started": "1970-01-01T01:30:00+00:00", "world_size": 4, "device": "cuda", "gpu": "H100",
+    }  # fmt: skip

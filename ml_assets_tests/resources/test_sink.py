@@ -1,8 +1,10 @@
 """The sink takes metrics without waiting, and each point arrives once and in order whatever happens."""
 
+import resource
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resources.mlflow_client import TrackerUnavailable
-from resources.sink import MetricSink, Point, Spool
+from resources.sink import MetricSink, Point, Spool, SpoolFailed
 
 
 class Receiver:
@@ -122,17 +124,6 @@ def test_a_line_that_is_damaged_is_left_out(tmp_path: Path, damage: bytes) -> No
     assert adopted.ending() is None
 
 
-def test_steps_the_tracker_has_are_not_sent_again(spool: Spool) -> None:
-    receiver = Receiver()
-    sink = MetricSink(receiver, spool, seen={"loss": 20})
-    for step in (10, 20, 30):
-        sink.log({"loss": 1.0, "validation_loss": 2.0}, step)
-    assert sink.close()
-    assert [(point.name, point.step) for point in receiver.points] == [
-        ("validation_loss", 10), ("validation_loss", 20), ("loss", 30), ("validation_loss", 30),
-    ]  # fmt: skip
-
-
 def test_steps_that_are_trained_again_are_stored_as_they_were_first(spool: Spool) -> None:
     receiver = Receiver()
     sink = MetricSink(receiver, spool, interval=0.01)
@@ -143,6 +134,68 @@ def test_steps_that_are_trained_again_are_stored_as_they_were_first(spool: Spool
     assert [(p.step, p.value, p.time_ms) for p in receiver.points] == [
         (10, 0.0, 0), (20, 1.0, 1000), (30, 2.0, 2000), (40, 5.0, 5000),
     ]  # fmt: skip
+
+
+def test_readings_of_their_own_all_arrive_whatever_the_step(spool: Spool) -> None:
+    """A training stands at step 20 while its machine is measured, and recovers twice from the checkpoint of 10."""
+    receiver = Receiver()
+    sink = MetricSink(receiver, spool, interval=0.01)
+    for at, step in enumerate((20, 20, 20, 10, 10)):
+        sink.log({"memory": float(at)}, step, at=float(at), once_a_step=False)
+    assert sink.close()
+    assert [(p.value, p.step) for p in receiver.points] == [(0, 20), (1, 20), (2, 20), (3, 10), (4, 10)]
+
+
+@contextmanager
+def no_file_grows_beyond(size: int) -> Generator[None]:
+    """As on a disk that is full: the system refuses to write behind `size` bytes of any file of this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_ends_no_sink_and_loses_nothing(spool: Spool) -> None:
+    receiver = Receiver(away=3)
+    sink = MetricSink(receiver, spool, interval=0.01)
+    with no_file_grows_beyond(100):
+        for step in range(50):
+            sink.log({"loss": 0.5}, step)
+        receiver.wait_for(tries=2)
+        for step in range(50, 60):
+            sink.log({"loss": 0.5}, step)
+        receiver.wait_for(tries=4)
+    sink.log({"loss": 0.5}, 60)
+    assert sink.close()
+    assert [point.step for point in receiver.points] == list(range(61))
+
+
+def test_what_can_neither_be_delivered_nor_kept_is_said(spool: Spool) -> None:
+    sink = MetricSink(Receiver(away=10**6), spool, interval=0.01)
+    with no_file_grows_beyond(100):
+        for step in range(50):
+            sink.log({"loss": 0.5}, step)
+        with pytest.raises(SpoolFailed, match=r"run\.jsonl: .*Make room on its disk"):
+            sink.close()
+    assert spool.points() == []  # all or none of what was written together
+
+
+def test_whatever_a_client_raises_is_tried_again(spool: Spool) -> None:
+    receiver = Receiver()
+
+    def deliver(points: Sequence[Point]) -> None:
+        if receiver.tries == 0:
+            receiver.tries += 1
+            raise RuntimeError("a bug of some library")
+        receiver(points)
+
+    sink = MetricSink(deliver, spool, interval=0.01)
+    sink.log({"loss": 0.5}, 1)
+    receiver.wait_for(tries=2)
+    assert sink.close()
+    assert [point.step for point in receiver.points] == [1]
 
 
 def test_a_value_that_is_no_number_is_refused_where_it_is_logged(spool: Spool) -> None:

@@ -4,7 +4,9 @@ Outages are made by taking a table away from the real database, and giving it ba
 """
 
 import hashlib
+import json
 import re
+import resource
 import signal
 import socket
 import sqlite3
@@ -25,7 +27,7 @@ import pytest
 from resources.environment import device_facts, environment_facts
 from resources.launcher.errors import Cancelled, Diverged
 from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client, page_of
-from resources.tracker import RunFacts, Tracker
+from resources.tracker import RunFacts, TrackedRun, Tracker
 
 FACTS = RunFacts(
     experiment="flight_delay",
@@ -59,12 +61,12 @@ def _execute(tracker: Tracker, statement: str) -> None:
         database.commit()
 
 
-def _take_away(tracker: Tracker) -> None:
-    _execute(tracker, "ALTER TABLE metrics RENAME TO taken_away")
+def _take_away(tracker: Tracker, table: str = "metrics") -> None:
+    _execute(tracker, f"ALTER TABLE {table} RENAME TO taken_away")
 
 
-def _give_back(tracker: Tracker) -> None:
-    _execute(tracker, "ALTER TABLE taken_away RENAME TO metrics")
+def _give_back(tracker: Tracker, table: str = "metrics") -> None:
+    _execute(tracker, f"ALTER TABLE taken_away RENAME TO {table}")
 
 
 def test_a_run_holds_what_was_said_about_it(tracker: Tracker) -> None:
@@ -101,6 +103,111 @@ def test_the_same_fingerprint_is_the_same_run_and_keeps_its_parameters(tracker: 
     assert tracker.find("flight_delay", FACTS.fingerprint) == first.run_id
     assert tracker.find("flight_delay", "0" * 64) is None
     assert tracker.find("nobody", FACTS.fingerprint) is None
+
+
+def _told(tracker: Tracker, run_id: str, what: str) -> list[str]:
+    """Tags of the starts of a run, oldest start first."""
+    tags = _run(tracker, run_id).data.tags
+    return [value for name, value in sorted(tags.items()) if name.startswith(f"{what}/")]
+
+
+def test_a_later_start_overwrites_nothing_of_the_first(tracker: Tracker) -> None:
+    """A second start replaced commit, world size and lock; a cancelled one turned FINISHED into KILLED."""
+    made = {"mlflow.source.git.commit": "a" * 40, "world_size": "2", "lock_sha256": "b" * 64}
+    now = {"mlflow.source.git.commit": "c" * 40, "world_size": "4", "lock_sha256": "d" * 64, "gpu": "H100"}
+    with tracker.start(replace(FACTS, tags=made)) as first:
+        pass
+    ended = _run(tracker, first.run_id).info.end_time
+    second = tracker.start(replace(FACTS, tags=now, note="another", name="x"))
+    assert _run(tracker, second.run_id).info.status == "FINISHED"
+    second.finish("KILLED")
+    stored = _run(tracker, first.run_id)
+    assert {name: stored.data.tags[name] for name in made} == made
+    assert (stored.info.status, stored.info.end_time, stored.info.run_name) == ("FINISHED", ended, FACTS.name)
+    assert stored.data.tags["mlflow.note.content"] == "first try"
+    starts = sorted(map(json.loads, _told(tracker, first.run_id, "start")), key=lambda one: one["world_size"])
+    assert starts == [{"author": "ada", **made}, {"author": "ada", **now}]
+    assert sorted(_told(tracker, first.run_id, "ended")) == ["FINISHED", "KILLED"]
+
+
+def test_a_start_that_is_cancelled_leaves_the_run_to_the_other_that_goes_on(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as leads:
+        tracker.start(FACTS).finish("KILLED")
+        assert _run(tracker, leads.run_id).info.status == "RUNNING"
+    assert _run(tracker, leads.run_id).info.status == "FINISHED"
+
+
+def test_readings_at_one_step_are_all_kept_and_told_again_are_stored_once(tracker: Tracker) -> None:
+    """MLflow showed the speed of the last few steps for that of the whole training, both told at its last step."""
+    speed = "training_throughput_samples_per_sec"
+
+    def tell(run: TrackedRun) -> None:
+        for at, step in ((1, 10), (2, 20), (3, 10), (4, 20)):  # trained again from 0
+            run.log({speed: 3848.0 + at}, step, at=1e9 + at)
+        for at in range(5):
+            run.log({"memory": float(at)}, 20, at=1e9 + at, once_a_step=False)
+        run.log({speed: 1380.0}, 20, at=1e9 + 5, once_a_step=False)
+
+    for _ in range(2):
+        with tracker.start(FACTS) as run:
+            tell(run)
+    stored = _run(tracker, run.run_id).data.metrics
+    assert stored[speed] == 1380.0
+    assert _steps(tracker, run.run_id, speed) == [10, 20, 20]
+    assert _steps(tracker, run.run_id, "memory") == [20] * 5
+
+
+def test_a_run_starts_while_the_tracker_is_away_and_is_complete_when_it_is_back(tracker: Tracker) -> None:
+    open_client(tracker.uri)
+    _take_away(tracker, "experiments")
+    with tracker.start(FACTS) as run:
+        run.log({"loss": 0.5}, 1)
+        with pytest.raises(TrackerUnavailable, match="ML_ASSETS_TRACKING_URI"):
+            _ = run.run_id
+    with tracker.start(replace(FACTS, fingerprint="f2" * 32)) as meets:
+        _give_back(tracker, "experiments")
+        meets.log({"loss": 0.7}, 1)
+    assert tracker.settle() == [run.run_id]
+    for one in (run, meets):
+        stored = _run(tracker, one.run_id)
+        assert (stored.info.status, stored.data.tags["partition"]) == ("FINISHED", "2013-12-31")
+        assert stored.data.params == {"learning_rate": "0.001", "layers": "[64, 32]"}
+        assert _steps(tracker, one.run_id, "loss") == [1]
+    assert list((tracker._folder / "spool").glob("*.jsonl")) == []
+
+
+def test_the_id_of_a_run_that_began_late_brings_what_it_left(tracker: Tracker) -> None:
+    open_client(tracker.uri)
+    _take_away(tracker, "experiments")
+    with tracker.start(FACTS) as run:
+        run.log({"loss": 0.5}, 1)
+    _give_back(tracker, "experiments")
+    assert _run(tracker, run.run_id).info.status == "FINISHED"
+    assert _steps(tracker, run.run_id, "loss") == [1]
+
+
+def test_an_experiment_that_was_deleted_in_mlflow_does_not_stop_its_pipeline(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as run:
+        pass
+    client = open_client(tracker.uri)
+    client.delete_experiment(client.get_experiment_by_name("flight_delay").experiment_id)
+    with tracker.start(replace(FACTS, fingerprint="f2" * 32)) as other:
+        other.log({"loss": 0.5}, 1)
+    assert client.get_experiment_by_name("flight_delay").lifecycle_stage == "active"
+    assert _run(tracker, other.run_id).info.status == "FINISHED"
+    assert tracker.find("flight_delay", FACTS.fingerprint) == run.run_id
+
+
+def test_a_training_that_is_done_does_not_fail_of_a_full_disk(tracker: Tracker) -> None:
+    with tracker.start(FACTS) as run:
+        _take_away(tracker)
+        run.log({"loss": 0.5}, 1)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    _give_back(tracker)
+    assert tracker.settle() == [run.run_id]
+    assert _run(tracker, run.run_id).info.status == "KILLED"
 
 
 def test_starting_at_once_gives_one_run(tracker: Tracker) -> None:

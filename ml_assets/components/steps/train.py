@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
 
 from ml_assets.checkout import ROOT
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import readable, run_url, tracked_facts
+from ml_assets.components.pages import counted, readable, run_url, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.spending import Attempts, spent
 from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
@@ -17,6 +19,7 @@ from resources.launcher.profile import ResourceProfile, changes_of
 from resources.launcher.protocol import EVENTS, TrainingEvent, read_events, training_folder_name
 from resources.launcher.recoveries import Recovery, recoveries_of
 from resources.launcher.training_settings import OF_SCRIPTS
+from resources.mlflow_client import TrackerError
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
 
@@ -32,6 +35,8 @@ _MEASURING = {
     "system": None,
 }
 """Kinds of events whose numbers are metrics: which of them, under which name; None for all."""
+_OF_A_STEP = ("metrics", "epoch")
+"""Kinds whose numbers belong to their step: trained again, it tells the same. The others are readings of their own."""
 _DEVICES = ("device", "gpu", "gpus", "gpu_driver")
 """What a `started` event tells of the machine."""
 
@@ -58,12 +63,20 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 _hand_over(initial["bundle"], platform, name)
             profile = spec.resources.of(job.partition, changes_of(context.get_tag(RESOURCES) or ""))
             with platform.tracker.start(tracking_facts(spec, platform, job, snapshot, profile)) as tracked:
-                report = LiveReport(context, checkpoint, tracked)
+                report = LiveReport(context, checkpoint, tracked, job)
                 report.catch_up(read_events(folder))
-                result = platform.launcher.run(job, folder, report.event, context.log.info, profile)
-                taken = spent(result, report.devices, platform.settings.gpu_hour_price)
-                tracked.log(taken, result.steps, report.finished_at)
-                platform.tracker.tag(tracked.run_id, report.devices)
+                price = platform.settings.gpu_hour_price
+                try:
+                    result = platform.launcher.run(job, folder, report.event, context.log.info, profile)
+                except BaseException:  # a cancelled one, too: its hours were paid
+                    report.tell_spent(price)
+                    with suppress(TrackerError):  # the next start of this training tells it again
+                        platform.tracker.tag_once(tracked.run_id, report.attempts.facts())
+                    raise
+                # Told again by a later run, it has the same time, and is one point.
+                at = report.finished_at
+                tracked.log(spent(result, report.devices, price), result.steps, at, once_a_step=at is None)
+            platform.tracker.tag_once(tracked.run_id, {**report.devices, **report.attempts.facts()})
             facts = {"fingerprint": job.fingerprint, "folder": str(folder), "mlflow_run": tracked.run_id}
             return dg.Output(
                 facts,
@@ -92,10 +105,14 @@ def _hand_over(bundle: str, platform: Platform, name: str) -> None:
 class LiveReport:
     """What one training shows while it runs: an observation a second at most, every point to the tracker."""
 
-    def __init__(self, context: dg.OpExecutionContext, checkpoint: dg.AssetKey, tracked: TrackedRun) -> None:
+    def __init__(
+        self, context: dg.OpExecutionContext, checkpoint: dg.AssetKey, tracked: TrackedRun, job: TrainingJob
+    ) -> None:
         self._context = context
         self._checkpoint = checkpoint
         self._tracked = tracked
+        self._torch = job.packages.get("torch")
+        self.attempts = Attempts()
         self._observed_at = 0.0
         self._stragglers = Stragglers()
         self.events = 0
@@ -110,16 +127,26 @@ class LiveReport:
         killed may not have come to pass on the last ones."""
         for event in events:
             self._note(event)
-            if event.kind in _MEASURING:
-                self._tracked.log(_numbers(event), event.step, event.time)
+            self._track(event)
+
+    def tell_spent(self, gpu_hour_price: float | None) -> None:
+        """Record what a training took that did not finish."""
+        taken = self.attempts.spent(gpu_hour_price)
+        if not taken:
+            return
+        self._tracked.log(taken, self.attempts.step, self.attempts.last_sign, once_a_step=False)
+        cost = f", cost {taken['cost']:.2f}" if "cost" in taken else ""
+        self._context.log.info(
+            f"not finished: {taken['worker_hours']:.3f} worker hours in {counted(int(taken['attempts']), 'attempt')}"
+            f"{cost}"
+        )
 
     def event(self, event: TrainingEvent) -> None:
         """Called by the launcher for each event of the workers."""
         self.events += 1
         numbers = _numbers(event)
         self._note(event)
-        if event.kind in _MEASURING:
-            self._tracked.log(numbers, event.step, event.time)
+        self._track(event)
         if event.kind in ("resumed", "checkpoint", "started"):
             self._context.log.info(f"{event.kind} at step {event.step}")
         if event.kind == "recovered":
@@ -137,39 +164,26 @@ class LiveReport:
                 )
             )
 
+    def _track(self, event: TrainingEvent) -> None:
+        if event.kind in _MEASURING:
+            once = event.kind in _OF_A_STEP
+            self._tracked.log(_numbers(event), event.step, event.time, once_a_step=once)
+
     def _note(self, event: TrainingEvent) -> None:
+        self.attempts.hear(event)
         if event.kind == "started":
+            self._warn_of_another_torch(str(event.values.get("torch", "")))
             self.devices = {name: str(event.values[name]) for name in _DEVICES if name in event.values}
         if event.kind == "finished":
             self.finished_at = event.time
 
-
-def spent(
-    result: TrainingResult, devices: Mapping[str, str], gpu_hour_price: float | None
-) -> dict[str, float]:
-    """What the whole training took, over all its attempts, as metrics of its run.
-
-    `worker_hours` counts each attempt with the workers it had, and what was done again as often as it was done.
-    `gpu_hours` needs to know the workers' kind of device, `cost` also the price of an hour of one GPU.
-    """
-    of_one_size = result.seconds * result.world_size  # all that an older version knew
-    hours = (of_one_size if result.worker_seconds is None else result.worker_seconds) / 3600
-    taken = {
-        "training_seconds": result.seconds,
-        "attempts": float(result.attempts),
-        "worker_hours": hours,
-        **_speed(result),
-    }
-    if "device" in devices:
-        taken["gpu_hours"] = hours if devices["device"] == "cuda" else 0.0
-        if gpu_hour_price is not None:
-            taken["cost"] = taken["gpu_hours"] * gpu_hour_price
-    return taken
-
-
-def _speed(result: TrainingResult) -> dict[str, float]:
-    """Nothing where a script did not say how many rows it read."""
-    return {"training_throughput_samples_per_sec": result.rows_per_second} if result.epochs else {}
+    def _warn_of_another_torch(self, version: str) -> None:
+        theirs = version.partition("+")[0]
+        if theirs and self._torch and theirs != self._torch:
+            self._context.log.warning(
+                f"the workers have torch {theirs}, and this training is known as one of torch {self._torch}, which is "
+                "installed here: build the workers' image from the lock of this platform"
+            )
 
 
 def _numbers(event: TrainingEvent) -> dict[str, float]:

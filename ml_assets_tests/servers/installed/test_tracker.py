@@ -160,5 +160,10 @@ def test_server_that_stays_away_is_named_with_what_helps(
     installed: Installed, facts: RunFacts, servers: RunningServers, tmp_path: Path
 ) -> None:
     servers.kill("mlflow")
+    away = Tracker(installed.settings.resolved_tracking_uri.reveal(), tmp_path)
+    with away.start(facts) as run:
+        run.log({"loss": 0.5}, 1)
     with pytest.raises(TrackerUnavailable, match="ML_ASSETS_TRACKING_URI"):
-        Tracker(installed.settings.resolved_tracking_uri.reveal(), tmp_path).start(facts)
+        _ = run.run_id
+    servers.restart("mlflow")
+    assert _steps(away, run.run_id, "loss") == [1]

@@ -1,0 +1,96 @@
+"""What a training took: per attempt as its workers told it, and summed as the figures of its MLflow run.
+
+Here: figures of trainings that finished, and of those that failed, diverged or were cancelled. Not here: how long an
+attempt lasted (training.attempts).
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ml_assets.training.attempts import seconds_between, sign_of
+from resources.launcher.job import TrainingResult
+from resources.launcher.protocol import TrainingEvent
+
+_OF_AN_ATTEMPT = ("world_size", "device", "gpu", "gpus", "gpu_driver", "torch")
+"""What a `started` event tells for the record."""
+
+
+class Attempts:
+    """The attempts of a training, from its events."""
+
+    def __init__(self) -> None:
+        self._started: dict[int, TrainingEvent] = {}
+        self._signs: list[float] = []
+        self.step = 0
+        """Of the newest event."""
+
+    def hear(self, event: TrainingEvent) -> None:
+        """Take an event; one that comes twice changes nothing."""
+        if event.kind == "started":
+            self._started.setdefault(int(event.values.get("attempt", 1)), event)
+        if (sign := sign_of(event)) is not None:
+            self._signs.append(sign)
+            self.step = max(self.step, event.step)
+
+    @property
+    def last_sign(self) -> float | None:
+        """When workers were last heard of, seconds since the epoch."""
+        return max(self._signs, default=None)
+
+    def facts(self) -> dict[str, str]:
+        """Return a tag for each attempt, `attempt/<number>`: on what it ran, from which step, since when."""
+        return {
+            f"attempt/{number}": json.dumps(
+                {
+                    "from_step": event.step,
+                    "started": datetime.fromtimestamp(event.time, UTC).isoformat(timespec="seconds"),
+                    **{name: event.values[name] for name in _OF_AN_ATTEMPT if name in event.values},
+                }
+            )
+            for number, event in sorted(self._started.items())
+        }
+
+    def spent(self, gpu_hour_price: float | None) -> dict[str, float]:
+        """Return what all attempts took up to their last signs of life; empty where none began."""
+        events = sorted(self._started.values(), key=lambda event: event.time)
+        if not events:
+            return {}
+        seconds = seconds_between([event.time for event in events], self._signs)
+        workers = (int(event.values["world_size"]) for event in events)
+        total = sum(count * took for count, took in zip(workers, seconds, strict=True))
+        return _figures(total / 3600, len(events), events[-1].values, gpu_hour_price)
+
+
+def spent(
+    result: TrainingResult, devices: Mapping[str, Any], gpu_hour_price: float | None
+) -> dict[str, float]:
+    """Return what a finished training took, over all its attempts, as metrics of its run.
+
+    `worker_hours` counts each attempt with the workers it had, and what was done again as often as it was done.
+    `gpu_hours` needs to know the workers' kind of device, `cost` also the price of an hour of one GPU.
+    """
+    of_one_size = result.seconds * result.world_size  # all that an older version knew
+    hours = (of_one_size if result.worker_seconds is None else result.worker_seconds) / 3600
+    return {
+        "training_seconds": result.seconds,
+        **_figures(hours, result.attempts, devices, gpu_hour_price),
+        **_speed(result),
+    }
+
+
+def _figures(
+    hours: float, attempts: int, devices: Mapping[str, Any], gpu_hour_price: float | None
+) -> dict[str, float]:
+    taken = {"attempts": float(attempts), "worker_hours": hours}
+    if "device" in devices:
+        taken["gpu_hours"] = hours if devices["device"] == "cuda" else 0.0
+        if gpu_hour_price is not None:
+            taken["cost"] = taken["gpu_hours"] * gpu_hour_price
+    return taken
+
+
+def _speed(result: TrainingResult) -> dict[str, float]:
+    """Nothing where a script did not say how many rows it read."""
+    return {"training_throughput_samples_per_sec": result.rows_per_second} if result.epochs else {}
