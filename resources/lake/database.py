@@ -17,8 +17,10 @@ import weakref
 from collections.abc import Generator
 from pathlib import Path
 
-from resources.lake.errors import LakeBusy
+from resources.lake.errors import LakeBusy, LakeError
 
+_FORMAT = 2
+"""Of what is in the file: a tree's list of ranges is cut into pages."""
 _ATTEMPTS = 10
 """Tries for the write lock, as many as lakeFS makes to move a branch."""
 
@@ -94,11 +96,18 @@ class Database:
         weakref.finalize(self, _close, connection, self._owner)
         # Changing to WAL takes an exclusive lock without SQLite's own waiting.
         self._patiently(connection, "PRAGMA journal_mode=WAL")
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        if found not in (0, _FORMAT):
+            connection.close()
+            raise LakeError(
+                f"{self._path} was written in format {found}, this version reads format {_FORMAT}: use the version "
+                "that wrote it, or move the folder away and materialize its tables again."
+            )
+        if found == 0:
             self._patiently(connection, "BEGIN IMMEDIATE")
             for statement in self._schema.split(";"):
                 connection.execute(statement)
-            connection.execute("PRAGMA user_version=1")
+            connection.execute(f"PRAGMA user_version={_FORMAT}")
             connection.execute("COMMIT")
         return connection
 

@@ -20,8 +20,10 @@ PAGE = 1000
 """Entries in a page: the most lakeFS gives."""
 _FEW = 4
 """Paths that are asked for one by one."""
-_COMMITS = 64
-"""Commits whose entries are remembered."""
+REMEMBERED_BYTES = 256 << 20
+"""Memory for entries of commits; those of one commit of 200,000 objects take about 100 MB."""
+_ENTRY_BYTES = 300
+"""Of an entry beside its texts: itself, its place in a dictionary, headers of the texts."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -38,13 +40,50 @@ class Entry:
     """Where the content lies and its checksum: stands for this content for good."""
 
 
+class CommitEntries:
+    """Entries of commits, which never change. Those of the commits used last, up to `limit` bytes of memory."""
+
+    def __init__(self, limit: int = REMEMBERED_BYTES) -> None:
+        self._limit = limit
+        self._known: OrderedDict[str, dict[str, Entry]] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return sum(self._sizes.values())
+
+    def find(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
+        """The remembered entries of those `paths`."""
+        with self._lock:
+            known = self._known.get(ref, {})
+            return {path: known[path] for path in paths if path in known}
+
+    def add(self, ref: str, page: Sequence[Entry]) -> None:
+        """Remember a page of what lies at `ref`, if that is a commit. Commits not used for longest are forgotten."""
+        if not _COMMIT_ID.fullmatch(ref):
+            return
+        with self._lock:
+            known = self._known.setdefault(ref, {})
+            self._known.move_to_end(ref)
+            self._sizes.setdefault(ref, 0)
+            for entry in page:
+                if entry.path not in known:
+                    known[entry.path] = entry
+                    self._sizes[ref] += _size(entry)
+            while self._known and self.size > self._limit:
+                # One commit alone may be too large: then it begins anew.
+                forgotten, _ = self._known.popitem(last=False)
+                del self._sizes[forgotten]
+
+
 class Listing:
     """The entries of one repository. Safe for any number of threads."""
 
     def __init__(self, api: LakeFSApi) -> None:
         self._api = api
-        self._known: OrderedDict[str, dict[str, Entry]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known = CommitEntries()
 
     def entries(self, ref: str, prefix: str = "") -> list[Entry]:
         """Entries whose path starts with `prefix`, sorted by path; the server's own are not among them."""
@@ -60,9 +99,7 @@ class Listing:
 
     def find(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
         """The entries of those `paths` that are there."""
-        with self._lock:
-            known = self._known.get(ref, {})
-            found = {path: known[path] for path in paths if path in known}
+        found = self._known.find(ref, paths)
         missing = sorted({path for path in paths if path not in found and not path.startswith(SERVERS_OWN)})
         if len(missing) <= _FEW:
             return found | {entry.path: entry for path in missing for entry in self._exactly(ref, path)}
@@ -103,12 +140,7 @@ class Listing:
             "objects_api", "list_objects", ref, prefix=prefix, after=after, amount=amount, user_metadata=True
         )
         page = [_entry(stats) for stats in answer["results"]]
-        if _COMMIT_ID.fullmatch(ref):
-            with self._lock:
-                self._known.setdefault(ref, {}).update((entry.path, entry) for entry in page)
-                self._known.move_to_end(ref)
-                if len(self._known) > _COMMITS:
-                    self._known.popitem(last=False)
+        self._known.add(ref, page)
         return page, bool(answer["pagination"]["has_more"])
 
 
@@ -121,3 +153,7 @@ def _entry(stats: Mapping[str, Any]) -> Entry:
         sha256=sha256 if _COMMIT_ID.fullmatch(sha256) else None,
         address=f"{stats['physical_address']} {stats['checksum']}",
     )
+
+
+def _size(entry: Entry) -> int:
+    return _ENTRY_BYTES + len(entry.path) + len(entry.address) + len(entry.sha256 or "")

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS staged (
 ) WITHOUT ROWID
 """
 """`commits.body` is the canonical JSON whose SHA-256 is the id; a `staged` row without sha256 is a removal;
-`ranges` also holds the lists of ranges that are trees."""
+`ranges` also holds the pages that list ranges: one of them is a tree."""
 
 
 @dataclass(frozen=True, slots=True)

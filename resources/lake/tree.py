@@ -7,6 +7,9 @@ A tree is a list of ranges, a range a sorted run of about 64 entries. A range en
 hashes to a boundary, so the cut depends on the paths alone: equal contents give equal ids whatever the
 history, a commit that touches one partition writes one or two ranges, and two trees are compared by
 loading only the ranges they do not share. (lakeFS keeps its metadata in ranges for the same reason.)
+
+On disk the list of ranges is itself cut into pages by the same rule, the list of pages into pages, and so on up to
+one page, whose id is the tree's. So a commit writes what changed: one page of each level, not the whole list.
 """
 
 import hashlib
@@ -14,7 +17,7 @@ import json
 import zlib
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from resources.lake.store import ObjectStat
@@ -26,17 +29,23 @@ _BOUNDARY = 64
 """Mean entries in a range: about 8 kB of JSON, 4 kB compressed."""
 _CACHED_RANGES = 1024
 """Decoded ranges kept in memory, about 64 k entries."""
+_PAGE = 16
+"""Mean ranges (or pages) in a page. A commit writes a page of each level: small pages cost less than few levels."""
+_CACHED_PAGES = 4096
+"""Decoded pages kept in memory: about 64 k ranges, of 4 million entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A run of entries: the greatest path in it, and the SHA-256 of its encoding."""
+    """A run of entries, or a page of ranges: the greatest path in it, and the SHA-256 of its encoding."""
 
     last: str
     id: str
 
 
 Tree = tuple[Range, ...]
+_Page = tuple[int, tuple[Range, ...]]
+"""Level (1 lists ranges, each other one pages of the level below it) and what is listed."""
 
 
 class Trees:
@@ -46,14 +55,24 @@ class Trees:
         self._load = load
         self._save = save
         self._ranges: OrderedDict[str, tuple[ObjectStat, ...]] = OrderedDict()
+        self._pages: OrderedDict[str, _Page] = OrderedDict()
+        self._page_ids: dict[_Page, str] = {}
 
     def read(self, tree_id: str) -> Tree:
         """The tree with this id."""
-        return tuple(Range(last, id_) for last, id_ in json.loads(zlib.decompress(self._load(tree_id))))
+        level, nodes = self._page(tree_id)
+        while level > 1:
+            level -= 1
+            nodes = tuple(node for page in nodes for node in self._page(page.id)[1])
+        return nodes
 
     def write(self, tree: Tree) -> str:
-        """Save the list of ranges (the ranges themselves are saved already); return its id."""
-        return self._keep([[range_.last, range_.id] for range_ in tree])
+        """Save the pages that list the ranges (the ranges themselves are saved already); return the tree's id."""
+        level, nodes = 1, tree
+        while len(pages := _pages(level, nodes)) > 1:
+            nodes = tuple(Range(page[-1].last, self._keep_page((level, page))) for page in pages)
+            level += 1
+        return self._keep_page((level, nodes))
 
     def entries(self, tree: Tree, prefix: str = "") -> Iterator[ObjectStat]:
         """Entries whose path starts with `prefix`, sorted by path."""
@@ -127,11 +146,30 @@ class Trees:
                 start = position + 1
         return entries[start:]
 
+    def _keep_page(self, page: "_Page") -> str:
+        # One that was loaded is stored: encoding it again is most of what a small commit would take.
+        if (known := self._page_ids.get(page)) is not None:
+            return known
+        level, nodes = page
+        return self._keep([[level], *([node.last, node.id] for node in nodes)])
+
+    def _page(self, id_: str) -> "_Page":
+        page = self._pages.get(id_)
+        if page is None:
+            (level,), *nodes = json.loads(zlib.decompress(self._load(id_)))
+            page = (level, tuple(Range(last, below) for last, below in nodes))
+            self._pages[id_] = page
+            self._page_ids[page] = id_
+            if len(self._pages) > _CACHED_PAGES:
+                _, oldest = self._pages.popitem(last=False)
+                del self._page_ids[oldest]
+        return page
+
     def _save_range(self, entries: list[ObjectStat]) -> Range:
         id_ = self._keep([[entry.path, entry.sha256, entry.size] for entry in entries])
         return Range(entries[-1].path, id_)
 
-    def _keep(self, content: list[list[str]] | list[list[str | int]]) -> str:
+    def _keep(self, content: Sequence[Sequence[str | int]]) -> str:
         body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
         id_ = hashlib.sha256(body).hexdigest()
         self._save(id_, zlib.compress(body, 3))
@@ -160,6 +198,19 @@ def _changed(entries: Iterable[ObjectStat], changes: Changes) -> list[ObjectStat
 
 def _is_boundary(path: str) -> bool:
     return hashlib.blake2b(path.encode(), digest_size=1).digest()[0] % _BOUNDARY == 0
+
+
+def _pages(level: int, nodes: tuple[Range, ...]) -> list[tuple[Range, ...]]:
+    """`nodes` cut behind those whose last path hashes to a boundary of this level."""
+    pages: list[tuple[Range, ...]] = []
+    start = 0
+    for position, node in enumerate(nodes, start=1):
+        # Every range ends at a boundary of its own hash, so each level needs another one.
+        digest = hashlib.blake2b(node.last.encode(), digest_size=1, salt=b"%d" % level).digest()
+        if digest[0] % _PAGE == 0 or position == len(nodes):
+            pages.append(nodes[start:position])
+            start = position
+    return pages
 
 
 def _last(range_: Range) -> str:
