@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from _report import Result, emit, interleave, parse_args
 from ml_assets.defs.flights import source
 from ml_assets.tables import parquet
 from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import judge_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
@@ -116,12 +118,15 @@ def measure(days: int, rounds: int, folder: Path) -> list[Result]:
         )
         for key in derived_keys
     ]
-    features = table("features", "departures", frames)
+    features = replace(table("features", "departures", frames), inputs={spec.table: LOOKBACK - 1})
+    declared = DeclaredTables([DeclaredTable.of(spec), DeclaredTable.of(features)])
     publish_all(place, features, derived)
 
     def guard() -> None:
         again = Place(place.folder)
-        verdict = judge_window(TableReader.at(again.store), again.ledger, features.table, derived_keys)
+        verdict = judge_window(
+            TableReader.at(again.store), again.ledger, declared, features.table, derived_keys
+        )
         if not verdict.ok or verdict.stale:
             raise RuntimeError(verdict.explain())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 
 from ml_assets.components.declarations import in_one_line, require_consistent
+from ml_assets.components.declared import declared_tables
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.sweeping import sweep_trainings
 from resources.platform import Platform
@@ -26,7 +27,7 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
     return dg.Definitions.merge(
         pipelines,
         dg.Definitions(
-            resources={"platform": Platform(settings)},
+            resources={"platform": Platform(settings), "tables": declared_tables(pipelines)},
             # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would
             # cost seconds each.
             executor=dg.in_process_executor,

@@ -1,6 +1,6 @@
 """`ml-assets plan`: what materializing a model would run, and why."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from ml_assets.components.specs import TrainingPipelineSpec
+    from ml_assets.tables.guard import WindowVerdict
 
 SHOWN = 10
 """Stale partitions named one by one; the rest are counted."""
@@ -23,16 +24,10 @@ SHOWN = 10
 class Outlook:
     """How things stand for one partition of a model."""
 
-    window: Sequence[str]
-    """Partitions of the feature table it reads."""
+    verdict: "WindowVerdict"
+    """The guard's, as the first step of a run would get it."""
     commit: str
     """Of main."""
-    rejected: Mapping[str, str]
-    """`table key` → why; of the feature table or of what it is made from."""
-    stale: Mapping[str, str]
-    """Key of the feature table → which inputs changed."""
-    missing: Mapping[str, Sequence[str]]
-    """Table → keys that could be built, in the order of building."""
     done: bool
     """It has been evaluated before."""
 
@@ -52,19 +47,21 @@ def command(model: str, partition: str) -> None:
         raise Problem(f"a model is planned for one partition at a time, not for {partition}")
     outlook = look(project, spec, partition)
     table = spec.features.table
-    first, last = outlook.window[0], outlook.window[-1]
+    verdict = outlook.verdict
+    first, last = verdict.keys[0], verdict.keys[-1]
     say(
-        f"{model} {partition} reads {len(outlook.window)} partitions of {table}, {first} to {last}, "
+        f"{model} {partition} reads {len(verdict.keys)} partitions of {table}, {first} to {last}, "
         f"at main {outlook.commit[:12]}"
     )
-    for what, why in outlook.rejected.items():
-        say(f"  rejected  {what}: {why.splitlines()[0]}")
-    for key, why in list(outlook.stale.items())[:SHOWN]:
+    for what, why in verdict.refused.items():
+        state, _, reason = why.splitlines()[0].removeprefix("is ").partition(": ")
+        say(f"  {state:9} {what}: {reason}")
+    for key, why in list(verdict.stale.items())[:SHOWN]:
         say(f"  stale     {table} {key}: {why}")
-    if len(outlook.stale) > SHOWN:
-        say(f"  stale     {table}: {len(outlook.stale) - SHOWN} more")
+    if len(verdict.stale) > SHOWN:
+        say(f"  stale     {table}: {len(verdict.stale) - SHOWN} more")
     by_hand: list[str] = []
-    for name, keys in outlook.missing.items():
+    for name, keys in verdict.to_build.items():
         spans = _spans(keys, graph.get(_key(name)).partitions_def)
         shown = ", ".join(_named(span) for span in spans) or "the whole table"
         say(f"  missing   {name}: {shown}")
@@ -74,17 +71,15 @@ def command(model: str, partition: str) -> None:
     say()
     for line in _conclusion(spec, partition, outlook, by_hand):
         say(line)
-    if outlook.stale:
+    if verdict.stale:
         say("Build again what is stale:")
-        for span in _spans(list(outlook.stale), graph.get(_key(table)).partitions_def):
+        for span in _spans(list(verdict.stale), graph.get(_key(table)).partitions_def):
             say(f"  ml-assets launch {table} {_typed(span)}")
 
 
 def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outlook:
-    """Judge the window as the first step of a run would, and what it is made from. `Problem` without a window."""
-    from dagster._core.definitions.events import AssetKeyPartitionKey
-
-    from ml_assets.components.sensors import with_missing_ancestors
+    """Judge the window as the first step of a run would. `Problem` without a window."""
+    from ml_assets.components.declared import declared_tables
     from ml_assets.components.training_pipeline import stage_key
     from ml_assets.tables.cadence import UNPARTITIONED
     from ml_assets.tables.guard import judge_window
@@ -97,51 +92,36 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outl
     window = sorted(parent.partition_key or UNPARTITIONED for parent in parents)
     if not window:
         raise Problem(f"{spec.name} {partition}: no partition of {table} lies in its window")
-    verdict = judge_window(reader, project.platform.ledger, table, window)
-    rejected = {f"{table} {key}": why for key, why in verdict.rejected.items()}
-    lacking = {AssetKeyPartitionKey(_key(table), key) for key in verdict.missing}
-    absent: dict[str, list[str]] = {}
-    for each in with_missing_ancestors(graph, reader, lacking):
-        absent.setdefault(each.asset_key.to_user_string(), []).append(each.partition_key or UNPARTITIONED)
-    missing: dict[str, list[str]] = {}
-    for name in (key.to_user_string() for key in graph.toposorted_asset_keys):
-        keys = sorted(absent.get(name, ()))
-        above = judge_window(reader, project.platform.ledger, name, keys).rejected
-        rejected |= {f"{name} {key}": why for key, why in above.items()}
-        if buildable := [key for key in keys if key not in above]:
-            missing[name] = buildable
+    tables = declared_tables(project.defs)
+    verdict = judge_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
-    return Outlook(
-        window=window,
-        commit=reader.commit_id,
-        rejected=rejected,
-        stale=verdict.stale,
-        missing=missing,
-        done=partition in done,
-    )
+    return Outlook(verdict=verdict, commit=reader.commit_id, done=partition in done)
 
 
 def _conclusion(
     spec: "TrainingPipelineSpec", partition: str, outlook: Outlook, by_hand: Sequence[str]
 ) -> list[str]:
     launch = f"ml-assets launch {spec.name} {partition}"
-    if len(outlook.window) < spec.window.total:
+    verdict = outlook.verdict
+    if len(verdict.keys) < spec.window.total:
         return [
             f"It would refuse, too early: the window needs {spec.window.total} partitions. Choose a later "
             "partition, or a shorter window."
         ]
-    if outlook.rejected:
+    if verdict.rejected:
         return [
             "It would refuse: mend the sources of what is rejected and materialize it again, or",
             "ml-assets accept TABLE PARTITION --reason '…'.",
         ]
-    if outlook.missing:
+    if verdict.to_build:
         return [
             "It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is",
             "missing, in order, and the model after it. By hand, in this order:",
             *(f"  {command}" for command in (*by_hand, launch)),
         ]
-    if outlook.stale and spec.stale == "refuse":
+    if not verdict.ok:
+        return ["It would refuse what is unusable: mend its source, then materialize it again."]
+    if verdict.stale and spec.stale == "refuse":
         return ["It would refuse what is stale."]
     if outlook.done:
         return [

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ml_assets.components.columns import COLUMN_SCHEMA
 from ml_assets.components.conditions import condition_named
+from ml_assets.components.declared import DECLARED
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.many_events import log_output
 from ml_assets.components.pages import column_schema
@@ -17,10 +18,11 @@ from ml_assets.components.publishing import check_specs
 from ml_assets.components.specs import FreshnessSection, TableSpecSection
 from ml_assets.sections import Section
 from ml_assets.tables.code_version import code_version
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.spec import TableSpec
 from resources.platform import Platform
 
-PublishTable = Callable[[dg.AssetExecutionContext, Platform], Iterator[dg.AssetCheckResult]]
+PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[dg.AssetCheckResult]]
 
 
 class SpecComponent(dg.Component):
@@ -53,7 +55,9 @@ class SpecComponent(dg.Component):
         return cls(attributes)
 
 
-def table_spec(kind: str, spec: TableSpecSection, function: str) -> TableSpec:
+def table_spec(
+    kind: str, spec: TableSpecSection, function: str, inputs: Mapping[str, int | None] | None = None
+) -> TableSpec:
     """Return what publishing needs to know of the table a component declares; `function` is its import path."""
     return TableSpec(
         kind=kind,
@@ -62,6 +66,7 @@ def table_spec(kind: str, spec: TableSpecSection, function: str) -> TableSpec:
         cadence=spec.cadence,
         volume=spec.volume,
         code_version=code_version(function),
+        inputs=inputs or {},
     )
 
 
@@ -92,14 +97,23 @@ def table_asset(
         owners=list(section.owners) or None,
         kinds={kind, "parquet"},
         code_version=table.code_version,
-        metadata={COLUMN_SCHEMA: column_schema(section.contract), "lake/table": table.table, **(facts or {})},
+        metadata={
+            COLUMN_SCHEMA: column_schema(section.contract),
+            "lake/table": table.table,
+            DECLARED: dg.MetadataValue.json(DeclaredTable.of(table).to_facts()),
+            **(facts or {}),
+        },
         automation_condition=condition_named(section.automation),
         freshness_policy=freshness_policy(section.freshness),
         retry_policy=RETRY_TRANSIENT,
     )
-    def published(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
+    def published(
+        context: dg.AssetExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> Iterator[Any]:
         with final_unless_transient():
-            yield from publish(context, platform)
+            yield from publish(context, platform, tables)
             log_output(context)
 
     return published

@@ -12,6 +12,7 @@ from ml_assets.components.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors import new_data_sensor
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.spec import Incoming, SourceFailed
 from resources.platform import Platform
 
@@ -30,7 +31,9 @@ class Dataset(SpecComponent):
         read = resolve_function(spec.source.function)
         table = table_spec("datasets", spec, spec.source.function)
 
-        def ingest(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
+        def ingest(
+            context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables
+        ) -> Iterator[dg.AssetCheckResult]:
             keys = context.partition_keys if spec.partitions else [UNPARTITIONED]
             incoming = (read_partition(read, table.cadence, key) for key in keys)
             return publish_and_report(context, platform, table, incoming)

@@ -1,6 +1,6 @@
 """`FeatureTable`: a table computed from other tables by a plain polars function."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import dagster as dg
 
@@ -12,8 +12,8 @@ from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
 from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
-from ml_assets.tables.cadence import UNPARTITIONED
-from ml_assets.tables.derive import InputTable, derive, plan
+from ml_assets.tables.declared import DeclaredTables, InputTable
+from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 
@@ -33,12 +33,19 @@ class FeatureTable(SpecComponent):
         """One asset with its checks."""
         spec = self.spec
         function = resolve_function(spec.function)
-        table = table_spec("features", spec, spec.function)
+        reads = {
+            section.table: None if section.lookback == "whole" else section.lookback
+            for section in spec.inputs
+        }
+        table = table_spec("features", spec, spec.function, reads)
 
-        def build(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
+        def build(
+            context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
+        ) -> Iterator[dg.AssetCheckResult]:
             reader = TableReader.at(platform.lake, "main")
-            inputs = [_input_table(context, section) for section in spec.inputs]
-            possible = plan(reader, platform.ledger, inputs, context.partition_keys, table.cadence)
+            inputs = [_input_table(tables, section) for section in spec.inputs]
+            keys = context.partition_keys
+            possible = plan(reader, platform.ledger, tables, inputs, keys, table.cadence)
             partitions = derive(reader, inputs, possible.ranges, table.cadence, function, spec.partition_date)
             if possible.ranges:
                 yield from publish_and_report(context, platform, table, partitions)
@@ -62,15 +69,12 @@ def _dependency(section: InputSection) -> dg.AssetDep:
     return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
 
 
-def _input_table(context: dg.AssetExecutionContext, section: InputSection) -> InputTable:
-    """The keys Dagster maps this run's partitions to: they end where the upstream table's partitions begin."""
-    if section.lookback == "whole":
-        return InputTable(table=section.table, keys=(UNPARTITIONED,))
-    if context.job_def.asset_layer.get(_key(section)).partitions_def is None:
+def _input_table(tables: DeclaredTables, section: InputSection) -> InputTable:
+    declared = tables.find(section.table)
+    if declared is None or (section.lookback != "whole" and declared.cadence.kind == "none"):
         raise InputMisdeclared(
             f"`inputs` names {section.table}, which is not declared or has no partitions: check the name, or "
             "write `lookback: whole` for a table without partitions"
         )
-    # Dagster names the input of a dependency by its key's parts.
-    keys: Sequence[str] = context.asset_partition_keys_for_input("_".join(_key(section).path))
-    return InputTable(table=section.table, keys=tuple(sorted(keys)), lookback=section.lookback)
+    lookback = 0 if section.lookback == "whole" else section.lookback
+    return InputTable(table=section.table, cadence=declared.cadence, lookback=lookback)

@@ -17,6 +17,8 @@ from ml_assets.components.imports import resolve_newest
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 from resources.words import name_some
@@ -42,11 +44,13 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         description=f"Asks the source of {table} for its newest day and ingests what is new or lacking.",
     )
     def new_data(
-        context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
+        context: dg.SensorEvaluationContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.SensorResult:
         day = newest()
         keys = _complete_keys(spec.cadence, day)
-        lacking = _lacking(platform, table, keys)
+        lacking = _lacking(platform, tables, table, keys)
         if not lacking:
             return dg.SensorResult(
                 skip_reason=f"{table} has everything: the newest day of the source is {day}", cursor=""
@@ -72,11 +76,12 @@ def _complete_keys(cadence: Cadence, day: date) -> list[str]:
     return [key for key in cadence.keys(cadence.start, day) if cadence.bounds(key)[1] <= day]
 
 
-def _lacking(platform: Platform, table: str, keys: Sequence[str]) -> set[str]:
-    """Those of `keys` that main does not hold, or whose newest attempt was rejected."""
-    held = TableReader.at(platform.lake, "main").digests(table)
-    verdicts = platform.ledger.newest_verdicts(table, keys)
-    return {key for key in keys if key not in held or (key in verdicts and verdicts[key].blocks)}
+def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]) -> set[str]:
+    """Return those of `keys` that another attempt may mend: missing, rejected or unusable."""
+    reader = TableReader.at(platform.lake, "main")
+    verdict = judge_window(reader, platform.ledger, tables, table, keys)
+    rejected = {key for key in keys if f"{table} {key}" in verdict.rejected}
+    return rejected | {*verdict.to_build.get(table, ())}
 
 
 def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -94,7 +99,11 @@ def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[st
     minimum_interval_seconds=5,
     description="When a run was refused for missing inputs, asks for one backfill of exactly those and of the run.",
 )
-def build_missing_upstream(context: dg.RunFailureSensorContext, platform: dg.ResourceParam[Platform]):
+def build_missing_upstream(
+    context: dg.RunFailureSensorContext,
+    platform: dg.ResourceParam[Platform],
+    tables: dg.ResourceParam[DeclaredTables],
+):
     """One backfill request per refused run: what is missing, in order, then the assets that were asked for."""
     run = context.dagster_run
     if ASKED_BY in run.tags:
@@ -105,14 +114,10 @@ def build_missing_upstream(context: dg.RunFailureSensorContext, platform: dg.Res
     if not missing or context.repository_def is None:
         return dg.SkipReason("the run did not fail for missing inputs")
     graph = context.repository_def.asset_graph
-    reader = TableReader.at(platform.lake, "main")
-    named = {
-        AssetKeyPartitionKey(dg.AssetKey(table.split("/")), None if key == UNPARTITIONED else key)
-        for tables in missing
-        for table, keys in tables.items()
-        for key in keys
+    wanted = _asked_for(context, graph) | {
+        _partition(table, key) for named in missing for table, keys in named.items() for key in keys
     }
-    wanted = with_missing_ancestors(graph, reader, named | _asked_for(context, graph))
+    wanted |= _to_build(platform, tables, graph, wanted)
     # The run's id names the request, so a sensor that is evaluated again finds it and adds nothing.
     backfill_id = f"for-{run.run_id}"
     if context.instance.get_backfill(backfill_id) is not None:
@@ -129,27 +134,34 @@ def build_missing_upstream(context: dg.RunFailureSensorContext, platform: dg.Res
             run_config=None,
         )
     )
-    tables = name_some(sorted({each.asset_key.to_user_string() for each in wanted}), ON_A_PAGE)
-    return dg.SkipReason(f"requested backfill {backfill_id}: {len(wanted)} partitions of {tables}")
+    named = name_some(sorted({each.asset_key.to_user_string() for each in wanted}), ON_A_PAGE)
+    return dg.SkipReason(f"requested backfill {backfill_id}: {len(wanted)} partitions of {named}")
 
 
-def with_missing_ancestors(
-    graph: BaseAssetGraph, reader: TableReader, wanted: Iterable[AssetKeyPartitionKey]
+def _to_build(
+    platform: Platform, tables: DeclaredTables, graph: BaseAssetGraph, wanted: Iterable[AssetKeyPartitionKey]
 ) -> set[AssetKeyPartitionKey]:
-    """`wanted` and everything upstream of it that the lake does not hold."""
-    found = set(wanted)
-    todo = list(found)
-    while todo:
-        child = todo.pop()
-        for parent in graph.get_parents_partitions(child.asset_key, child.partition_key).parent_partitions:
-            if parent not in found and not _exists(reader, parent):
-                found.add(parent)
-                todo.append(parent)
-    return found
+    """Return what the guard finds lacking upstream of `wanted`, at any depth, and materializing can mend."""
+    wants: dict[str, set[str]] = {}
+    for each in wanted:
+        for parent in graph.get_parents_partitions(each.asset_key, each.partition_key).parent_partitions:
+            table = "/".join(parent.asset_key.path)
+            if tables.find(table) is not None:
+                wants.setdefault(table, set()).add(parent.partition_key or UNPARTITIONED)
+    reader = TableReader.at(platform.lake, "main")
+    verdicts = [
+        judge_window(reader, platform.ledger, tables, table, sorted(keys)) for table, keys in wants.items()
+    ]
+    return {
+        _partition(table, key)
+        for verdict in verdicts
+        for table, keys in verdict.to_build.items()
+        for key in keys
+    }
 
 
-def _exists(reader: TableReader, partition: AssetKeyPartitionKey) -> bool:
-    return (partition.partition_key or UNPARTITIONED) in reader.digests("/".join(partition.asset_key.path))
+def _partition(table: str, key: str) -> AssetKeyPartitionKey:
+    return AssetKeyPartitionKey(dg.AssetKey(table.split("/")), None if key == UNPARTITIONED else key)
 
 
 def _missing_named_by(event: dg.DagsterEvent) -> dict[str, list[str]]:

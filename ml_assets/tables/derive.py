@@ -4,45 +4,23 @@ What belongs here: choosing and reading inputs, splitting the answer by partitio
 result is `publish`'s work; the function itself is the user's.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
 import polars as pl
 
-from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import DeclaredTables, InputTable
+from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
 from ml_assets.tables.user_code import FeatureFunctionError, answering, place_of
 from resources.ledger import Ledger
 from resources.words import name_some
 
-MISSING, REJECTED = "is missing", "is rejected"
-
 FeatureFunction = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
 """`(inputs: table → rows, first day, last day) -> rows of the partitions that cover these days`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputTable:
-    """A table a function reads, and how much of it."""
-
-    table: str
-    """Table id."""
-    keys: tuple[str, ...]
-    """All keys the table may have, sorted, as far back as any partition asked for reaches."""
-    lookback: int = 0
-    """Partitions before the one being built."""
-
-    def needed_for(self, key: str) -> tuple[str, ...]:
-        """Keys that must exist to build `key`. History ends where the table begins."""
-        if self.keys == (UNPARTITIONED,):
-            return self.keys
-        at = bisect_left(self.keys, key)
-        if at == len(self.keys) or self.keys[at] != key:
-            return (key,)
-        return self.keys[max(0, at - self.lookback) : at + 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,23 +32,26 @@ class Plan:
     refused: Mapping[str, str]
     """Key → the inputs it lacks, in words."""
     missing: Mapping[str, tuple[str, ...]]
-    """Input table → keys that are not on main, sorted; a rejected key is not among them."""
+    """Table → keys, sorted, that materializing can mend; a rejected key is not among them."""
 
 
 def plan(
-    reader: TableReader, ledger: Ledger, inputs: Sequence[InputTable], keys: Sequence[str], cadence: Cadence
+    reader: TableReader,
+    ledger: Ledger,
+    tables: DeclaredTables,
+    inputs: Sequence[InputTable],
+    keys: Sequence[str],
+    cadence: Cadence,
 ) -> Plan:
-    """Decide by existence on main and by the newest verdict which of `keys` can be built."""
-    bad: dict[str, dict[str, str]] = {}
+    """Decide by the guard which of `keys` can be built: on inputs that may be used, with all they rest on."""
+    bad: dict[str, Mapping[str, str]] = {}
+    missing: dict[str, tuple[str, ...]] = {}
     for table in inputs:
         wanted = sorted({needed for key in keys for needed in table.needed_for(key)})
-        present = reader.digests(table.table)
-        verdicts = ledger.newest_verdicts(table.table, wanted)
-        bad[table.table] = {
-            key: REJECTED if key in verdicts and verdicts[key].blocks else MISSING
-            for key in wanted
-            if key not in present or (key in verdicts and verdicts[key].blocks)
-        }
+        verdict = judge_window(reader, ledger, tables, table.table, wanted)
+        bad[table.table] = verdict.barred
+        for name, lacking in verdict.to_build.items():
+            missing[name] = tuple(sorted({*missing.get(name, ()), *lacking}))
     refused: dict[str, str] = {}
     ranges: list[list[str]] = []
     previous: str | None = None
@@ -97,11 +78,7 @@ def plan(
     return Plan(
         ranges=tuple(tuple(r) for r in ranges),
         refused=refused,
-        missing={
-            table: tuple(sorted(key for key, how in found.items() if how == MISSING))
-            for table, found in bad.items()
-            if MISSING in found.values()
-        },
+        missing=missing,
     )
 
 

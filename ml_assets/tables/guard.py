@@ -1,126 +1,229 @@
-"""May these partitions be built on? A look-up of verdicts and digests; nothing is judged or read here.
+"""The one guard: may these partitions be built on, with everything they were made from, at any depth?
 
-Stale means: made from inputs other than those main holds now. It is our own comparison of digests, since
-Dagster does not look at windows of 100 partitions and more.
+A look-up in main, ledger and declarations; nothing is judged or read here. Feature builds, the first step of a
+training, `ml-assets plan` and the demo ask it; the failed-upstream sensor requests what it says can be built.
+
+A partition stands in one of five states:
+
+    rejected  its newest attempt was rejected, and no person accepted it
+    unusable  main holds rows that no passing verdict covers, or that cannot be read with the others
+    missing   main does not hold it as a partition of the declared cadence
+    stale     made with another contract, code, lookback or other inputs than those of today
+    current   none of these
+
+A window is refused where any of its partitions is missing, or anything it is made from is rejected or unusable.
+Every partition is looked at once, so the cost grows with the partitions and not with the paths between them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ml_assets.tables.judge import verdict_of
+from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
-from resources.ledger import Ledger, VerdictRow
+from ml_assets.tables.standing import NAMED, Node, Standing, State, look_up
+from resources.ledger import Ledger
 from resources.words import name_some
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowVerdict:
-    """What stands against building on a window of partitions. Keys are in the order that was asked."""
+    """All that stands against building on a window of partitions. Keys are in the order that was asked."""
 
     table: str
-    keys: int
-    """How many partitions were looked at."""
+    keys: tuple[str, ...]
     missing: tuple[str, ...]
-    """Not on main, and the newest attempt, if any, was not rejected."""
+    """Of the window: not on main as partitions of this table."""
     rejected: Mapping[str, str]
-    """Key → why it may not be used: its newest attempt was rejected (also where an older version stands on
-    main), or its columns are not those of the last of these partitions, so that they cannot be read together.
-    """
+    """`table key` → why; of the window or of what it is made from, at any depth."""
+    unusable: Mapping[str, str]
+    """The same for rows that no passing verdict covers, or that cannot be read with the others."""
+    barred: Mapping[str, str]
+    """Key of the window → why it may not be used, itself or for something it is made from."""
     stale: Mapping[str, str]
-    """Key → which inputs are not what it was made from any more."""
+    """Key of the window → what differs from what it would be made with now."""
+    to_build: Mapping[str, tuple[str, ...]]
+    """Table → keys that are not usable and that materializing can mend, in the order of building. What needs a
+    rejected partition is not among them."""
+    inputs: tuple[Mapping[str, str | int], ...]
+    """A row per table of the window and of what it is made from, for people."""
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """`rejected` and `unusable`."""
+        return {**self.rejected, **self.unusable}
 
     @property
     def ok(self) -> bool:
-        """True where nothing is missing or rejected. Stale partitions are usable, and named."""
-        return not self.missing and not self.rejected
+        """True where the window may be built on. Stale partitions are usable, and named."""
+        return not self.barred
 
     def explain(self) -> str:
-        """A few lines for people: what is wrong with which partitions, and what helps."""
+        """Return a few lines for people: what is wrong with which partitions, and what helps."""
         if self.ok and not self.stale:
-            return f"{self.table}: all {self.keys} partitions are there, passed and current"
+            return f"{self.table}: all {len(self.keys)} partitions are there, passed and current"
         lines: list[str] = []
         if self.missing:
             lines.append(
-                f"{self.table} lacks {len(self.missing)} of {self.keys} partitions: "
+                f"{self.table} lacks {len(self.missing)} of {len(self.keys)} partitions: "
                 f"{name_some(self.missing)}. Materialize them."
             )
-        lines += [f"{self.table} {key} was rejected: {why}" for key, why in self.rejected.items()]
+        lines += [f"{what} {why}" for what, why in self.refused.items()]
         if self.stale:
             lines.append(
-                f"{self.table} has {len(self.stale)} partitions made from older inputs: "
-                f"{name_some(tuple(self.stale))}. Materialize them to bring them up to date."
+                f"{self.table} has {len(self.stale)} stale partitions: {name_some(tuple(self.stale))}. "
+                "Materialize them to bring them up to date."
             )
         return "\n".join(lines)
 
 
-def judge_window(reader: TableReader, ledger: Ledger, table: str, keys: Sequence[str]) -> WindowVerdict:
-    """The verdict on `keys` of `table` at the reader's commit."""
-    present = reader.digests(table)
-    newest = ledger.newest_verdicts(table, keys)
-    rejected = _other_columns(reader, table, [key for key in keys if key in present])
-    rejected |= {key: _why(newest[key]) for key in keys if key in newest and newest[key].blocks}
+def judge_window(
+    reader: TableReader, ledger: Ledger, tables: DeclaredTables, table: str, keys: Sequence[str]
+) -> WindowVerdict:
+    """Judge `keys` of `table` at the reader's commit, with all they are made from."""
+    found = look_up(reader, ledger, tables, table, keys)
+    wanted = [(table, key) for key in keys]
+    stale = _stale(found)
+    root = _reached_from(
+        found, [node for node, one in found.items() if one.state in ("rejected", "unusable")]
+    )
+    to_build = _to_build(found, wanted)
     return WindowVerdict(
         table=table,
-        keys=len(keys),
-        missing=tuple(key for key in keys if key not in present and key not in rejected),
-        rejected=rejected,
-        stale=stale_partitions(reader, table, [key for key in keys if key in present]),
+        keys=tuple(keys),
+        missing=tuple(key for key in keys if found[table, key].state == "missing"),
+        rejected=_named(found, table, "rejected"),
+        unusable=_named(found, table, "unusable"),
+        barred={
+            node[1]: _barred(found, node, root)
+            for node in wanted
+            if node in root or found[node].state == "missing"
+        },
+        stale={node[1]: stale[node] for node in wanted if node in stale and found[node].state == "current"},
+        to_build={
+            name: tuple(sorted(key for where, key in to_build if where == name))
+            for name in tables.in_building_order({name for name, _ in to_build})
+        },
+        inputs=tuple(_rows(found, tables, stale)),
     )
 
 
-def stale_partitions(reader: TableReader, table: str, keys: Sequence[str]) -> dict[str, str]:
-    """Key → why, for those of `keys` (all must exist) whose inputs, or inputs' inputs, changed since."""
-    inputs = {key: manifest.inputs for key, manifest in reader.manifests(table, keys).items()}
-    read: dict[str, set[str]] = {}
-    for tables in inputs.values():
-        for source, recorded in tables.items():
-            read.setdefault(source, set()).update(recorded)
-    # One question per input table, whatever the number of partitions.
-    deeper = {
-        source: stale_partitions(reader, source, sorted(wanted & reader.digests(source).keys()))
-        for source, wanted in read.items()
-    }
-    found: dict[str, str] = {}
-    for key, tables in inputs.items():
-        reasons = [
-            reason
-            for source, recorded in tables.items()
-            for reason in _differences(source, recorded, reader.digests(source), deeper[source])
-        ]
-        if reasons:
-            found[key] = name_some(reasons, 3)
-    return found
-
-
-def _other_columns(reader: TableReader, table: str, keys: Sequence[str]) -> dict[str, str]:
-    """Key → how its columns differ from those of the last of `keys` (all must exist)."""
-    if not keys:
-        return {}
-    manifests = reader.manifests(table, keys)
-    newest = manifests[keys[-1]]
-    found: dict[str, str] = {}
-    for key, manifest in manifests.items():
-        if manifest.schema_hash != newest.schema_hash:
-            differing = sorted(name for name, _ in set(manifest.schema.items()) ^ set(newest.schema.items()))
-            what = f"differs in {name_some(dict.fromkeys(differing))}" if differing else "has another order"
-            found[key] = f"its schema is not that of {newest.key}: {what}; it was made by another contract"
-    return found
-
-
-def _differences(
-    table: str, recorded: Mapping[str, str], current: Mapping[str, str], stale: Mapping[str, str]
-) -> list[str]:
-    changed = [key for key, digest in recorded.items() if current.get(key, "") != digest]
-    behind = [key for key in recorded if key in stale and key not in changed]
-    reasons: list[str] = []
-    if changed:
-        reasons.append(f"{table} {name_some(changed, 3)} changed")
-    if behind:
-        reasons.append(f"{table} {name_some(behind, 3)} is stale itself")
+def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
+    """Partition → what differs, for those that are not what would be made now."""
+    own = [node for node, one in found.items() if one.manifest is not None and (one.differs or one.changed)]
+    reached = _reached_from(found, own)
+    reasons: dict[Node, str] = {}
+    for node in reached:
+        one = found[node]
+        if one.manifest is None:
+            continue
+        why = list(one.differs)
+        for name, read in one.reads.items():
+            changed = [key for key in read if (name, key) in one.changed]
+            behind = [key for key in read if (name, key) in reached and key not in changed]
+            if changed:
+                why.append(f"{name} {name_some(changed, NAMED)} changed")
+            if behind:
+                how = "is stale itself" if len(behind) == 1 else "are stale themselves"
+                why.append(f"{name} {name_some(behind, NAMED)} {how}")
+        reasons[node] = "; ".join(why)
     return reasons
 
 
-def _why(row: VerdictRow) -> str:
-    findings = [f for f in verdict_of(row).findings if f.blocks]
-    what = "; ".join(f"{f.rule}{f' in {f.column}' if f.column else ''}: {f.measured}" for f in findings)
-    return f"{what} (evidence on {row.branch}, attempt {row.attempt})"
+def _to_build(found: Mapping[Node, Standing], window: Sequence[Node]) -> set[Node]:
+    """What materializing can mend: of the window, what it rests on, and what those lack to be built."""
+    doomed = _reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
+    todo = [node for node in found if found[node].state == "unusable"]
+    todo += [node for node in window if found[node].state == "missing"]
+    chosen: set[Node] = set()
+    while todo:
+        node = todo.pop()
+        one = found[node]
+        if node in chosen or node in doomed or not one.can_be_mended:
+            continue
+        chosen.add(node)
+        for name, keys in one.reads.items():
+            todo += [(name, key) for key in keys if found[name, key].state == "missing"]
+    return chosen
+
+
+def _reached_from(found: Mapping[Node, Standing], roots: Sequence[Node]) -> dict[Node, Node]:
+    """Every partition made from any of `roots`, themselves included → the nearest root."""
+    readers: dict[Node, list[Node]] = defaultdict(list)
+    if roots:
+        for node, one in found.items():
+            for name, keys in one.reads.items():
+                for key in keys:
+                    readers[name, key].append(node)
+    reached = {node: node for node in sorted(roots)}
+    todo = list(reached)
+    for node in todo:  # grows while it is walked
+        for reader in readers[node]:
+            if reader not in reached:
+                reached[reader] = reached[node]
+                todo.append(reader)
+    return reached
+
+
+def _barred(found: Mapping[Node, Standing], node: Node, root: Mapping[Node, Node]) -> str:
+    one = found[node]
+    if one.state in ("rejected", "unusable", "missing"):
+        return f"is {one.state}"
+    table, key = root[node]
+    return f"is made from {table} {key}, which is {found[root[node]].state}"
+
+
+def _named(found: Mapping[Node, Standing], table: str, state: State) -> dict[str, str]:
+    """`table key` → why, of the partitions in `state`; inputs before `table`."""
+    nodes = sorted((node for node in found if found[node].state == state), key=lambda n: (n[0] == table, n))
+    return {f"{name} {key}": _with_readers(found, (name, key), table) for name, key in nodes}
+
+
+def _with_readers(found: Mapping[Node, Standing], node: Node, table: str) -> str:
+    name, key = node
+    if name == table:
+        return found[node].why
+    by = sorted(
+        f"{where} {day}"
+        for (where, day), one in found.items()
+        if key in one.reads.get(name, ()) and one.manifest is not None
+    )
+    return found[node].why + (f"; read by {name_some(by, NAMED)}" if by else "")
+
+
+def _rows(
+    found: Mapping[Node, Standing], tables: DeclaredTables, stale: Mapping[Node, str]
+) -> Iterable[Mapping[str, str | int]]:
+    """A table a row, those that were made from others first."""
+    for table in reversed(tables.in_building_order({name for name, _ in found})):
+        ours = {key: found[name, key] for name, key in sorted(found) if name == table}
+        declared = tables.find(table)
+        status = Counter(one.verdict.status for one in ours.values() if one.verdict is not None)
+        words = [
+            f"{key} accepted by {one.verdict.acceptance.author}: {one.verdict.acceptance.reason}"
+            for key, one in ours.items()
+            if one.verdict is not None and one.verdict.acceptance is not None
+        ]
+        manifests = [one.manifest for one in ours.values() if one.manifest is not None]
+        behind = [key for key, one in ours.items() if (table, key) in stale and one.state == "current"]
+        yield {
+            "table": table,
+            "cadence": declared.cadence.kind if declared else "not declared",
+            "partitions": len(ours),
+            "first": min(ours),
+            "last": max(ours),
+            "passed": status["passed"],
+            "warned": status["warned"],
+            "accepted": status["accepted"],
+            "stale": len(behind),
+            "contract": _one_of(manifest.contract_digest[:12] for manifest in manifests),
+            "code": _one_of(manifest.code_version for manifest in manifests),
+            "remarks": "; ".join(
+                [*words[:NAMED], *(f"{key} is stale: {stale[table, key]}" for key in behind[:1])]
+            ),
+        }
+
+
+def _one_of(values: Iterable[str]) -> str:
+    found = sorted(set(values))
+    return found[0] if len(found) == 1 else f"{len(found)} versions"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 _PROFILE = ',\n"profile":'
 """What the profile follows in the text. A line break occurs nowhere else in canonical JSON."""
 
@@ -47,6 +47,8 @@ class PartitionManifest:
     """The contract it was judged by."""
     code_version: str
     """Version of the code that made it; empty if not stated."""
+    cadence: str
+    """`Cadence.kind` of its table then: a day and a week may share a key, and are not the same partition."""
     writer: str
     """The library that wrote the files."""
     event_time: tuple[str, str] | None = None
@@ -93,10 +95,13 @@ class PartitionManifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> "PartitionManifest":
-        """The manifest in `data`. `ManifestUnreadable` if it is of another format."""
+        """Read the manifest in `data`. `ManifestUnreadable` if it is damaged or of another format."""
         # The profile is most of the text and seldom asked for: it is cut off undecoded.
-        text, cut, profile = data.decode().partition(_PROFILE)
-        facts: dict[str, Any] = json.loads(f"{text}}}") if cut else {}
+        try:
+            text, cut, profile = data.decode().partition(_PROFILE)
+            facts: dict[str, Any] = json.loads(f"{text}}}") if cut else {}
+        except ValueError as error:  # of the encoding or of JSON
+            raise ManifestUnreadable(f"manifest is damaged ({error}): publish the partition again") from error
         if facts.get("format") != FORMAT:
             raise ManifestUnreadable(
                 f"manifest of format {facts.get('format')!r}, expected {FORMAT}: publish the partition again"

@@ -87,6 +87,7 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         schema_hash=schema_hash(schema),
         contract_digest=spec.contract.contract_digest,
         code_version=spec.code_version,
+        cadence=spec.cadence.kind,
         writer=parquet.WRITER,
         event_time=_event_range(profiled, spec.contract.event_time),
         source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,

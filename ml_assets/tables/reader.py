@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 
 from ml_assets.tables import layout
-from ml_assets.tables.manifest import PartitionManifest, content_digest
+from ml_assets.tables.manifest import ManifestUnreadable, PartitionManifest, content_digest
 from resources.lake import ObjectStat, VersionedStore
 from resources.words import name_some
 
@@ -66,6 +66,28 @@ class TableReader:
         for path, local in self.store.fetch(self.commit_id, list(paths)).items():
             self._manifests[table, paths[path]] = PartitionManifest.from_json(local.read_bytes())
         return {k: self._manifests[table, k] for k in keys}
+
+    def checked_manifests(
+        self, table: str, keys: Sequence[str]
+    ) -> tuple[dict[str, PartitionManifest], dict[str, str]]:
+        """Manifests of `keys` (all must exist) that describe the files there are, and key → what is wrong."""
+        wrong: dict[str, str] = {}
+        readable = [key for key in keys if layout.manifest_path(table, key) in self.object_hashes(table, key)]
+        try:
+            found = self.manifests(table, readable)
+        except ManifestUnreadable:
+            found: dict[str, PartitionManifest] = {}
+            for key in readable:
+                try:
+                    found[key] = self.manifest(table, key)
+                except ManifestUnreadable as error:
+                    wrong[key] = f"its {error}"
+        for key in keys:
+            if key not in found:
+                wrong.setdefault(key, "its manifest is gone")
+            elif found[key].content_digest != self.digests(table)[key]:
+                wrong[key] = "its manifest describes other files than those beside it"
+        return {key: one for key, one in found.items() if key not in wrong}, wrong
 
     def scan(self, table: str, keys: Sequence[str]) -> pl.LazyFrame:
         """Rows of `keys`, in that order and within each in file order. `PartitionMissing` names what lacks.

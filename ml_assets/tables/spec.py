@@ -28,6 +28,8 @@ class TableSpec:
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()
     """Order of rows in a partition; by default the contract's key, then its event time."""
+    inputs: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    """For a derived table: table id → lookback in partitions; None for a table that is read whole."""
 
     def __post_init__(self) -> None:
         check_table(self.table)

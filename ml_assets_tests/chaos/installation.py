@@ -14,6 +14,7 @@ from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.declared import declared_tables
 from ml_assets.components.steps.evaluation import report_name
 from ml_assets.components.training_pipeline import STAGES
 from ml_assets.evaluation.result import Report
@@ -115,7 +116,7 @@ def assert_sound(shop: Shop) -> None:
     platform = shop.platform
     reader = TableReader.at(platform.lake)
     for table, weeks in WEEKS.items():
-        verdict = judge_window(reader, platform.ledger, table, weeks)
+        verdict = judge_window(reader, platform.ledger, declared_tables(shop.defs), table, weeks)
         assert verdict.ok, verdict.explain()
         assert not verdict.stale
 

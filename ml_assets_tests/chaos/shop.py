@@ -17,6 +17,7 @@ from ml_assets import components
 from ml_assets.checkout import ROOT
 from ml_assets.cli.project import Project, prepare_home
 from ml_assets.cli.runs import materialize
+from ml_assets.components.declared import declared_tables
 from ml_assets.components.training_pipeline import STAGES
 from ml_assets.tables.cadence import Cadence
 from resources.settings import Settings
@@ -66,9 +67,11 @@ class Shop(Project):
     @cached_property
     def defs(self) -> dg.Definitions:
         """As `ml_assets.definitions` puts them together."""
-        parts = [one.build_defs(None) for one in _declared()]  # no component asks its load context
-        own: Any = {"resources": {"platform": self.platform}, "executor": dg.in_process_executor}
-        return dg.Definitions.merge(*parts, dg.Definitions(**own))
+        # No component asks its load context.
+        parts = dg.Definitions.merge(*(one.build_defs(None) for one in _declared()))
+        resources = {"platform": self.platform, "tables": declared_tables(parts)}
+        own: Any = {"resources": resources, "executor": dg.in_process_executor}
+        return dg.Definitions.merge(parts, dg.Definitions(**own))
 
     def launch(self, table: str, first: str, last: str) -> None:
         """`ml-assets launch <table> <first>..<last>`."""

@@ -1,5 +1,6 @@
 """Terminals over an empty home and over one where `store_demand` is ready, and a source that can be spoiled."""
 
+import functools
 import shutil
 from datetime import date
 from pathlib import Path
@@ -42,6 +43,7 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> dict[str, pl.Expr]:
     """The shop chain's system: week → expression for its units, where a test makes it report wrongly."""
     wrong: dict[str, pl.Expr] = {}
 
+    @functools.wraps(HONEST)  # the code that makes the table is the same: it is the system that lies
     def read_sales(week: date) -> pl.DataFrame:
         rows = HONEST(week)
         return rows.with_columns(wrong[week.isoformat()]) if week.isoformat() in wrong else rows

@@ -66,6 +66,20 @@ def test_features_of_a_week_that_was_corrected_are_stale(shop: Terminal, chain: 
     assert "stale" not in shop("plan", "store_demand", WEEK).out
 
 
+def test_a_week_rejected_after_its_features_were_built_is_named_and_would_be_refused(
+    shop: Terminal, chain: dict[str, pl.Expr]
+) -> None:
+    chain["2023-10-02"] = -pl.col("units")
+    assert shop("launch", SALES, "2023-10-02").status == 1
+    said = shop("plan", "store_demand", WEEK)
+    assert f"  rejected  {SALES} 2023-10-02: out_of_range in units" in said.out
+    assert f"read by {FEATURES} 2023-10-02, {FEATURES} 2023-10-09" in said.out
+    assert "It would refuse: mend the sources" in said.out
+    chain.clear()
+    assert shop("launch", SALES, "2023-10-02").status == 0
+    assert "rejected" not in shop("plan", "store_demand", WEEK).out
+
+
 @pytest.mark.parametrize(
     ("model", "partition", "said"),
     [

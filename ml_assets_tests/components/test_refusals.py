@@ -1,14 +1,36 @@
 """A model is never trained on inputs that are missing, rejected or too few; it says which, before any launch."""
 
+from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 import dagster as dg
 import polars as pl
 import pytest
 
+from ml_assets.components import FeatureTable
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
-from ml_assets_tests.components.plant import FEATURES, MODEL, PIPELINE, READINGS, WINDOW, Source, days
-from ml_assets_tests.components.world import World, failure_metadata, failure_of, plant_components
+from ml_assets.tables.accept import accept_partition
+from ml_assets_tests.components.plant import (
+    DATASET,
+    FEATURE_TABLE,
+    FEATURES,
+    MODEL,
+    PARTITIONS,
+    PIPELINE,
+    READINGS,
+    WINDOW,
+    Source,
+    days,
+    shifts,
+)
+from ml_assets_tests.components.world import (
+    World,
+    component,
+    failure_metadata,
+    failure_of,
+    plant_components,
+)
 from resources.lake import LakeBusy
 
 FIRST, LAST = days(WINDOW, start=1)[0], days(WINDOW, start=1)[-1]
@@ -65,7 +87,7 @@ def test_missing_partitions_are_refused_by_name_before_anything_is_launched(worl
     said = failure_of(result)
     assert said.startswith(f"{MODEL} {LAST} refuses to build on unusable inputs: ")
     assert all(f"{FEATURES} {key} (is missing)" in said for key in lacking)
-    assert missing_in(failure_metadata(result)) == {FEATURES: lacking}
+    assert missing_in(failure_metadata(result)) == {READINGS: lacking, FEATURES: lacking}
     assert _steps(result) == [f"{MODEL}.validate_inputs"]
 
 
@@ -80,6 +102,104 @@ def test_a_rejected_partition_is_refused_with_its_reason_though_main_holds_an_ol
     result = ready.train(LAST)
     assert f"{FEATURES} {day} (is rejected: out_of_range in made" in failure_of(result)
     assert missing_in(failure_metadata(result)) == {}
+
+
+def test_a_raw_day_rejected_after_its_features_were_built_is_refused_by_name(
+    ready: World, source: Source
+) -> None:
+    """The features stand on main as they were, all current: only the verdict on what they were made from changed."""
+    day, after = days(WINDOW, start=1)[5:7]
+    source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
+    assert not ready.run(READINGS, partition=day).success
+    result = ready.train(LAST)
+    said = failure_of(result)
+    assert f"{READINGS} {day} (is rejected: out_of_range in load" in said
+    assert f"read by {FEATURES} {day}, {FEATURES} {after}" in said
+    assert missing_in(failure_metadata(result)) == {}
+    assert _steps(result) == [f"{MODEL}.validate_inputs"]
+
+    accept_partition(
+        ready.platform.lake, ready.platform.ledger, READINGS, day, "ada", "the sensor was turned"
+    )
+    strict = ready.declared_as(plant_components(pipeline={"stale": "refuse"}))
+    said = failure_of(strict.train(LAST))
+    assert f"{FEATURES} {day} (is stale: {READINGS} {day} changed)" in said
+    assert "is rejected" not in said
+
+
+def test_features_cannot_be_built_on_features_of_a_rejected_day(ready: World, source: Source) -> None:
+    day = days(WINDOW, start=1)[5]
+    source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
+    assert not ready.run(READINGS, partition=day).success
+    ideas: dict[str, Any] = {
+        "name": "ideas",
+        "function": f"{__name__}.ideas",
+        "inputs": [{"table": FEATURES, "lookback": 0}],
+    }
+    deeper = ready.declared_as([*plant_components(), component(FeatureTable, FEATURE_TABLE, **ideas)])
+    said = failure_of(deeper.run("features/ideas", partition=day))
+    assert f"{FEATURES} {day} is made from {READINGS} {day}, which is rejected" in said
+
+
+def ideas(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """The features once more."""
+    return inputs[FEATURES].filter(pl.col("partition_date").is_between(first, last))
+
+
+def other_shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """The same rows from other code."""
+    return shifts(inputs, first, last)
+
+
+def test_a_changed_declaration_makes_what_was_built_before_stale_by_name(ready: World) -> None:
+    rules = FEATURE_TABLE["contract"]
+    tightened = [{**column, "ge": 0} if column["name"] == "made" else column for column in rules["columns"]]
+    (reads,) = FEATURE_TABLE["inputs"]
+    changes: dict[str, dict[str, Any]] = {
+        "the contract changed": {"contract": {**rules, "columns": tightened}},
+        "the code changed (": {"function": f"{__name__}.other_shifts"},
+        f"the lookback on {READINGS} changed (2 partitions to 4)": {"inputs": [{**reads, "lookback": 3}]},
+        "the volume rule changed": {"volume": {"kind": "previous"}},
+    }
+    for why, change in changes.items():
+        strict = ready.declared_as(plant_components(features=change, pipeline={"stale": "refuse"}))
+        result = strict.train(LAST)
+        assert f"{FEATURES} {days(WINDOW, start=1)[4]} (is stale: {why}" in failure_of(result)
+        assert _steps(result) == [f"{MODEL}.validate_inputs"]
+
+
+def test_a_changed_contract_of_a_raw_table_is_found_through_its_features(ready: World) -> None:
+    rules = DATASET["contract"]
+    tightened = [
+        {**column, "le": 1000} if column["name"] == "made" else column for column in rules["columns"]
+    ]
+    dataset = {"contract": {**rules, "columns": tightened}}
+    strict = ready.declared_as(plant_components(dataset=dataset, pipeline={"stale": "refuse"}))
+    before, day = days(2)
+    why = f"is stale: {READINGS} {before}, {day} are stale themselves"
+    assert f"{FEATURES} {day} ({why})" in failure_of(strict.train(LAST))
+
+
+def test_days_do_not_pass_for_the_weeks_that_begin_with_them(ready: World) -> None:
+    weekly: dict[str, Any] = {"partitions": {**PARTITIONS, "cadence": "weekly"}}
+    window = {"window": {"train": 1, "validation": 1, "holdout": 1}}
+    weeks = ready.declared_as(plant_components(weekly, weekly, weekly | window))
+    result = weeks.train(days(15)[14])
+    mondays = [days(15)[0], days(15)[7], days(15)[14]]
+    assert set(mondays[1:]) <= set(ready.main.keys(FEATURES))
+    assert all(f"{FEATURES} {monday} (is missing)" in failure_of(result) for monday in mondays)
+    assert missing_in(failure_metadata(result)) == {READINGS: mondays, FEATURES: mondays}
+
+
+def test_columns_other_than_those_declared_are_refused_before_anything_is_launched(ready: World) -> None:
+    """The window is of one piece, and still no window of the declared table."""
+    rules = FEATURE_TABLE["contract"]
+    wider = {**rules, "columns": [*rules["columns"], {"name": "crew", "dtype": "int64"}]}
+    result = ready.declared_as(plant_components(features={"contract": wider})).train(LAST)
+    said = failure_of(result)
+    assert "is unusable: its columns are not those of the contract, they differ in crew" in said
+    assert missing_in(failure_metadata(result)) == {FEATURES: days(WINDOW, start=1)}
+    assert _steps(result) == [f"{MODEL}.validate_inputs"]
 
 
 def test_a_window_longer_than_the_table_is_refused_with_the_arithmetic(ready: World) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, Source, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, key_of, versions
+from ml_assets_tests.components.world import STAGES, World, facts_of, failure_of, key_of, versions
 
 (DAY,) = days(1, start=WINDOW + 1)
 """The day after those of `World.with_tables(1)`."""
@@ -22,6 +22,12 @@ def test_one_run_makes_each_table_once_and_trains(long_lived: World) -> None:
     assert made == {(key_of(name), DAY): 1 for name in (READINGS, FEATURES, *STAGES)}
     for table in (READINGS, FEATURES):
         assert versions(result, table) == {DAY: world.main.digests(table)[DAY]}
+    # The page of the training set names every table behind it.
+    rows = [record.data for record in facts_of(result, DAY)[STAGES[0]]["inputs"].records]
+    assert [(row["table"], row["partitions"], row["passed"], row["stale"]) for row in rows] == [
+        (FEATURES, WINDOW, WINDOW, 0),
+        (READINGS, WINDOW + 1, WINDOW + 1, 0),
+    ]
 
 
 def test_a_rejected_day_ends_the_job_before_anything_is_built_from_it(

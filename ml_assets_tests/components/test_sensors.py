@@ -13,6 +13,7 @@ from dagster._core.execution.backfill import PartitionBackfill
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
 from ml_assets.components import Dataset
+from ml_assets.components.declared import declared_tables
 from ml_assets.components.imports import NewestMisdeclared
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets_tests.components.plant import DATASET, FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
@@ -37,7 +38,7 @@ def _tell_of_failure(world: World, result: ExecuteInProcessResult) -> str:
         dagster_event=result.get_run_failure_event(),
         dagster_instance=world.instance,
         dagster_run=result.dagster_run,
-        resources={"platform": world.platform},
+        resources={"platform": world.platform, "tables": declared_tables(world.defs)},
         repository_def=world.defs.get_repository_def(),
         partition_key=None,
     ).for_run_failure()
@@ -123,9 +124,8 @@ def test_a_refused_range_of_features_gets_its_inputs(world: World) -> None:
 
 def _ask_for_news(world: World, cursor: str | None = None) -> dg.SensorResult:
     sensor = world.defs.get_repository_def().get_sensor_def("readings_new_data")
-    context = dg.build_sensor_context(
-        instance=world.instance, resources={"platform": world.platform}, cursor=cursor
-    )
+    resources = {"platform": world.platform, "tables": declared_tables(world.defs)}
+    context = dg.build_sensor_context(instance=world.instance, resources=resources, cursor=cursor)
     answer: Any = sensor(context)
     return answer
 
@@ -182,6 +182,17 @@ def test_days_that_failed_or_were_rejected_are_requested_again_after_a_while(
     for day in (second, fourth):
         assert world.run(READINGS, partition=day, last=day).success
     assert not _ask_for_news(world, _an_hour_later(later.cursor)).run_requests
+
+
+def test_a_table_that_was_daily_asks_for_its_weeks(world: World, source: Source) -> None:
+    """A Monday's day has the key of its week, and is none."""
+    first, *_, last = days(14)
+    assert world.run(READINGS, partition=first, last=last).success
+    weekly = {"cadence": "weekly", "start": FIRST.isoformat()}
+    world = world.declared_as([component(Dataset, DATASET, partitions=weekly)])
+    source.newest = date(2024, 1, 14)
+    (request,) = _ask_for_news(world).run_requests or []
+    assert (request.tags[RANGE_START], request.tags[RANGE_END]) == (first, days(8)[7])
 
 
 def test_a_week_is_requested_once_its_source_is_done_with_its_sunday(world: World, source: Source) -> None:

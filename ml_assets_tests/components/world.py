@@ -13,6 +13,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
+from ml_assets.components.declared import declared_tables
 from ml_assets.components.sensors import RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components import plant
@@ -71,9 +72,11 @@ class World:
     @cached_property
     def defs(self) -> dg.Definitions:
         """As `ml_assets.definitions` puts them together."""
-        own: Any = {"resources": {"platform": self.platform}, "executor": dg.in_process_executor}
-        parts = [one.build_defs(None) for one in self._components]  # no component asks its load context
-        return dg.Definitions.merge(*parts, dg.Definitions(sensors=[build_missing_upstream], **own))
+        # No component asks its load context.
+        parts = dg.Definitions.merge(*(one.build_defs(None) for one in self._components))
+        resources = {"platform": self.platform, "tables": declared_tables(parts)}
+        own: Any = {"resources": resources, "executor": dg.in_process_executor}
+        return dg.Definitions.merge(parts, dg.Definitions(sensors=[build_missing_upstream], **own))
 
     def declared_as(self, components: Sequence[SpecComponent]) -> "World":
         """The same home after somebody edited the files of the pipelines."""

@@ -1,6 +1,6 @@
 """A small daily table of orders for these tests, and processes that publish it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,10 @@ from typing import Any
 import polars as pl
 
 from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.guard import WindowVerdict, judge_window
 from ml_assets.tables.publish import PublishResult, publish
+from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
@@ -86,3 +89,10 @@ class Place:
             frames = [Incoming(key=key, data=frame) for key, frame in frames.items()]
         facts = RunFacts(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
         return publish(self.store, self.ledger, spec(**changes), frames, facts)
+
+    def judge(self, wanted: Sequence[str], *specs: TableSpec) -> WindowVerdict:
+        """Ask the guard about the table of orders, or about the last of `specs` where these are all the tables."""
+        declared = specs or (spec(),)
+        tables = DeclaredTables(DeclaredTable.of(one) for one in declared)
+        reader = TableReader.at(self.store)
+        return judge_window(reader, self.ledger, tables, declared[-1].table, wanted)

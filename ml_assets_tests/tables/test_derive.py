@@ -9,17 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.derive import InputTable, derive, plan
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables, InputTable
+from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
 from ml_assets.tables.user_code import FeatureFunctionError
+from ml_assets_tests.tables import shop
 from ml_assets_tests.tables.shop import FIRST, ORDERS, Place, day, days, keys
 
 DAILY = Cadence("daily", FIRST)
+SHOPS = shop.spec(name="shops", cadence=Cadence("none"))
+TABLES = DeclaredTables(DeclaredTable.of(spec) for spec in (shop.spec(), SHOPS))
 
 
 def _orders(upto: int, lookback: int = 1) -> InputTable:
-    return InputTable(table=ORDERS, keys=tuple(keys(upto)), lookback=lookback)
+    cadence = Cadence("daily", FIRST, FIRST + timedelta(upto - 1))
+    return InputTable(table=ORDERS, cadence=cadence, lookback=lookback)
 
 
 def sums(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -38,7 +43,7 @@ def sums(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Data
 def _build(place: Place, wanted: list[str], function=sums, lookback: int = 1) -> dict[str, Incoming]:
     reader = TableReader.at(place.store)
     inputs = [_orders(30, lookback)]
-    possible = plan(reader, place.ledger, inputs, wanted, DAILY)
+    possible = plan(reader, place.ledger, TABLES, inputs, wanted, DAILY)
     found = derive(reader, inputs, possible.ranges, DAILY, function, "partition_date")
     return {one.key: one for one in found}
 
@@ -55,12 +60,12 @@ def test_a_partition_needs_itself_and_its_lookback_as_far_as_the_table_reaches(
 
 
 def test_a_table_without_partitions_is_needed_whole() -> None:
-    assert InputTable(table="datasets/shops", keys=("all",)).needed_for("2013-01-05") == ("all",)
+    assert InputTable(table="datasets/shops", cadence=Cadence("none")).needed_for("2013-01-05") == ("all",)
 
 
 def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(place: Place) -> None:
     beyond = keys(1, start=40)
-    possible = plan(TableReader.at(place.store), place.ledger, [_orders(30)], beyond, DAILY)
+    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(30)], beyond, DAILY)
     assert possible.missing == {ORDERS: tuple(beyond)}
 
 
@@ -70,7 +75,7 @@ def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(place: Pl
 def test_neighbours_are_built_together_and_a_gap_parts_them(place: Place) -> None:
     place.publish(days(10))
     wanted = [*keys(3), *keys(2, start=5)]
-    possible = plan(TableReader.at(place.store), place.ledger, [_orders(10)], wanted[::-1], DAILY)
+    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(10)], wanted[::-1], DAILY)
     assert possible.ranges == (tuple(keys(3)), tuple(keys(2, start=5)))
     assert possible.refused == {}
     assert possible.missing == {}
@@ -79,7 +84,7 @@ def test_neighbours_are_built_together_and_a_gap_parts_them(place: Place) -> Non
 def test_weeks_in_a_row_are_neighbours(place: Place) -> None:
     weekly = Cadence("weekly", date(2013, 1, 7))
     mondays = weekly.keys(date(2013, 1, 7), date(2013, 2, 3))
-    possible = plan(TableReader.at(place.store), place.ledger, [], mondays, weekly)
+    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [], mondays, weekly)
     assert possible.ranges == (tuple(mondays),)
 
 
@@ -88,7 +93,9 @@ def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: Place) -> N
     hole = keys(8)[3]
     del present[hole]
     place.publish(present)
-    possible = plan(TableReader.at(place.store), place.ledger, [_orders(8, lookback=2)], keys(8), DAILY)
+    possible = plan(
+        TableReader.at(place.store), place.ledger, TABLES, [_orders(8, lookback=2)], keys(8), DAILY
+    )
     assert possible.ranges == (tuple(keys(3)), tuple(keys(2, start=6)))
     assert possible.refused == dict.fromkeys(keys(3, start=3), f"{ORDERS} {hole} is missing")
     assert possible.missing == {ORDERS: (hole,)}
@@ -100,15 +107,15 @@ def test_a_rejected_input_refuses_although_main_holds_an_older_one_and_is_not_ca
     place.publish(days(3))
     bad = keys(3)[1]
     place.publish({bad: day(bad).drop("amount")}, run="run00002")
-    possible = plan(TableReader.at(place.store), place.ledger, [_orders(3)], keys(3), DAILY)
+    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(3)], keys(3), DAILY)
     assert possible.refused == dict.fromkeys(keys(2, start=1), f"{ORDERS} {bad} is rejected")
     assert possible.missing == {}
     assert possible.ranges == ((keys(3)[0],),)
 
 
 def test_every_input_table_is_named_in_a_refusal(place: Place) -> None:
-    shops = InputTable(table="datasets/shops", keys=("all",))
-    possible = plan(TableReader.at(place.store), place.ledger, [_orders(2, 0), shops], keys(1), DAILY)
+    shops = InputTable(table="datasets/shops", cadence=Cadence("none"))
+    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(2, 0), shops], keys(1), DAILY)
     assert possible.refused == {
         keys(1)[0]: f"{ORDERS} {keys(1)[0]} is missing, datasets/shops all is missing"
     }

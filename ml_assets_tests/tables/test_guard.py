@@ -1,13 +1,17 @@
 """A window is judged by look-up: what is missing, what was rejected, what was made from older inputs."""
 
 import time
+from typing import Any
 
 import polars as pl
 
-from ml_assets.tables.guard import WindowVerdict, judge_window
+from ml_assets.tables import layout
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.guard import judge_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts
+from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets_tests.tables import shop
 from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
@@ -16,35 +20,36 @@ FEATURES = "features/habits"
 SUMMARY = "features/summary"
 
 
-def _derive(place: Place, name: str, table: str, wanted: list[str], lookback: int = 2) -> None:
-    """Publish a table made from the last `lookback` partitions of `table`."""
+def _spec(name: str, table: str, lookback: int = 1, **changes: Any) -> TableSpec:
+    """A table made from a partition of `table` and `lookback` before it."""
+    return shop.spec(kind="features", name=name, inputs={table: lookback}, **changes)
+
+
+HABITS = _spec("habits", ORDERS)
+
+
+def _derive(place: Place, spec: TableSpec, wanted: list[str], factor: float = 2.0) -> None:
+    """Publish a table made from what main holds of its inputs."""
     reader = TableReader.at(place.store)
-    cadence = shop.spec().cadence
     incoming = [
         Incoming(
             key=key,
-            data=day(key, factor=float(lookback)),
-            inputs={table: reader.input_digests(table, cadence.window(key, lookback))},
+            data=day(key, factor=factor),
+            inputs={
+                table: reader.input_digests(table, spec.cadence.window(key, (lookback or 0) + 1))
+                for table, lookback in spec.inputs.items()
+            },
         )
         for key in wanted
     ]
-    publish(
-        place.store,
-        place.ledger,
-        shop.spec(kind="features", name=name),
-        incoming,
-        RunFacts(run_id=f"run{name}"),
-    )
-
-
-def _judge(place: Place, table: str, wanted: list[str]) -> WindowVerdict:
-    return judge_window(TableReader.at(place.store), place.ledger, table, wanted)
+    result = publish(place.store, place.ledger, spec, incoming, RunFacts(run_id=f"run{spec.name}"))
+    assert list(result.merged) == wanted
 
 
 def test_a_window_that_is_whole_and_current_is_ok(place: Place) -> None:
     place.publish(days(5))
-    _derive(place, "habits", ORDERS, keys(5))
-    window = _judge(place, FEATURES, keys(5))
+    _derive(place, HABITS, keys(5))
+    window = place.judge(keys(5), shop.spec(), HABITS)
     assert window.ok
     assert not window.stale
     assert window.explain() == "features/habits: all 5 partitions are there, passed and current"
@@ -53,79 +58,204 @@ def test_a_window_that_is_whole_and_current_is_ok(place: Place) -> None:
 def test_missing_and_rejected_partitions_are_named_apart(place: Place) -> None:
     first, second, third = keys(3)
     place.publish({first: day(first), third: day(third).drop("amount")})
-    window = _judge(place, ORDERS, keys(3))
+    window = place.judge(keys(3))
     assert window.missing == (second,)
-    assert list(window.rejected) == [third]
-    assert "missing_column in amount" in window.rejected[third]
-    assert "audit-datasets-orders" in window.rejected[third]
+    assert list(window.rejected) == [f"{ORDERS} {third}"]
+    assert "missing_column in amount" in window.rejected[f"{ORDERS} {third}"]
+    assert "audit-datasets-orders" in window.rejected[f"{ORDERS} {third}"]
     assert window.explain().splitlines()[0].endswith(f"{second}. Materialize them.")
 
 
 def test_a_table_nobody_made_is_missing_whole(place: Place) -> None:
-    assert _judge(place, FEATURES, keys(2)).missing == tuple(keys(2))
+    assert place.judge(keys(2), shop.spec(), HABITS).missing == tuple(keys(2))
 
 
-def test_partitions_of_an_older_contract_are_named_because_they_cannot_be_read_together(place: Place) -> None:
+def test_partitions_with_other_columns_than_the_declared_are_unusable(place: Place) -> None:
     place.publish(days(3))
     columns = [*shop.RULES["columns"], {"name": "coupon", "dtype": "bool"}]
     wider = Contract.model_validate(shop.RULES | {"columns": columns})
     last = keys(4)[3]
     place.publish({last: day(last).with_columns(coupon=pl.lit(value=True))}, contract=wider)
-    window = _judge(place, ORDERS, keys(4))
-    assert list(window.rejected) == keys(3)
-    assert f"not that of {last}: differs in coupon" in window.rejected[keys(1)[0]]
+    window = place.judge(keys(4), shop.spec(contract=wider))
+    assert list(window.barred) == keys(3)
+    assert "they differ in coupon; materialize it again" in window.unusable[f"{ORDERS} {keys(1)[0]}"]
+    assert window.to_build == {ORDERS: tuple(keys(3))}
 
 
 def test_a_changed_input_makes_exactly_its_readers_stale(place: Place) -> None:
     place.publish(days(6))
-    _derive(place, "habits", ORDERS, keys(6))
+    _derive(place, HABITS, keys(6))
     place.publish({keys(6)[2]: day(keys(6)[2], factor=2)}, run="correction")
-    window = _judge(place, FEATURES, keys(6))
+    window = place.judge(keys(6), shop.spec(), HABITS)
     assert window.ok
     assert window.stale == dict.fromkeys(keys(6)[2:4], f"{ORDERS} {keys(6)[2]} changed")
-    _derive(place, "habits", ORDERS, keys(6)[2:4])
-    assert not _judge(place, FEATURES, keys(6)).stale
+    _derive(place, HABITS, keys(6)[2:4])
+    assert not place.judge(keys(6), shop.spec(), HABITS).stale
 
 
 def test_equal_rows_from_a_changed_input_are_current_after_a_rebuild(place: Place) -> None:
     place.publish(days(1))
-    _derive(place, "habits", ORDERS, keys(1))
+    _derive(place, HABITS, keys(1))
     before = TableReader.at(place.store).digests(FEATURES)
     place.publish({keys(1)[0]: day(keys(1)[0], factor=2)}, run="correction")
-    _derive(place, "habits", ORDERS, keys(1))
+    _derive(place, HABITS, keys(1))
     assert TableReader.at(place.store).digests(FEATURES) == before
-    assert not _judge(place, FEATURES, keys(1)).stale
+    assert not place.judge(keys(1), shop.spec(), HABITS).stale
 
 
 def test_an_input_that_came_late_makes_its_readers_stale(place: Place) -> None:
     first, second = keys(2)
     place.publish({second: day(second)})
-    _derive(place, "habits", ORDERS, [second])
-    assert not _judge(place, FEATURES, [second]).stale
+    _derive(place, HABITS, [second])
+    assert not place.judge([second], shop.spec(), HABITS).stale
     place.publish({first: day(first)}, run="late")
-    assert list(_judge(place, FEATURES, [second]).stale) == [second]
+    assert list(place.judge([second], shop.spec(), HABITS).stale) == [second]
 
 
 def test_staleness_reaches_through_tables_made_from_tables(place: Place) -> None:
     place.publish(days(4))
-    _derive(place, "habits", ORDERS, keys(4))
-    _derive(place, "summary", FEATURES, keys(4), lookback=1)
+    _derive(place, HABITS, keys(4))
+    summary = _spec("summary", FEATURES, lookback=0)
+    _derive(place, summary, keys(4))
     place.publish({keys(4)[1]: day(keys(4)[1], factor=2)}, run="correction")
-    window = _judge(place, SUMMARY, keys(4))
+    window = place.judge(keys(4), shop.spec(), HABITS, summary)
     assert list(window.stale) == keys(4)[1:3]
     assert window.stale[keys(4)[2]] == f"{FEATURES} {keys(4)[2]} is stale itself"
+
+
+def test_what_came_to_main_past_the_audit_is_unusable(place: Place) -> None:
+    """Main holds the day, and no verdict is about those rows: a writer of its own, or a run that was killed."""
+    first, second = keys(2)
+    place.publish(days(2))
+    other = Place(place.folder / "other")
+    other.publish({second: day(second, factor=3)})
+    reader = TableReader.at(other.store)
+    branch = "by-hand"
+    place.store.create_branch(branch, "main")
+    for path, file in other.store.fetch(reader.commit_id, list(reader.object_hashes(ORDERS, second))).items():
+        place.store.put(branch, path, file)
+    place.store.commit(branch, "rows of another lake", {})
+    place.store.merge(branch, "main", "rows of another lake", {})
+    window = place.judge(keys(2))
+    assert list(window.barred) == [second]
+    assert (
+        "main holds other rows than its newest attempt, 1, was about" in window.unusable[f"{ORDERS} {second}"]
+    )
+    assert window.to_build == {ORDERS: (second,)}
+    nobody = judge_window(TableReader.at(place.store), other.ledger, DeclaredTables([]), ORDERS, [first])
+    assert "the ledger has no verdict on it" in nobody.unusable[f"{ORDERS} {first}"]
+
+
+def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(place: Place) -> None:
+    place.publish(days(4))
+    gone, damaged, swapped, _ = keys(4)
+    reader = TableReader.at(place.store)
+    other = layout.manifest_path(ORDERS, keys(4)[3])
+    (theirs,) = place.store.fetch(reader.commit_id, [other]).values()
+    place.store.create_branch("by-hand", "main")
+    place.store.remove("by-hand", layout.manifest_path(ORDERS, gone))
+    place.store.put("by-hand", layout.manifest_path(ORDERS, damaged), b"{")
+    place.store.put("by-hand", layout.manifest_path(ORDERS, swapped), theirs)
+    place.store.commit("by-hand", "damage", {})
+    place.store.merge("by-hand", "main", "damage", {})
+    window = place.judge(keys(4))
+    said = [window.unusable[f"{ORDERS} {key}"] for key in (gone, damaged, swapped)]
+    assert "its manifest is gone" in said[0]
+    assert "its manifest of format None" in said[1]
+    assert "its manifest describes other files than those beside it" in said[2]
+    assert list(window.barred) == keys(3)
+    place.publish(days(4))
+    assert place.judge(keys(4)).ok
+
+
+def test_features_of_rows_that_were_rejected_later_are_unusable_though_main_was_mended(place: Place) -> None:
+    place.publish(days(3))
+    _derive(place, HABITS, keys(3))
+    (bad,) = keys(1, start=1)
+    strict = Contract.model_validate(
+        shop.RULES
+        | {"columns": [*shop.RULES["columns"][:3], {"name": "amount", "dtype": "float64", "le": 5}]}
+        | {"columns": [dict(one, le=10) if one["name"] == "amount" else one for one in shop.RULES["columns"]]}
+    )
+    assert list(place.publish({bad: day(bad)}, contract=strict).rejected) == [bad]
+    assert list(place.publish({bad: day(bad, factor=0.1)}, contract=strict).merged) == [bad]
+    window = place.judge(keys(3), shop.spec(contract=strict), HABITS)
+    assert list(window.barred) == keys(2, start=1)
+    assert (
+        f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{FEATURES} {bad}"]
+    )
+    assert window.to_build == {FEATURES: tuple(keys(2, start=1))}
+
+
+def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(place: Place) -> None:
+    (bad,) = keys(1)
+    strict = Contract.model_validate(
+        shop.RULES
+        | {"columns": [dict(one, le=1) if one["name"] == "amount" else one for one in shop.RULES["columns"]]}
+    )
+    place.publish({bad: day(bad)}, contract=strict)
+    assert list(place.judge([bad], shop.spec(contract=strict)).rejected) == [f"{ORDERS} {bad}"]
+    assert place.judge([bad]).to_build == {ORDERS: (bad,)}
+
+
+def test_days_are_no_weeks_and_a_whole_table_is_no_day(place: Place) -> None:
+    mondays = ["2013-01-07", "2013-01-14"]
+    place.publish({key: day(key) for key in mondays})
+    weekly = shop.spec(cadence=Cadence("weekly", shop.FIRST))
+    window = place.judge(mondays, weekly)
+    assert window.missing == tuple(mondays)
+    assert window.to_build == {ORDERS: tuple(mondays)}
+    publish(
+        place.store,
+        place.ledger,
+        weekly,
+        [Incoming(key=key, data=day(key)) for key in mondays],
+        RunFacts(run_id="weeks"),
+    )
+    assert place.judge(mondays, weekly).ok
+    assert place.judge(mondays).missing == tuple(mondays)
+
+
+def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(place: Place) -> None:
+    summary = _spec("summary", FEATURES, lookback=1)
+    place.publish({keys(1)[0]: day(keys(1)[0])})
+    window = place.judge(keys(1, start=2), shop.spec(), HABITS, summary)
+    assert list(window.to_build.items()) == [
+        (ORDERS, tuple(keys(2, start=1))),
+        (FEATURES, tuple(keys(2, start=1))),
+        (SUMMARY, tuple(keys(1, start=2))),
+    ]
+
+
+def test_many_ways_to_one_partition_cost_no_more_than_one(place: Place) -> None:
+    """Thirty tables, each made from the two before it: 1.3 million ways lead to the first."""
+    place.publish(days(1))
+    names = [f"level{n}" for n in range(30)]
+    specs = [shop.spec()]
+    for name in names:
+        above = [spec.table for spec in specs[-2:]]
+        specs.append(shop.spec(kind="features", name=name, inputs=dict.fromkeys(above, 0)))
+        _derive(place, specs[-1], keys(1))
+    place.publish({keys(1)[0]: day(keys(1)[0], factor=3)}, run="correction")
+    started = time.perf_counter()
+    window = place.judge(keys(1), *specs)
+    assert time.perf_counter() - started < 10
+    assert list(window.stale) == keys(1)
+    assert len(window.inputs) == len(specs)
 
 
 def test_a_year_is_looked_up_and_scanned_in_place(place: Place) -> None:
     """The bar is 0.3 s for a guard over 337 days; here a second in the best of three, for busy machines."""
     place.publish(days(365))
-    _derive(place, "habits", ORDERS, keys(337, start=28), lookback=28)
+    monthly = _spec("habits", ORDERS, lookback=27)
+    tables = DeclaredTables(DeclaredTable.of(spec) for spec in (shop.spec(), monthly))
+    _derive(place, monthly, keys(337, start=28))
     seconds: list[float] = []
     for _ in range(3):
         fresh = Place(place.folder)
         started = time.perf_counter()
         reader = TableReader.at(fresh.store)
-        window = judge_window(reader, fresh.ledger, FEATURES, keys(337, start=28))
+        window = judge_window(reader, fresh.ledger, tables, FEATURES, keys(337, start=28))
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 1.0
     assert window.ok

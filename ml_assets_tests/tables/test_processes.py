@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from ml_assets.tables import parquet
-from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.chaos.summary import KILLED
 from ml_assets_tests.tables import children, shop
@@ -62,8 +61,8 @@ def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
     expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in GOOD])
     assert reader.scan(ORDERS, GOOD).collect().equals(expected)
     assert reader.digests(ORDERS)[BAD[0]] == before[BAD[0]]
-    window = judge_window(reader, place.ledger, ORDERS, [*GOOD, *BAD])
-    assert list(window.rejected) == BAD
+    window = place.judge([*GOOD, *BAD])
+    assert list(window.barred) == BAD
     assert not window.missing
     for key in NEW:
         judged = [(row.content_digest, row.status) for row in place.ledger.attempts(ORDERS, key)]
@@ -90,7 +89,7 @@ def test_two_processes_publishing_other_days_of_one_table_lose_none(place: Place
     assert reader.keys(ORDERS) == keys(30)
     expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in keys(30)])
     assert reader.scan(ORDERS, keys(30)).collect().equals(expected)
-    assert judge_window(reader, place.ledger, ORDERS, keys(30)).ok
+    assert place.judge(keys(30)).ok
 
 
 @pytest.mark.parametrize("runs", [("left", "right"), ("resumed", "resumed")])
@@ -109,7 +108,7 @@ def test_two_processes_publishing_the_same_days_differently_both_land(
         assert any(rows.equals(parquet.canonical(v[key], shop.spec().order)) for v in versions.values())
         assert reader.manifest(ORDERS, key).content_digest == reader.digests(ORDERS)[key]
         assert newest[key].content_digest == reader.digests(ORDERS)[key]
-    assert judge_window(reader, place.ledger, ORDERS, keys(10)).ok
+    assert place.judge(keys(10)).ok
     assert place.store.branches("audit-") == {}
 
 

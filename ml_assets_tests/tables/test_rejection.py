@@ -9,7 +9,6 @@ from ml_assets.defs.flights import source
 from ml_assets.tables import parquet
 from ml_assets.tables.accept import EvidenceGone, accept_partition
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.guard import judge_window
 from ml_assets.tables.judge import judge
 from ml_assets.tables.prepare import prepare_all
 from ml_assets.tables.publish import publish
@@ -51,15 +50,15 @@ def test_a_spoiled_day_is_named_kept_and_refused_though_its_older_version_stands
     expected = parquet.canonical(shop.CONTRACT.in_order(spoiled), shop.spec().order)
     assert evidence.scan(ORDERS, [bad]).collect().equals(expected)
 
-    window = judge_window(TableReader.at(place.store), place.ledger, ORDERS, keys(30))
+    window = place.judge(keys(30))
     assert not window.ok
-    assert list(window.rejected) == [bad]
-    assert rule in window.rejected[bad]
+    assert list(window.rejected) == [f"{ORDERS} {bad}"]
+    assert rule in window.rejected[f"{ORDERS} {bad}"]
     assert not window.missing
     assert bad in window.explain()
 
     place.publish({bad: day(bad)}, run="mended")
-    assert judge_window(TableReader.at(place.store), place.ledger, ORDERS, keys(30)).ok
+    assert place.judge(keys(30)).ok
     assert place.store.resolve("main") == before, "the mended content stood there all the time"
     assert rejected.branch in place.store.branches(), "evidence outlives the repair"
 
@@ -96,13 +95,13 @@ def test_ten_spoiled_days_of_a_year_of_flights(place: Place) -> None:
         kept = TableReader.at(place.store, result.rejected[key].branch).scan(spec.table, [key]).collect()
         assert kept.height == given[key].height
 
-    refused = judge_window(TableReader.at(place.store), place.ledger, spec.table, list(year))
-    assert sorted(refused.rejected) == sorted(bad)
+    refused = place.judge(list(year), spec)
+    assert sorted(refused.barred) == sorted(bad)
     assert not refused.missing
 
     for healed, key in enumerate(sorted(bad), start=1):
         assert list(run({key: year[key]}, f"mend{healed}").merged) == [key]
-        window = judge_window(TableReader.at(place.store), place.ledger, spec.table, list(year))
+        window = place.judge(list(year), spec)
         assert len(window.rejected) == 10 - healed
     reader = TableReader.at(place.store)
     assert (
@@ -178,7 +177,7 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: P
     assert commit.metadata["reason"] == "half the shops were closed"
     reader = TableReader.at(place.store)
     assert reader.scan(ORDERS, [odd]).collect().height == 10
-    assert judge_window(reader, place.ledger, ORDERS, keys(30)).ok
+    assert place.judge(keys(30)).ok
 
     again = accept_partition(place.store, place.ledger, ORDERS, odd, "bob", "me too")
     assert again == acceptance
@@ -204,12 +203,10 @@ def test_a_death_between_merging_and_recording_an_acceptance_is_finished_by_a_re
         accept_partition(place.store, ledger, ORDERS, bad, "ada", "refunds")
     reader = TableReader.at(place.store)
     assert reader.keys(ORDERS) == [bad]
-    assert not judge_window(reader, place.ledger, ORDERS, [bad]).ok, (
-        "not accepted until somebody's name stands there"
-    )
+    assert not place.judge([bad]).ok, "not accepted until somebody's name stands there"
     accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
     assert place.store.resolve("main") == reader.commit_id
-    assert judge_window(reader, place.ledger, ORDERS, [bad]).ok
+    assert place.judge([bad]).ok
 
 
 def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(place: Place) -> None:

@@ -133,6 +133,24 @@ class Ledger:
                         found[row.key] = _verdict_row(row)
         return found
 
+    def judgements_of(
+        self, table: str, contents: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], VerdictRow]:
+        """(key, content digest) → the newest attempt with exactly that content, by whatever rules it was judged."""
+        wanted = set(contents)
+        found: dict[tuple[str, str], VerdictRow] = {}
+        with self._database.reading() as connection:
+            for some in _chunks(digest for _, digest in wanted):
+                query = (
+                    _with_acceptance()
+                    .where(verdicts.c.table == table, verdicts.c.content_digest.in_(some))
+                    .order_by(verdicts.c.attempt)
+                )
+                for row in connection.execute(query):
+                    if (row.key, row.content_digest) in wanted:
+                        found[row.key, row.content_digest] = _verdict_row(row)
+        return found
+
     def volumes(self, table: str) -> dict[str, int]:
         """Key → rows of its newest attempt that passed, warned or was accepted; sorted by key."""
         query = (

@@ -99,6 +99,7 @@ def take_snapshot(
     ]  # fmt: skip
     metadata = {
         "splits": table_of(rows),
+        "inputs": table_of(judged["inputs"]),
         "left out": dg.MetadataValue.json(snapshot.excluded),
         "dagster/row_count": sum(snapshot.rows(name) for name in SPLITS),
         "snapshot": snapshot.digest,
@@ -192,12 +193,12 @@ def training_job(
 def _inputs_current(name: str, asset: dg.AssetKey, judged: dict[str, Any]) -> dg.AssetCheckResult:
     stale: dict[str, str] = judged["stale"]
     count = len(judged["keys"])
-    said = f"{len(stale)} of {count} partitions were made from older inputs; trained on as main holds them"
+    said = f"{len(stale)} of {count} partitions are stale; trained on as main holds them"
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=name,
         passed=not stale,
         severity=dg.AssetCheckSeverity.WARN,
-        description=said if stale else f"all {count} partitions are current",
+        description=said if stale else f"all {count} partitions are current, at any depth",
         metadata={"stale": table_of([{"partition": key, "why": why} for key, why in stale.items()])},
     )

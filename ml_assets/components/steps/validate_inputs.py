@@ -1,4 +1,4 @@
-"""Step 1: judge the very partitions the snapshot will read, before anything is launched."""
+"""Step 1: judge what the snapshot will read, and all it was made from, before anything is launched."""
 
 from typing import Any
 
@@ -6,43 +6,49 @@ import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, inputs_refused
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 
 
 def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
-    """Refuses with the list of what is missing or rejected; names what is stale."""
+    """Refuse with the list of what is missing, rejected or unusable; name what is stale."""
 
     @dg.op(
         name=f"{spec.name}__validate_inputs",
         ins={"features": dg.In(dg.Nothing)},
-        description="Judge the partitions the snapshot will read; refuse by name what is missing or rejected.",
+        description="Judge the partitions the snapshot will read and all they were made from; refuse by name what is "
+        "missing, rejected or unusable.",
         retry_policy=RETRY_TRANSIENT,
     )
     def validate_inputs(
-        context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform]
+        context: dg.OpExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
     ) -> dict[str, Any]:
         with final_unless_transient():
             keys = sorted(context.asset_partition_keys_for_input("features"))
             _require_whole_window(spec, context.partition_key, keys)
             reader = TableReader.at(platform.lake, "main")
-            verdict = judge_window(reader, platform.ledger, spec.features.table, keys)
+            verdict = judge_window(reader, platform.ledger, tables, spec.features.table, keys)
             refused = {f"{spec.features.table} {key}": "is missing" for key in verdict.missing}
-            refused |= {
-                f"{spec.features.table} {key}": f"is rejected: {why}" for key, why in verdict.rejected.items()
-            }
+            refused |= verdict.refused
             if spec.stale == "refuse":
                 refused |= {
                     f"{spec.features.table} {key}": f"is stale: {why}" for key, why in verdict.stale.items()
                 }
             if refused:
-                missing = {spec.features.table: verdict.missing} if verdict.missing else {}
-                raise inputs_refused(f"{spec.name} {context.partition_key}", refused, missing)
+                raise inputs_refused(f"{spec.name} {context.partition_key}", refused, verdict.to_build)
             context.log.info(
                 f"{len(keys)} partitions of {spec.features.table} are valid, {len(verdict.stale)} stale"
             )
-            return {"commit": reader.commit_id, "keys": keys, "stale": dict(verdict.stale)}
+            return {
+                "commit": reader.commit_id,
+                "keys": keys,
+                "stale": dict(verdict.stale),
+                "inputs": [dict(row) for row in verdict.inputs],
+            }
 
     return validate_inputs
 

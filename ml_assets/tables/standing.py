@@ -1,0 +1,213 @@
+"""Each partition by itself, as the guard finds it: its state, how it differs from its declaration, what it rests on.
+
+Here: what main, manifest, ledger and declaration say of one partition. What follows for those made from it is
+worked out in `guard.py`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ml_assets.tables.cadence import KeyRefused
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.judge import verdict_of
+from ml_assets.tables.manifest import PartitionManifest
+from ml_assets.tables.reader import TableReader
+from resources.ledger import Ledger, VerdictRow
+from resources.words import name_some
+
+State = Literal["rejected", "unusable", "missing", "current"]
+"""See `guard.py`; `stale` is not a state of a partition by itself."""
+
+Node = tuple[str, str]
+"""Table id and partition key."""
+
+NAMED = 3
+"""Partitions that a reason names before it counts the others."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What is known of one partition by itself."""
+
+    state: State
+    why: str = ""
+    can_be_mended: bool = False
+    """True where it is not usable and materializing it anew may help."""
+    differs: list[str] = field(default_factory=list[str])
+    """How it differs from its declaration."""
+    reads: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Table → keys it was made from, or would be: both, where they differ."""
+    changed: set[Node] = field(default_factory=set[Node])
+    """Of those, the ones whose rows on main are others than it was made from."""
+    manifest: PartitionManifest | None = None
+    verdict: VerdictRow | None = None
+
+    def read_digest(self, table: str, key: str) -> str:
+        """Content digest of the input partition it was made from; empty if it was made without."""
+        return self.manifest.inputs.get(table, {}).get(key, "") if self.manifest else ""
+
+
+def look_up(
+    reader: TableReader, ledger: Ledger, tables: DeclaredTables, table: str, keys: Sequence[str]
+) -> dict[Node, Standing]:
+    """Return every partition that `keys` rest on, themselves included, with a few questions per table and depth."""
+    found: dict[Node, Standing] = {}
+    todo: dict[str, set[str]] = {table: set(keys)}
+    is_read = True
+    while todo:
+        here = {
+            (name, key): one
+            for name, some in todo.items()
+            for key, one in _standings(reader, ledger, tables, name, sorted(some), is_read=is_read)
+        }
+        found |= here
+        _look_for_rows_rejected_later(ledger, here)
+        todo = defaultdict(set)
+        for one in here.values():
+            for name, read in one.reads.items():
+                if fresh := {key for key in read if (name, key) not in found}:
+                    todo[name] |= fresh
+        is_read = False
+    return found
+
+
+def _standings(
+    reader: TableReader,
+    ledger: Ledger,
+    tables: DeclaredTables,
+    table: str,
+    keys: Sequence[str],
+    *,
+    is_read: bool,
+) -> Iterable[tuple[str, Standing]]:
+    """`is_read`: the rows themselves are wanted, so their columns must be those of the declaration."""
+    declared = tables.find(table)
+    present = reader.digests(table)
+    manifests, wrong = reader.checked_manifests(table, [key for key in keys if key in present])
+    newest = ledger.newest_verdicts(table, keys)
+    inputs = tables.inputs_of(table)
+    for key in keys:
+        manifest, row = manifests.get(key), newest.get(key)
+        is_ours = key in wrong or (
+            manifest is not None and (declared is None or manifest.cadence == declared.cadence.kind)
+        )
+        one = _own_state(declared, row, present.get(key) if is_ours else None, wrong.get(key, ""))
+        one.verdict = row
+        needed: dict[str, Sequence[str]] = {}
+        if _is_key(declared, key):
+            needed = {each.table: each.needed_for(key) for each in inputs}
+            one.can_be_mended |= one.state == "missing"
+        if is_ours and manifest is not None:
+            one.manifest = manifest
+            if declared is not None:
+                _compare(one, manifest, declared, needed, is_read=is_read)
+            needed = {
+                name: sorted({*needed.get(name, ()), *manifest.inputs.get(name, ())})
+                for name in {**needed, **manifest.inputs}
+            }
+            one.changed = {
+                (name, read)
+                for name, recorded in manifest.inputs.items()
+                for read, digest in recorded.items()
+                if reader.digests(name).get(read, "") != digest
+            }
+        one.reads = needed
+        yield key, one
+
+
+def _own_state(
+    declared: DeclaredTable | None, row: VerdictRow | None, digest: str | None, wrong: str
+) -> Standing:
+    """The state by verdict and content alone. `digest`: of what main holds as a partition of this table."""
+    # A verdict by other rules, such as those of another cadence, is not about today's partition.
+    if row is not None and row.blocks and (declared is None or row.contract_digest == declared.rules_digest):
+        return Standing("rejected", f"is rejected: {_findings(row)}")
+    if digest is None:
+        return Standing("missing", "is missing")
+    why = ""
+    if wrong:
+        why = wrong
+    elif row is None:
+        why = "the ledger has no verdict on it"
+    elif row.blocks:
+        why = f"its newest attempt was rejected by rules that changed since: {_findings(row)}"
+    elif row.content_digest != digest:
+        why = f"main holds other rows than its newest attempt, {row.attempt}, was about"
+    if why:
+        return Standing("unusable", f"is unusable: {why}; materialize it again", can_be_mended=True)
+    return Standing("current")
+
+
+def _compare(
+    one: Standing,
+    manifest: PartitionManifest,
+    declared: DeclaredTable,
+    needed: Mapping[str, Sequence[str]],
+    *,
+    is_read: bool,
+) -> None:
+    """Note how a partition differs from its declaration."""
+    same_contract = manifest.contract_digest == declared.contract_digest
+    if not same_contract:
+        one.differs.append("the contract changed")
+    elif one.verdict is not None and one.verdict.contract_digest != declared.rules_digest:
+        one.differs.append("the volume rule changed")
+    if manifest.code_version != declared.code_version:
+        one.differs.append(f"the code changed ({manifest.code_version} to {declared.code_version})")
+    for name in sorted({*needed, *manifest.inputs}):
+        if name not in needed:
+            one.differs.append(f"{name} is no longer an input")
+        elif name not in manifest.inputs:
+            one.differs.append(f"{name} is a new input")
+        elif set(manifest.inputs[name]) != set(needed[name]):
+            read, wants = len(manifest.inputs[name]), len(needed[name])
+            one.differs.append(f"the lookback on {name} changed ({read} partitions to {wants})")
+    if is_read and one.state == "current" and manifest.schema_hash != declared.schema_hash:
+        names = sorted({name for name, _ in set(manifest.schema.items()) ^ set(declared.columns)})
+        what = f"they differ in {name_some(names)}" if names else "they have another order"
+        one.state = "unusable"
+        one.why = f"is unusable: its columns are not those of the contract, {what}"
+        # Rows of today's contract that lack its columns were accepted by a person: the same would come again.
+        one.can_be_mended = not same_contract
+        if one.can_be_mended:
+            one.why += "; materialize it again"
+
+
+def _look_for_rows_rejected_later(ledger: Ledger, here: Mapping[Node, Standing]) -> None:
+    """Bar what was made from rows that were rejected since, though main holds others by now."""
+    replaced: dict[str, set[Node]] = defaultdict(set)
+    for one in here.values():
+        for name, key in one.changed:
+            replaced[name].add((key, one.read_digest(name, key)))
+    judged = {name: ledger.judgements_of(name, contents) for name, contents in replaced.items()}
+    for one in here.values():
+        bad: list[str] = []
+        for name, key in sorted(one.changed):
+            row = judged[name].get((key, one.read_digest(name, key)))
+            if row is not None and row.blocks:
+                bad.append(f"{name} {key}")
+        if bad and one.state == "current":
+            one.state, one.can_be_mended = "unusable", True
+            one.why = (
+                f"is unusable: it was made from rows of {name_some(bad, NAMED)} that were rejected; "
+                "materialize it again"
+            )
+
+
+def _is_key(declared: DeclaredTable | None, key: str) -> bool:
+    """True unless `key` belongs to a partition of another cadence, such as `all` of a table that is daily now."""
+    if declared is None:
+        return False
+    try:
+        declared.cadence.bounds(key)
+    except KeyRefused:
+        return False
+    return True
+
+
+def _findings(row: VerdictRow) -> str:
+    findings = [f for f in verdict_of(row).findings if f.blocks]
+    what = "; ".join(f"{f.rule}{f' in {f.column}' if f.column else ''}: {f.measured}" for f in findings)
+    return f"{what} (evidence on {row.branch}, attempt {row.attempt})"
