@@ -117,6 +117,7 @@ class Platform:
     @cached_property
     def tracker(self) -> "Tracker":
         """Training runs and registered versions."""
+        from resources.spool_copies import SpoolCopies
         from resources.tracker import Tracker
 
         of = self.settings
@@ -128,7 +129,8 @@ class Platform:
         # An MLflow server of others must not be told a folder of this machine.
         is_ours = of.artifacts_url is not None or not of.resolved_tracking_uri.reveal().startswith("http")
         files = self.artifacts.address("mlflow") if is_ours else None
-        return Tracker(of.resolved_tracking_uri.reveal(), of.artifacts_folder, files)
+        copies = None if of.artifacts_url is None else SpoolCopies(self.artifacts)
+        return Tracker(of.resolved_tracking_uri.reveal(), of.artifacts_folder, files, copies)
 
     @cached_property
     def launcher(self) -> "TrainingLauncher":

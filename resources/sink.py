@@ -7,6 +7,7 @@ Here: the queue, its thread, and the spool file that holds what could not be del
 import fcntl
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -166,17 +167,27 @@ class MetricSink:
     nothing and loses nothing; a killed process loses at most the last half second. While the disk takes nothing,
     points wait in memory instead.
 
+    `copy` is called in the sink's thread every `copy_every` seconds, to keep the spool elsewhere.
+
     A metric's steps only go up, besides readings of their own (`once_a_step=False`): a training that goes on from a
     checkpoint repeats the steps since, and those are not stored twice.
     """
 
     def __init__(
-        self, deliver: Callable[[Sequence[Point]], None], spool: Spool, interval: float = INTERVAL
+        self,
+        deliver: Callable[[Sequence[Point]], None],
+        spool: Spool,
+        interval: float = INTERVAL,
+        copy: Callable[[], None] | None = None,
+        copy_every: float = math.inf,
     ) -> None:
         self._deliver = deliver
         self._spool = spool
         self._seen: dict[str, int] = {}
         self._interval = interval
+        self._copy = copy or (lambda: None)
+        self._copy_every = copy_every
+        self._next_copy = 0.0 if copy else math.inf
         self._queue: deque[tuple[list[tuple[str, float]], int, int, bool]] = deque()
         self._unkept: list[Point] = []
         """Taken from the queue, and not in the spool since its disk takes nothing."""
@@ -218,14 +229,21 @@ class MetricSink:
     def _work(self) -> None:
         while not self._closing.wait(self._interval):
             self._flush(is_due=time.monotonic() >= self._next_try)
+            if time.monotonic() >= self._next_copy:
+                self._next_copy = time.monotonic() + self._copy_every
+                self._copy_spool()
         self._flush(is_due=True)
+
+    def _copy_spool(self) -> None:
+        try:
+            self._copy()
+        except Exception as error:  # as in `_flush`
+            self._say(error)
 
     def _flush(self, *, is_due: bool) -> None:
         try:
             self._send(is_due=is_due)
-        except (
-            Exception
-        ) as error:  # this thread has no successor: whatever a client or disk raises is tried again
+        except Exception as error:  # this thread has no successor, so whatever is raised is tried again
             self._say(error)
             self._pause = min(max(2 * self._pause, self._interval), LONGEST_PAUSE)
             self._next_try = time.monotonic() + self._pause

@@ -43,6 +43,7 @@ from resources.mlflow_client import (
     write,
 )
 from resources.sink import MetricSink, Point, Spool, SpoolFailed
+from resources.spool_copies import EVERY, SpoolCopies
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -90,12 +91,16 @@ class RunFacts:
 class Tracker:
     """MLflow behind one address. Cheap to make: mlflow is imported by the first call.
 
-    `folder` holds the spool. `files` is the address below which runs' files lie, each experiment's under its
-    name; None leaves the place to MLflow. Every method may raise `TrackerUnavailable`.
+    `folder` holds the spool; `copies` keep it where it outlives this machine. `files` is the address below which runs'
+    files lie, each experiment's under its name; None leaves the place to MLflow. Every method may raise
+    `TrackerUnavailable`.
     """
 
-    def __init__(self, uri: str, folder: Path, files: str | None = None) -> None:
+    def __init__(
+        self, uri: str, folder: Path, files: str | None = None, copies: SpoolCopies | None = None
+    ) -> None:
         self.uri = uri
+        self.copies = copies
         self._folder = folder
         self._files = files
 
@@ -177,14 +182,17 @@ class Tracker:
 
     def settle(self) -> list[str]:
         """Deliver what killed or cut-off processes left, end their runs; the run ids, each once."""
-        if not self._spools.is_dir():
-            return []
+        self._spools.mkdir(parents=True, exist_ok=True)
         settled: dict[str, None] = {}
         with self._alone("settling"):
+            if self.copies is not None:
+                self.copies.bring_abandoned(self._spools)
             for path in sorted(self._spools.glob("*.jsonl")):
                 spool = Spool.adopt(path)
                 if spool is not None:
                     settled[self._settle(spool)] = None
+                    if self.copies is not None:
+                        self.copies.forget(path.name)
         return list(settled)
 
     def deliver(self, run_id: str, points: Sequence[Point]) -> None:
@@ -209,9 +217,13 @@ class Tracker:
     def end(self, run_id: str, start: str, status: Status) -> None:
         """Record how `start` ended, and end its run. A run that FINISHED stays so, and one that another start still
         goes on with is left to that."""
-        self.tag(run_id, {f"ended/{start}": status})
+        self.tag_once(run_id, {f"ended/{start}": status})
         with self._alone("ending"), reaching(self.uri):
-            is_last = [*self._spools.glob(f"{run_id}-*.jsonl")] == [self.spool_of(run_id, start)]
+            own = self.spool_of(run_id, start).name
+            names = [path.name for path in self._spools.glob("*.jsonl")] + (
+                self.copies.names() if self.copies is not None else []
+            )
+            is_last = not any(name.startswith(f"{run_id}-") and name != own for name in names)
             known = self._client.get_run(run_id).info.status
             if known != "FINISHED" and (status == "FINISHED" or (is_last and known == "RUNNING")):
                 self._client.set_terminated(run_id, status)
@@ -360,7 +372,8 @@ class TrackedRun:
         self._is_left = False
         self._began_ms = int(time.time() * 1000)
         self._histories: dict[str, set[tuple[int, int]]] = {}
-        self._sink = MetricSink(self._deliver, spool)
+        copy = None if tracker.copies is None else self._copy
+        self._sink = MetricSink(self._deliver, spool, copy=copy, copy_every=EVERY)
 
     @property
     def run_id(self) -> str:
@@ -397,18 +410,29 @@ class TrackedRun:
             try:
                 if not is_ended:
                     self._spool.end(status)
+                    self._copy()
             except SpoolFailed as error:
                 _log.warning(
                     "%s. MLflow shows the run as KILLED until the training is asked for again", error
                 )
             self._spool.close(delete=is_ended)
+        if is_ended and self._tracker.copies is not None:
+            self._tracker.copies.forget(self._spool.path.name)
+
+    def _copy(self) -> None:
+        if self._tracker.copies is not None:
+            self._tracker.copies.keep(self._spool.path)
 
     def _begin(self) -> Begun:
         if self._begun is None:
             begun = self._tracker.begin(self._facts, self._start)
             with self._moving:
                 if self._begun is None and not self._is_left:  # then `settle` moves it
+                    pending = self._spool.path
                     self._spool.move(self._tracker.spool_of(begun.run_id, self._start))
+                    if self._tracker.copies is not None:
+                        self._copy()
+                        self._tracker.copies.forget(pending.name)
                 self._begun = begun
         return self._begun
 

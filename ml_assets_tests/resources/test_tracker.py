@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
@@ -16,6 +17,7 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -24,9 +26,12 @@ from typing import Any
 
 import pytest
 
+from resources.artifacts import FolderArtifacts
+from resources.artifacts_remote import RemoteArtifacts
 from resources.environment import device_facts, environment_facts
 from resources.launcher.errors import Cancelled, Diverged
 from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client, page_of
+from resources.spool_copies import GONE_AFTER, SpoolCopies
 from resources.tracker import RunFacts, TrackedRun, Tracker
 
 FACTS = RunFacts(
@@ -440,3 +445,67 @@ def test_gpus_and_their_driver_are_named_as_the_driver_tells_them(tmp_path: Path
 def test_pages_are_those_of_a_server_and_show_no_password() -> None:
     assert page_of("https://ada:secret@mlflow.example/", "runs/1f") == "https://mlflow.example/#/runs/1f"
     assert page_of("sqlite:////home/ada/mlflow.db", "runs/1f") is None
+
+
+# On machines whose disk ends with them
+
+
+@pytest.fixture
+def pod(tracking_uri: str, tmp_path: Path) -> Callable[[str], Tracker]:
+    """A tracker of a machine, by name: each has a disk of its own, and all have one store."""
+    store = SpoolCopies(FolderArtifacts(tmp_path / "store"))
+    return lambda name: Tracker(tracking_uri, tmp_path / name, None, store)
+
+
+def _copies(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "store" / "spool-copies").glob("*.jsonl"))
+
+
+def test_what_a_pod_could_not_deliver_is_delivered_by_another(
+    pod: Callable[[str], Tracker], tmp_path: Path
+) -> None:
+    ends, goes_on = pod("one"), pod("two")
+    with ends.start(FACTS) as run:
+        _take_away(ends)
+        run.log({"loss": 0.5}, 1)
+    shutil.rmtree(tmp_path / "one")
+    _give_back(goes_on)
+    assert goes_on.settle() == [run.run_id]
+    assert _run(goes_on, run.run_id).info.status == "FINISHED"
+    assert _steps(goes_on, run.run_id, "loss") == [1]
+    assert _copies(tmp_path) == []
+
+
+def test_a_pod_that_lives_keeps_its_run_and_one_that_is_silent_loses_it(
+    pod: Callable[[str], Tracker], tmp_path: Path
+) -> None:
+    lives, looks = pod("one"), pod("two")
+    run = lives.start(FACTS)
+    run.log({"loss": 0.5}, 1)
+    deadline = time.monotonic() + 60
+    while not _copies(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert looks.settle() == []
+    assert _run(looks, run.run_id).info.status == "RUNNING"
+    (copy,) = _copies(tmp_path)
+    now, *rest = copy.read_text().splitlines(keepends=True)
+    copy.write_text("".join([f"{float(now) - GONE_AFTER - 1}\n", *rest]))
+    assert looks.settle() == [run.run_id]
+    assert _run(looks, run.run_id).info.status == "KILLED"
+    run.finish("FINISHED")  # it was not gone, only cut off
+    assert _run(looks, run.run_id).info.status == "FINISHED"
+    assert _steps(looks, run.run_id, "loss") == [1]
+    assert _copies(tmp_path) == []
+
+
+def test_a_store_of_copies_that_is_away_holds_nothing_up(tracking_uri: str, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        store = RemoteArtifacts("s3://bucket", tmp_path / "cache", address, patience_seconds=0.0)
+        with Tracker(tracking_uri, tmp_path / "one", None, SpoolCopies(store)).start(FACTS) as run:
+            run.log({"loss": 0.5}, 1)
+        tracker = Tracker(tracking_uri, tmp_path / "one")
+        assert _run(tracker, run.run_id).info.status == "FINISHED"
+        assert _steps(tracker, run.run_id, "loss") == [1]
