@@ -7,7 +7,8 @@ metric over it needs only what each block contributes; the N rows are visited on
 * calibration error: per-block sums per bin, the bins being those of the full holdout;
 * AUC: the matrix `wins[a, b]` of pairs (positive of block a, negative of block b) that are ranked right. With
   counts w the resample has Σ w_a w_b wins[a, b] such pairs, so
-  AUC(w) = wᵀ·wins·w / (wᵀ·positives × wᵀ·negatives).
+  AUC(w) = wᵀ·wins·w / (wᵀ·positives × wᵀ·negatives). The matrix takes B² × 8 bytes: from `MOST_PAIRED_BLOCKS` on
+  each resample visits the sorted rows instead, which takes more time and little memory.
 
 All are exact: with counts w they give what the metric gives on the rows repeated accordingly (to rounding).
 """
@@ -30,6 +31,12 @@ BlockIds = npt.NDArray[np.intp]
 """Block of each row, `[N]`, 0 to B − 1."""
 BlockForm = Callable[[Matrix], Vector]
 """Counts `[D, B]` to the metric of each of the D resamples, `[D]`; NaN where it is not defined."""
+
+
+MOST_PAIRED_BLOCKS = 2_048
+"""Blocks up to which AUC keeps a number for each pair of them: 32 MiB."""
+_CELLS = 1 << 20
+"""Resamples times rows that AUC without that matrix looks at together: 8 MiB for each of a few arrays."""
 
 
 def block_form(metric: Metric, y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
@@ -79,6 +86,32 @@ def _ece(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
 
 
 def _auc(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    return (_auc_by_pairs if count <= MOST_PAIRED_BLOCKS else _auc_by_rows)(y, p, blocks, count)
+
+
+def _auc_by_rows(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    order = np.argsort(p, kind="stable")
+    scores, positive, block_of = p[order], (y > 0)[order], blocks[order]
+    # Where each run of equal scores ends: a pair within a run counts half.
+    ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) if len(scores) else np.empty(0, np.intp)
+    together = max(1, _CELLS // max(1, len(scores)))
+
+    def value(counts: Matrix) -> Vector:
+        return np.concatenate([part(counts[at : at + together]) for at in range(0, len(counts), together)])
+
+    def part(counts: Matrix) -> Vector:
+        drawn = counts[:, block_of]
+        won, lost = (
+            np.diff(np.cumsum(np.where(side, drawn, 0.0), axis=1)[:, ends], axis=1, prepend=0.0)
+            for side in (positive, ~positive)
+        )
+        wins = (won * (np.cumsum(lost, axis=1) - lost / 2)).sum(axis=1)
+        return _ratio(wins, won.sum(axis=1) * lost.sum(axis=1))
+
+    return value
+
+
+def _auc_by_pairs(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
     positive = y > 0
     order = np.argsort(p[positive])  # sorted queries make the many searches below run through the cache
     scores, score_blocks = p[positive][order], blocks[positive][order]
