@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 from ml_assets.training.batches import Batch, SplitReader
 from ml_assets.training.order import Order
+from ml_assets.training.unknown import drop_categories
 
 _BLOCK_BYTES = 4 * 2**20
 _BLOCK_STEPS = 16
@@ -35,9 +36,16 @@ class Feed:
     """
 
     def __init__(
-        self, order: Order, reader: SplitReader, rank: int, world_size: int, first_step: int
+        self,
+        order: Order,
+        reader: SplitReader,
+        rank: int,
+        world_size: int,
+        first_step: int,
+        category_dropout: float = 0.0,
     ) -> None:
         self._order, self._reader = order, reader
+        self._category_dropout = category_dropout
         self._lanes = order.lanes_of(rank, world_size)
         self._step = first_step
         batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
@@ -101,4 +109,9 @@ class Feed:
         block = self._reader.gather([piece for lanes in pieces for lane in lanes for piece in lane])
         sizes = [[sum(len(piece.rows) for piece in lane) for lane in lanes] for lanes in pieces]
         batches = block.split([sum(of_lanes) for of_lanes in sizes])
+        for step, batch in zip(steps, batches, strict=True):
+            epoch = step // self._order.steps_per_epoch
+            drop_categories(
+                batch.category.numpy(), batch.row, self._category_dropout, self._order.seed, epoch
+            )
         return [_Gathered(batch, of_lanes) for batch, of_lanes in zip(batches, sizes, strict=True)]

@@ -23,12 +23,14 @@ from ml_assets.training.batches import Batch
 from ml_assets.training.functions import function_named
 from ml_assets.training.objectives import objective_of
 from ml_assets.training.preprocess import FullModel
+from ml_assets.training.unknown import UNKNOWN
 from resources.launcher.errors import BadConfiguration
 from resources.launcher.job import TrainingJob
 
 
 def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     """Return the untrained model; its first weights depend on the job's seed alone, drawn from torch, numpy or random.
+    The unknown category begins as the mean of the others.
 
     Raises `BadConfiguration` where the model function cannot be imported, refuses its hyperparameters, or
     returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`. Where rows have samples that last
@@ -45,6 +47,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
         raise BadConfiguration(f"{job.model_function} returned {type(core).__name__}, not a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in core.parameters()):
         raise BadConfiguration(f"the model of {job.model_function} has nothing to train")
+    _begin_unknown_at_mean(core, inputs)
     model = FullModel(inputs, core)
     if not inputs.sample:
         rows = 2  # not 1, which a batch norm refuses and a squeeze hides
@@ -96,6 +99,16 @@ def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) ->
             category = torch.from_numpy(rows.category[at : at + batch].astype(np.int64))
             out[at : at + batch] = prediction(model(numeric, category).double()).numpy()
     return out
+
+
+def _begin_unknown_at_mean(core: nn.Module, inputs: InputSpec) -> None:
+    """Set the unknown id of each `nn.Embedding` with as many ids as a category has to the mean of its other ids."""
+    for module in core.modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings in inputs.cardinalities:
+            others = module.weight.detach()[UNKNOWN + 1 :]
+            if len(others) and module.padding_idx != UNKNOWN:
+                with torch.no_grad():
+                    module.weight[UNKNOWN] = others.mean(dim=0)
 
 
 def check_output(job: TrainingJob, model: FullModel, batch: Batch) -> None:

@@ -41,7 +41,8 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
     when any rank was asked to stop.
     """
     data = run.layout.data
-    with Feed(run.order, run.train, data.rank, data.world_size, run.progress.step) as feed:
+    dropout = run.job.settings.category_dropout
+    with Feed(run.order, run.train, data.rank, data.world_size, run.progress.step, dropout) as feed:
         try:
             _fit(run, gradients_of(run, feed), rows, stop, pulse)
         except Diverged:

@@ -53,6 +53,7 @@ from ml_assets.training.script_data import (
 from ml_assets.training.script_model import write_model
 from ml_assets.training.storage import write_whole
 from ml_assets.training.stored_checkpoints import checkpoints_of
+from ml_assets.training.unknown import with_dropped
 from resources.launcher.errors import BadConfiguration, Diverged, InputChanged
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import EVENTS, RESULT
@@ -156,8 +157,10 @@ class Training:
 
     def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
         """A split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64,
-        labels `[rows]` float32. A module given to `finish` takes the first two; what standardises them goes with it."""
-        return tensors_of(self.rows(split), self.inputs)
+        labels `[rows]` float32.
+        Of the training rows a share `training.category_dropout` of the ids is 0, unknown. A module given to `finish`
+        takes the first two; what standardises them goes with it."""
+        return tensors_of(self._learned(split), self.inputs)
 
     def samples(self, split: ReadableSplit) -> "torch.Tensor":
         """The samples of a split, `[rows, ...]` as the pipeline's `decode` reads them, all in memory; `rows` has their
@@ -166,8 +169,16 @@ class Training:
 
     def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """A split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where
-        missing, then category ids) and labels `[rows]`. An ONNX graph given to `finish` takes such a matrix."""
-        return matrix_of(self.rows(split))
+        missing, then category ids) and labels `[rows]`. Of the training rows a share `training.category_dropout` of the
+        ids is 0, unknown. An ONNX graph given to `finish` takes such a matrix."""
+        return matrix_of(self._learned(split))
+
+    def _learned(self, split: ReadableSplit) -> Rows:
+        """The rows as a model learns from them: some categories of the training rows are unknown."""
+        rows = self.rows(split)
+        if split != "train":
+            return rows
+        return with_dropped(rows, self.job.settings.category_dropout, self.job.seed)
 
     @property
     def resumed_from(self) -> Path | None:

@@ -69,7 +69,9 @@ def test_a_script_reads_the_rows_of_the_snapshot_in_the_shape_it_likes(
     matrix, label = training.matrix("train")
     assert matrix.shape == (len(rows), len(snapshot.inputs.numeric) + len(snapshot.inputs.categorical))
     assert np.array_equal(matrix[:, : rows.numeric.shape[1]], rows.numeric, equal_nan=True)
-    assert np.array_equal(matrix[:, rows.numeric.shape[1] :], rows.category)
+    category = matrix[:, rows.numeric.shape[1] :]
+    assert np.array_equal(np.where(category == 0, rows.category, category), rows.category)
+    assert 0.02 < np.mean(category == 0) < 0.1  # category_dropout
     assert np.array_equal(label, rows.label)
     numeric, category, label = training.tensors("validation")
     assert not numeric.isnan().any()

@@ -81,6 +81,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 OF_SCRIPTS = (
     "workers",
     "lanes",  # for the workers alone, which may not be more
+    "category_dropout",
     "keep_checkpoints",
     "max_attempts",
     "hang_seconds",
@@ -110,6 +111,9 @@ class TrainingSettings:
     """Share of all steps spent warming up, 0 to 1."""
     clip_norm: float = 1.0
     """Global gradient norm is clipped to this."""
+    category_dropout: float = 0.05
+    """Share of the categories that read as unknown in training, from 0 to below 1, so that the model learns what to
+    answer where a category was not seen. At 0 the unknown category keeps the weights it began with."""
     workers: int = 2
     """Processes, one per device."""
     lanes: int | None = None
@@ -177,6 +181,10 @@ class TrainingSettings:
         for name in ("learning_rate", "clip_norm", "checkpoint_minutes", "hang_seconds"):
             if not (value := getattr(self, name)) > 0:
                 raise ValueError(f"{name} must be above 0, not {value:g}")
+        if not 0 <= self.category_dropout < 1:
+            raise ValueError(
+                f"category_dropout is a share of the categories, from 0 to below 1, not {self.category_dropout:g}"
+            )
         if not 0 <= self.warmup_fraction <= 1:
             raise ValueError(
                 f"warmup_fraction is a share of all steps, from 0 to 1, not {self.warmup_fraction:g}"

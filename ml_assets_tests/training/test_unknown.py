@@ -1,0 +1,200 @@
+"""Categories that read as unknown in training: which ones, and what the model answers to one it has not seen."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from ml_assets.features.encoding import UNKNOWN
+from ml_assets.features.encoding import fit as encode
+from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.spec import RowSpec, split_by_time
+from ml_assets.training import unknown
+from ml_assets.training.batches import SplitReader
+from ml_assets.training.feed import Feed
+from ml_assets.training.group import Group
+from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.load import predict
+from ml_assets.training.loop import fit
+from ml_assets.training.order import Order
+from ml_assets.training.rowlog import RowLog
+from ml_assets.training.run import prepare
+from ml_assets.training.stop import StopRequest
+from ml_assets.training.unknown import drop_categories
+from ml_assets_tests.training.jobs import small_job
+from resources.launcher.training_settings import TrainingSettings
+
+SHOPS, NEW_SHOPS, DAYS, ROWS_A_DAY = 40, 60, 20, 300
+IS_SEEN = pl.col("shop").cast(pl.Int64) < SHOPS
+
+
+@given(
+    rows=st.integers(0, 300),
+    columns=st.integers(0, 4),
+    share=st.floats(0, 0.99),
+    seed=st.integers(0, 2**40),
+    epoch=st.integers(0, 1000),
+    order=st.randoms(),
+)
+def test_a_category_is_dropped_by_its_place_alone(
+    rows: int, columns: int, share: float, seed: int, epoch: int, order: object
+) -> None:
+    """So that neither the batch nor the rank it is in changes it."""
+    row, category = np.arange(rows) * 7, np.ones((rows, columns), dtype=np.int64)
+    drop_categories(category, row, share, seed, epoch)
+    mixed = np.random.default_rng(seed).permutation(rows)
+    again = np.ones((rows, columns), dtype=np.int32)[mixed]
+    drop_categories(again, row[mixed], share, seed, epoch)
+    assert np.array_equal(again, category[mixed])
+    assert share > 0 or (category == 1).all()
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
+def test_so_large_a_share_of_each_column_is_dropped_anew_each_epoch(share: float) -> None:
+    assert unknown.UNKNOWN == UNKNOWN
+    dropped = []
+    for epoch in range(3):
+        category = np.ones((20_000, 3), dtype=np.int64)
+        drop_categories(category, np.arange(20_000), share, seed=1, epoch=epoch)
+        dropped.append(category == UNKNOWN)
+    columns = np.concatenate(dropped, axis=1).astype(float)
+    deviation = (share * (1 - share) / 20_000) ** 0.5
+    assert np.abs(columns.mean(axis=0) - share).max() < 5 * deviation
+    correlation = np.corrcoef(columns.T) - np.eye(9)
+    assert np.abs(correlation).max() < 5 / 20_000**0.5
+
+
+def test_ranks_drop_what_one_rank_drops_whatever_step_they_begin_with(snapshot: Snapshot) -> None:
+    reader = SplitReader(snapshot, "train", torch.device("cpu"))
+    order = Order(shard_rows=reader.shard_rows, global_batch=100, seed=5, lanes=6)
+    with Feed(order, reader, 0, 1, 0, 0.2) as feed:
+        alone = [feed.merged(step) for step in range(25)]
+    epoch = np.concatenate([batch.category.numpy() for batch in alone[: order.steps_per_epoch]])
+    assert 0.15 < (epoch == UNKNOWN).mean() < 0.25
+    for world_size, first in ((2, 0), (3, 9), (6, 14)):
+        feeds = [Feed(order, reader, rank, world_size, first, 0.2) for rank in range(world_size)]
+        for step in range(first, first + 8):
+            parts = [feed.merged(step) for feed in feeds]
+            assert np.array_equal(np.concatenate([part.row for part in parts]), alone[step].row)
+            assert torch.equal(torch.cat([part.category for part in parts]), alone[step].category)
+        for feed in feeds:
+            feed.close()
+
+
+def test_a_share_that_is_none_is_refused() -> None:
+    for share in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="category_dropout is a share of the categories"):
+            TrainingSettings(category_dropout=share)
+
+
+class Shops(nn.Module):
+    """Numbers, and an embedding where there is a category."""
+
+    def __init__(self, inputs: object) -> None:
+        super().__init__()
+        cardinalities = inputs.cardinalities  # type: ignore[attr-defined]
+        self.embeddings = nn.ModuleList(nn.Embedding(size, 3) for size in cardinalities)
+        self.layers = nn.Sequential(nn.Linear(3 + 3 * len(cardinalities), 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        looked_up = [table(category[:, i]) for i, table in enumerate(self.embeddings)]
+        return self.layers(torch.cat([numeric, *looked_up], dim=1)).squeeze(1)
+
+
+@pytest.fixture(scope="module")
+def shops() -> pl.DataFrame:
+    """Rows whose label depends on their shop; on the last days half of them are of shops that are new."""
+    chance = np.random.default_rng(4)
+    effect = chance.normal(0, 1, SHOPS + NEW_SHOPS)
+    rows = DAYS * ROWS_A_DAY
+    day = np.arange(rows) // ROWS_A_DAY
+    shop = chance.integers(0, SHOPS, rows)
+    is_new = (day >= DAYS - 4) & (chance.random(rows) < 0.5)
+    shop = np.where(is_new, SHOPS + chance.integers(0, NEW_SHOPS, rows), shop)
+    numbers = chance.normal(size=(rows, 3))
+    logit = effect[shop] - 1 + 0.5 * numbers[:, 0]
+    start = date(2024, 1, 1)
+    return pl.DataFrame(
+        {
+            **{f"x{i}": numbers[:, i] for i in range(3)},
+            "shop": shop.astype(str),
+            "date": [start + timedelta(days=int(one)) for one in day],
+            "label": (chance.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.int8),
+            "label_known_at": [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=int(one)) for one in day],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of the platform's loop."""
+
+    seen: float
+    """Log loss of holdout rows of shops that were in the training rows…"""
+    new: float
+    """…and of others."""
+    embeddings: list[torch.Tensor]
+    """Before the training, and after it."""
+
+
+def trained(
+    shops: pl.DataFrame, folder: Path, group: Group, categorical: list[str], **settings: float
+) -> Trained:
+    spec = RowSpec(
+        partition="date",
+        label="label",
+        label_known_at="label_known_at",
+        cutoff=datetime(2025, 1, 1, tzinfo=UTC),
+    )
+    keys = shops["date"].unique().sort().cast(pl.String).to_list()
+    chosen = choose_rows(shops, split_by_time(keys, train=DAYS - 6, validation=2, holdout=4), spec)
+    fitted = encode(chosen.of("train"), ["x0", "x1", "x2"], categorical)
+    snapshot = build_snapshot(chosen, fitted, source_commit="c", files=[], into=folder / "snapshots")
+    changes = {
+        "epochs": 6,
+        "global_batch": 128,
+        "learning_rate": 0.01,
+        "checkpoint_steps": 10_000,
+        "metric_steps": 100,
+    }
+    run = prepare(small_job(snapshot, f"{__name__}.Shops", workers=1, **(changes | settings)), folder, group)
+    run.resume()
+    before = [table.weight.detach().clone() for table in run.model.core.embeddings]
+    fit(run, RowLog(folder, 1, 0), StopRequest(), Pulse(0))
+    holdout = snapshot.read("holdout")
+    scores = predict(run.model.eval(), "binary", holdout)
+    losses = -np.log(np.where(holdout.label == 1, scores, 1 - scores))
+    is_new = chosen.of("holdout")["shop"].cast(pl.Int64).to_numpy() >= SHOPS
+    after = [table.weight.detach() for table in run.model.core.embeddings]
+    return Trained(float(losses[~is_new].mean()), float(losses[is_new].mean()), before + after)
+
+
+def test_an_unseen_category_is_answered_no_worse_than_without_the_column_or_by_the_mean(
+    shops: pl.DataFrame, tmp_path: Path, group: Group
+) -> None:
+    column = trained(shops, tmp_path / "column", group, ["shop"])
+    without = trained(shops, tmp_path / "without", group, [])
+    seen, new = (shops.filter(known)["label"].to_numpy() for known in (IS_SEEN, ~IS_SEEN))
+    mean = -np.log(np.where(new == 1, seen.mean(), 1 - seen.mean())).mean()
+    assert column.new < mean
+    assert column.new < without.new + 0.005
+    assert column.seen < without.seen - 0.05
+    begun, learned = column.embeddings
+    assert torch.allclose(begun[UNKNOWN], begun[UNKNOWN + 1 :].mean(dim=0))
+    assert (learned[UNKNOWN] - begun[UNKNOWN]).abs().max() > 0.05
+
+
+def test_without_dropout_the_unknown_category_is_never_trained(
+    shops: pl.DataFrame, tmp_path: Path, group: Group
+) -> None:
+    begun, learned = trained(shops, tmp_path, group, ["shop"], category_dropout=0.0, epochs=1).embeddings
+    assert torch.allclose(learned[UNKNOWN], begun[UNKNOWN], rtol=0.01)
