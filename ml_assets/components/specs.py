@@ -38,6 +38,12 @@ class PartitionsSection(Section):
     end: date | None = None
     """Last day; open if not given."""
 
+    @model_validator(mode="after")
+    def _starts_before_it_ends(self) -> Self:
+        if self.end is not None and self.end < self.start:
+            raise ValueError(f"start {self.start} is after end {self.end}: exchange them")
+        return self
+
     @property
     def as_cadence(self) -> Cadence:
         """The arithmetic of these partitions."""

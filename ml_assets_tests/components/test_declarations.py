@@ -1,5 +1,7 @@
 """What is wrong with a `defs.yaml` is said in one line: file, line, key, and the nearest right word."""
 
+import re
+
 import pytest
 
 from ml_assets.components.declarations import DeclarationRefused
@@ -139,6 +141,50 @@ def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, 
     with pytest.raises(DeclarationRefused) as refused:
         load(DECLARED.replace(right, wrong, 1))
     assert said in str(refused.value).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("", ":.*empty: declare a component, or remove the file", id="empty file"),
+        pytest.param("# nothing yet\n", ":.*empty: declare a component", id="only a comment"),
+        pytest.param("type: Dataset\n", ":1 type: no component 'Dataset': did you mean '.*Dataset'", id="short"),
+        pytest.param("typ: x\n", ":1 typ: unknown key: did you mean 'type'", id="key of a document"),
+        pytest.param("- a\n", ":1: found .*, not a component: write `type` and `attributes`", id="a list"),
+        pytest.param("type: [\n", ":2: not valid YAML: ", id="not YAML"),
+        pytest.param(
+            "type: ml_assets.components.Dataset\n", ":1 attributes.name: this key is needed", id="no attributes"
+        ),
+        pytest.param(
+            DECLARED.replace("start: 2023-01-02", "start: 2025-01-06", 1),
+            "start 2025-01-06 is after end 2024-06-30: exchange them",
+            id="start after end",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_declares_nothing_sensible_is_one_line_with_a_remedy(text: str, said: str) -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        load(text)
+    assert re.search(said, str(refused.value).splitlines()[0]), refused.value
+
+
+def test_all_faults_of_a_folder_come_at_once_in_the_order_of_its_lines() -> None:
+    wrong = DECLARED
+    for right, typo in (("cadence:", "cadense:"), ("lookback: 4", "look_back: 4"), ("epochs:", "epoch:")):
+        wrong = wrong.replace(right, typo, 1)
+    with pytest.raises(DeclarationRefused) as refused:
+        load(wrong.replace("components.TrainingPipeline", "components.TrainingPipelin"))
+    faults = [line.partition("demand/defs.yaml:")[2] for line in str(refused.value).splitlines()]
+    assert [fault.partition(" ")[2].partition(":")[0] for fault in faults] == [
+        "attributes.partitions.cadense",
+        "attributes.inputs.0.look_back",
+        "type",
+    ]
+    assert [int(fault.partition(" ")[0]) for fault in faults] == sorted(
+        number
+        for number, line in enumerate(wrong.splitlines(), start=1)
+        if "cadense" in line or "look_back: 4" in line or "TrainingPipeline" in line
+    )
 
 
 def test_a_number_in_yaml_may_have_an_exponent() -> None:

@@ -1,0 +1,138 @@
+"""The documents of all `defs.yaml` files, and every fault of each: file, line, key, and the nearest right word.
+
+Here: reading the files, and turning what the YAML reader and pydantic say of one document into lines. Not here:
+what only all documents together show (`declarations`), nor the rules of a section, which are its own.
+"""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dagster_shared.yaml_utils import parse_yamls_with_source_position
+from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
+from pydantic import TypeAdapter, ValidationError
+
+from ml_assets.checkout import ROOT
+from resources.words import did_you_mean
+
+_KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
+_COMPONENTS = "ml_assets.components"
+
+
+def documents_of(defs_folder: Path) -> Iterator[ValueAndSourcePositionTree]:
+    """Parse every document under `defs_folder`. A file that is not YAML is passed over."""
+    for file in _files(defs_folder):
+        try:
+            yield from parse_yamls_with_source_position(file.read_text(), str(file))
+        except yaml.MarkedYAMLError:
+            continue
+
+
+def faults_in(defs_folder: Path) -> list[str]:
+    """Return all that is wrong with the documents under `defs_folder`, each on a line of its own."""
+    return [line for file in _files(defs_folder) for line in _faults_of_file(file)]
+
+
+def place_of(document: ValueAndSourcePositionTree, path: Sequence[str | int]) -> str:
+    """`file:line` of a key of `document`; of the part around it where the key is not there."""
+    position, _ = document.source_position_tree.lookup_closest_and_path(path, trace=None)
+    return f"{short(position.filename)}:{position.start.line}"
+
+
+def short(file: str) -> str:
+    """The path of `file` from the checkout, or as it is where it lies elsewhere."""
+    path = Path(file)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else file
+
+
+def _files(defs_folder: Path) -> list[Path]:
+    return sorted(defs_folder.rglob("defs.yaml"))
+
+
+def _faults_of_file(file: Path) -> Iterator[str]:
+    try:
+        documents = parse_yamls_with_source_position(file.read_text(), str(file))
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        yield f"{short(str(file))}{line}: not valid YAML: {error.problem or error.context}"
+        return
+    if not documents:
+        yield f"{short(str(file))}: the file is empty: declare a component, or remove the file"
+    for document in documents:
+        yield from _faults_of_document(document)
+
+
+def _faults_of_document(document: ValueAndSourcePositionTree) -> Iterator[str]:
+    said: Any = document.value
+    start = place_of(document, [])
+    if not isinstance(said, dict):
+        yield f"{start}: found {said!r}, not a component: write `type` and `attributes`, or remove the document"
+        return
+    for key in said:
+        if key not in _KEYS:
+            yield f"{place_of(document, [key])} {key}: unknown key{did_you_mean(str(key), _KEYS)}"
+    if "type" not in said:
+        names = ", ".join(_component_types())
+        yield f"{start} type: this key is needed: it names a component, one of {names}"
+        return
+    component = _component_at(str(said["type"]))
+    if component is None:
+        hint = _nearest_type(str(said["type"]))
+        yield f"{place_of(document, ['type'])} type: no component '{said['type']}'{hint}"
+        return
+    model = component.get_model_cls()
+    if model is not None:
+        try:
+            TypeAdapter(model).validate_python({} if said.get("attributes") is None else said["attributes"])
+        except ValidationError as error:
+            yield from _validation(error, document)
+
+
+def _validation(error: ValidationError, document: ValueAndSourcePositionTree) -> list[str]:
+    placed: list[tuple[str, str]] = []
+    for one in error.errors():
+        path = ["attributes", *one["loc"]]
+        key = ".".join(map(str, path))
+        placed.append((key, f"{place_of(document, path)} {key}: {_words(one)}"))
+    keys = [key for key, _ in placed]
+    # A part that is wrong makes the whole around it wrong too; only the part is news.
+    return [line for key, line in placed if not any(other.startswith(f"{key}.") for other in keys)]
+
+
+def _words(error: Any) -> str:
+    match error["type"]:
+        case "missing":
+            return "this key is needed"
+        case "value_error":
+            return str(error["msg"]).removeprefix("Value error, ")
+        case "literal_error":
+            given, expected = str(error["input"]), str(error["ctx"]["expected"])
+            return f"'{given}' should be {expected}"
+        case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^\w+$":
+            return f"'{error['input']}' has other characters than letters, digits and _"
+        case _:
+            return f"{error['msg']}; found {str(error['input'])[:80]!r}"
+
+
+def _component_at(path: str) -> Any:
+    """The class a `type` names; None where it names none."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None
+    return found if hasattr(found, "get_model_cls") else None
+
+
+def _component_types() -> list[str]:
+    return [f"{_COMPONENTS}.{name}" for name in importlib.import_module(_COMPONENTS).__all__]
+
+
+def _nearest_type(path: str) -> str:
+    """End of the sentence about an unknown type. People leave out the package, or half of it."""
+    by_name = {each.rpartition(".")[2]: each for each in _component_types()}
+    nearest = get_close_matches(path.rpartition(".")[2], by_name, n=1)
+    return f": did you mean '{by_name[nearest[0]]}'?" if nearest else did_you_mean(path, by_name.values())
