@@ -17,7 +17,7 @@ from ml_assets.features.encoding import fit as encode
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.rows import choose_rows
-from ml_assets.snapshots.spec import RowSpec, split_by_time
+from ml_assets.snapshots.spec import split_by_time
 from ml_assets.training import unknown
 from ml_assets.training.batches import SplitReader
 from ml_assets.training.feed import Feed
@@ -30,7 +30,7 @@ from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import prepare
 from ml_assets.training.stop import StopRequest
 from ml_assets.training.unknown import drop_categories
-from ml_assets_tests.training.jobs import small_job
+from ml_assets_tests.training.jobs import ROW_SPEC, small_job
 from resources.launcher.training_settings import TrainingSettings
 
 SHOPS, NEW_SHOPS, DAYS, ROWS_A_DAY = 40, 60, 20, 300
@@ -149,14 +149,8 @@ class Trained:
 def trained(
     shops: pl.DataFrame, folder: Path, group: Group, categorical: list[str], **settings: float
 ) -> Trained:
-    spec = RowSpec(
-        partition="date",
-        label="label",
-        label_known_at="label_known_at",
-        cutoff=datetime(2025, 1, 1, tzinfo=UTC),
-    )
     keys = shops["date"].unique().sort().cast(pl.String).to_list()
-    chosen = choose_rows(shops, split_by_time(keys, train=DAYS - 6, validation=2, holdout=4), spec)
+    chosen = choose_rows(shops, split_by_time(keys, train=DAYS - 6, validation=2, holdout=4), ROW_SPEC)
     fitted = encode(chosen.of("train"), ["x0", "x1", "x2"], categorical)
     snapshot = build_snapshot(chosen, fitted, source_commit="c", files=[], into=folder / "snapshots")
     changes = {
