@@ -3,6 +3,10 @@
 Nothing else belongs here. Tests and the CLI call `build_defs` with other settings.
 """
 
+import logging
+import os
+import sys
+import warnings
 from pathlib import Path
 
 import dagster as dg
@@ -10,9 +14,17 @@ import dagster as dg
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared import declared_tables
 from ml_assets.components.sensors import build_missing_upstream
+from ml_assets.components.step_values import step_values
 from ml_assets.components.sweeping import sweep_trainings
+from ml_assets.dagster_home import advice
 from resources.platform import Platform
 from resources.settings import Settings
+
+# A table takes a range in one run, a model one partition. Dagster says so at each load of a scheduled model's job, 13
+# times in 13 minutes of a daemon, though that job only ever runs for one partition.
+warnings.filterwarnings(
+    "ignore", r"Asset job \w+ materializes assets with varying BackfillPolicies", UserWarning
+)
 
 
 def build_defs(settings: Settings | None = None) -> dg.Definitions:
@@ -27,7 +39,11 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
     return dg.Definitions.merge(
         pipelines,
         dg.Definitions(
-            resources={"platform": Platform(settings), "tables": declared_tables(pipelines)},
+            resources={
+                "platform": Platform(settings),
+                "tables": declared_tables(pipelines),
+                "io_manager": step_values,
+            },
             # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would
             # cost seconds each.
             executor=dg.in_process_executor,
@@ -48,4 +64,7 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
 @dg.definitions
 def defs() -> dg.Definitions:
     """What `workspace.yaml` loads."""
-    return build_defs()
+    settings = Settings()
+    if said := advice(os.environ, sys.argv, settings.dagster_home):
+        logging.getLogger("ml_assets").warning(said)
+    return build_defs(settings)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -113,11 +114,22 @@ class Project:
 
 
 def prepare_home(settings: Settings) -> None:
-    """Make the folders, write Dagster's settings file and point Dagster there."""
+    """Make the folders, write Dagster's settings file and point Dagster there; say so where it pointed elsewhere."""
     settings.dagster_home.mkdir(parents=True, exist_ok=True)
     write_dagster_settings(settings)
+    given = os.environ.get("DAGSTER_HOME")
+    if given and Path(given).resolve() != settings.dagster_home.resolve():
+        say_aside(
+            f"DAGSTER_HOME={given} is not used: Dagster's history is in {settings.dagster_home} "
+            "(ML_ASSETS_HOME moves it)"
+        )
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
     os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", _EVENT_BATCH)
+
+
+def say_aside(text: str) -> None:
+    """A line on standard error."""
+    click.echo(text, err=True)
 
 
 def say(text: str = "") -> None:

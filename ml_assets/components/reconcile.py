@@ -15,7 +15,9 @@ from ml_assets.tables.reader import TableReader
 
 DATA_VERSION = "dagster/data_version"
 _UNDER_WAY = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
-TOLD_LATER = "told after the run: it was stopped before its events, or a person accepted the partition"
+TOLD_LATER = (
+    "Reported later: a run was stopped before it could report this, or a person accepted the partition."
+)
 
 
 @dataclass(frozen=True)

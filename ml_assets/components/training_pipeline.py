@@ -72,6 +72,11 @@ def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
     return dg.AssetKey([spec.name, stage])
 
 
+def together(model: str) -> str:
+    """Return how Dagster's commands select the four assets, none of which runs without the others."""
+    return f"Made together with the model's other three assets: `dg launch --assets 'key:\"{model}/*\"'`."
+
+
 def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
     """The four assets over the five steps."""
     keys = {stage: stage_key(spec, stage) for stage in STAGES}
@@ -112,7 +117,9 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         partition_mappings={"features": lookback_mapping(spec.window.total - 1)},
         check_specs=list(checks.values()),
         group_name=spec.group,
-        descriptions_by_output_name=_DESCRIPTIONS,
+        descriptions_by_output_name={
+            stage: f"{text} {together(spec.name)}" for stage, text in _DESCRIPTIONS.items()
+        },
         tags_by_output_name={
             stage: {f"dagster/kind/{kind}": "" for kind in kinds[stage]} for stage in STAGES
         },

@@ -44,6 +44,6 @@ class Terminal:
             patch.setattr(sys, "argv", ["ml-assets", *arguments])
             patch.setenv("ML_ASSETS_HOME", str(self.home))
             patch.setenv("ML_ASSETS_AUTHOR", "ada")
-            # The command points Dagster at its home; the tests after it must not find that.
-            patch.setenv("DAGSTER_HOME", os.environ.get("DAGSTER_HOME", str(self.home)))
+            # The command points Dagster at its home; the tests after it must not find that. Empty counts as not set.
+            patch.setenv("DAGSTER_HOME", os.environ.get("DAGSTER_HOME", ""))
             yield

@@ -36,6 +36,16 @@ def test_an_ill_part_is_named_with_its_remedy_and_the_others_are_still_checked(t
     assert len([line for line in said.out.splitlines() if line.startswith("ok ")]) == len(PARTS) - 1
 
 
+def test_a_dagster_home_of_somebodys_own_is_not_overwritten_silently(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", "/somewhere/else")
+    assert terminal("plan", "store_demand", "2024-01-01").err.splitlines()[0] == (
+        f"DAGSTER_HOME=/somewhere/else is not used: Dagster's history is in {terminal.home / 'dagster'} "
+        "(ML_ASSETS_HOME moves it)"
+    )
+
+
 def test_a_misspelt_setting_is_named_with_the_nearest(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

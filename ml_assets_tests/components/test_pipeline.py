@@ -5,6 +5,7 @@ One installation; each fixture is a chapter and rests on the one before. Tests r
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_one_run_of_five_steps_makes_the_four_assets(first: Chapter) -> None:
     assert list(first.facts) == list(STAGES)
     assert first.facts[CHECKPOINT]["world size"] == 2
     assert first.facts[CHECKPOINT]["reused"] is False
+    assert not any("path" in facts for facts in first.facts.values())  # of values between steps
 
 
 def test_asking_for_any_of_the_four_asks_for_all_of_them(world: World) -> None:
@@ -106,6 +108,9 @@ def test_asking_for_any_of_the_four_asks_for_all_of_them(world: World) -> None:
         assert {key for key in together if isinstance(key, dg.AssetKey)} == all_four
     (pipeline,) = {world.defs.get_assets_def(key) for key in all_four}
     assert not pipeline.can_subset
+    # `dg launch` needs all four by name; each one's page says how.
+    (told,) = {re.findall("--assets '(.*)'", graph.get(key).description or "")[0] for key in all_four}
+    assert dg.AssetSelection.from_coercible(told).resolve(graph) == all_four
 
 
 def test_loss_was_observed_on_the_checkpoint_while_it_trained(first: Chapter) -> None:

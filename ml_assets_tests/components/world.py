@@ -15,6 +15,7 @@ from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.declared import declared_tables
 from ml_assets.components.sensors import RANGE_END, RANGE_START, build_missing_upstream
+from ml_assets.components.step_values import step_values
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components import plant
 from resources.platform import Platform
@@ -74,7 +75,7 @@ class World:
         """As `ml_assets.definitions` puts them together."""
         # No component asks its load context.
         parts = dg.Definitions.merge(*(one.build_defs(None) for one in self._components))
-        resources = {"platform": self.platform, "tables": declared_tables(parts)}
+        resources = {"platform": self.platform, "tables": declared_tables(parts), "io_manager": step_values}
         own: Any = {"resources": resources, "executor": dg.in_process_executor}
         return dg.Definitions.merge(parts, dg.Definitions(sensors=[build_missing_upstream], **own))
 
