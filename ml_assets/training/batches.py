@@ -49,6 +49,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.row)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, samples as they were decoded."""
+        sample = 0 if self.sample is None else self.sample.nbytes
+        return self.numeric.nbytes + self.category.nbytes + self.label.nbytes + sample
+
     def to(self, device: torch.device) -> Self:
         """The same rows on `device`. From pinned memory the copy goes on while the host does other things."""
         return type(self)(
@@ -117,6 +123,11 @@ class SplitReader:
         """Bytes of one row of a batch; of its sample as it is stored."""
         numeric, categorical = self._columns
         return 4 * numeric + 8 * categorical + 12 + self._sample_bytes // max(sum(self.shard_rows), 1)
+
+    @property
+    def has_samples(self) -> bool:
+        """True where a row has a sample, which is decoded when it is gathered."""
+        return self._decoder is not None
 
     def expect(self, shards: Sequence[int]) -> None:
         """These will be read from next, in this order."""

@@ -19,6 +19,9 @@ _BLOCK_STEPS = 16
 large ones."""
 _AHEAD = 3
 """Blocks that lie ready. At the start of an epoch and of a shard the thread shuffles first; they last as long."""
+_READY_BYTES = 64 * 2**20
+"""Most bytes of decoded samples that lie ready, but for one step. What a sample decodes to is known only afterwards: 35
+stored bytes became 831 MB."""
 
 
 class _Gathered(NamedTuple):
@@ -47,14 +50,19 @@ class Feed:
         self._order, self._reader = order, reader
         self._category_dropout = category_dropout
         self._lanes = order.lanes_of(rank, world_size)
-        self._step = first_step
+        self._step: int = first_step
         batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
         self._block_steps = min(max(_BLOCK_BYTES // max(batch_bytes, 1), 1), _BLOCK_STEPS)
+        self._ahead = _AHEAD
+        if reader.has_samples:  # a step at a time, and one ahead, until the first says how large they are
+            self._ahead *= self._block_steps
+            self._block_steps = 1
+        self._most_ahead, self._is_measured = self._ahead, not reader.has_samples
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
         self._next_block = first_step
         self._blocks: deque[Future[list[_Gathered]]] = deque()
         self._ready: deque[_Gathered] = deque()
-        for _ in range(_AHEAD):
+        for _ in range(self._ahead if self._is_measured else 1):
             self._submit_block()
 
     def merged(self, step: int) -> Batch:
@@ -93,8 +101,15 @@ class Feed:
                 f"step {step} was asked for, {self._step} is next: make a new feed for another place"
             )
         if not self._ready:
-            self._submit_block()
-            self._ready.extend(self._blocks.popleft().result())
+            if not self._blocks:
+                self._submit_block()
+            block = self._blocks.popleft().result()
+            if not self._is_measured:
+                self._ahead = min(max(_READY_BYTES // max(block[0].batch.nbytes, 1), 1), self._most_ahead)
+                self._is_measured = True
+            while len(self._blocks) < self._ahead:
+                self._submit_block()
+            self._ready.extend(block)
         self._step += 1
         return self._ready.popleft()
 

@@ -107,6 +107,12 @@ def refuse_undivided(core: nn.Module, stages: int) -> None:
             f"pipeline_plan of {type(core).__name__} leaves out {', '.join(left_over[:3])}: every parameter belongs to "
             "a part"
         )
+    for name, part in core.named_modules():
+        if getattr(part, "track_running_stats", False):
+            raise BadConfiguration(
+                f"{name} ({type(part).__name__}) keeps running statistics, and passes through a pipeline are filled up "
+                "with rows that do not count: use nn.LayerNorm or nn.GroupNorm, or leave parallel.pipeline out"
+            )
 
 
 class Pipe:

@@ -36,6 +36,23 @@ def test_fewer_workers_make_more_passes_so_that_none_holds_more_rows() -> None:
     assert [rows_at_once(settings, world) for world in (4, 3, 2, 1)] == [128, 128, 128, 128]
 
 
+@pytest.mark.parametrize("what", ["selective", "full"])
+def test_running_statistics_count_each_row_once_though_blocks_compute_again(what: Recompute) -> None:
+    def trained(recomputed: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        core = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)) for _ in range(2)))
+        if recomputed:
+            recompute(core, what)
+        for _ in range(3):
+            core(torch.randn(8, 3)).square().sum().backward()
+        return dict(core.state_dict())
+
+    plain, again = trained(False), trained(True)
+    assert list(plain) == list(again)
+    assert all(torch.equal(again[name], value) for name, value in plain.items())
+    assert plain["0.1.num_batches_tracked"] == 3
+
+
 class Counting(TorchDispatchMode):
     """Counts operations by name."""
 

@@ -76,6 +76,7 @@ def test_being_asked_for_its_shapes_moves_nothing_that_a_stage_keeps() -> None:
         (Model(("enter", "layers.*")), 2, "names 'layers.*', which it does not have"),
         (Model((*PLAN, "act")), 5, "leaves a worker act of Model alone, with nothing to train"),
         (Model(PLAN, is_tied=True), 2, "enter and leave share a parameter"),
+        (Model(PLAN), 2, "blocks.1 (BatchNorm1d) keeps running statistics"),
     ],
 )
 def test_a_model_that_cannot_be_dealt_out_is_refused_with_the_reason(

@@ -67,6 +67,21 @@ def test_lanes_hand_out_samples_with_their_rows_from_any_step(snapshot: Snapshot
                         assert batch.row.tolist() == reader.take(order.lane(step, lane)).row.tolist()
 
 
+def test_few_large_samples_are_decoded_ahead_of_the_step_that_needs_them(snapshot: Snapshot) -> None:
+    decoded = 0
+
+    def decode(content: bytes) -> np.ndarray:
+        nonlocal decoded
+        decoded += 1
+        return np.zeros(2**20, dtype=np.float32)  # 4 MiB
+
+    reader = SplitReader(snapshot, "train", CPU, decode)
+    order = Order(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
+    with Feed(order, reader, 0, 1, 0) as feed:
+        feed.merged(0)
+    assert decoded <= 2 * 24, "more than a step ahead would be 96 MiB each"
+
+
 def test_samples_are_decoded_side_by_side_where_that_is_asked_for_and_stay_in_order(
     snapshot: Snapshot,
 ) -> None:

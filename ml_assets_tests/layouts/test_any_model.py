@@ -1,0 +1,104 @@
+"""`determinism: bitwise` is refused or true for any model that a generator builds, at any world size, through kills.
+
+MODELS=5000 tries as many models (`.ci/nightly`).
+"""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ml_assets.snapshots.reader import Snapshot
+from ml_assets_tests.layouts.generated import FINE, STATEFUL
+from ml_assets_tests.layouts.pool import MOST, Ranks, ranks
+from ml_assets_tests.training.jobs import feature_table, small_job, small_snapshot
+from resources.launcher.job import TrainingJob
+
+MODELS = int(os.environ.get("MODELS", "200"))
+pytestmark = pytest.mark.timeout(20 * MODELS)
+STEPS = 6
+"""In an epoch."""
+
+PARTS = st.lists(st.sampled_from(sorted(FINE)), min_size=1, max_size=4)
+WITH_STATE = st.tuples(PARTS, st.sampled_from(sorted(STATEFUL))).flatmap(
+    lambda both: st.integers(0, len(both[0])).map(lambda at: [*both[0][:at], both[1], *both[0][at:]])
+)
+WORLDS = st.integers(1, MOST)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Ranks]:
+    with ranks() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return small_snapshot(tmp_path_factory.mktemp("snapshots"), feature_table(rows_a_day=20))
+
+
+def job_of(snapshot: Snapshot, parts: list[str], scale: float, objective: str) -> TrainingJob:
+    job = small_job(
+        snapshot,
+        "ml_assets_tests.layouts.generated.generated",
+        objective,
+        epochs=2,
+        global_batch=36,
+        lanes=4,
+        workers=MOST,
+        checkpoint_steps=3,
+        determinism="bitwise",
+        learning_rate=0.05,
+    )
+    return dataclasses.replace(job, hyperparameters={"parts": parts, "scale": scale})
+
+
+@settings(
+    max_examples=max(MODELS * 4 // 5, 1),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    parts=PARTS,
+    scale=st.sampled_from([1e-4, 1.0, 100.0]),
+    objective=st.sampled_from(["binary", "regression"]),
+    worlds=st.tuples(WORLDS, WORLDS, WORLDS),
+    stops=st.tuples(st.integers(1, 2 * STEPS - 1), st.integers(1, STEPS)),
+)
+def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
+    snapshot: Snapshot,
+    pool: Ranks,
+    parts: list[str],
+    scale: float,
+    objective: str,
+    worlds: tuple[int, int, int],
+    stops: tuple[int, int],
+) -> None:
+    job = job_of(snapshot, parts, scale, objective)
+    with tempfile.TemporaryDirectory() as place:
+        alone = pool.train(job, Path(place) / "alone", 1)
+        assert len(alone) == 64, f"{alone}: none of these parts has a state"
+        folder = Path(place) / "disturbed"
+        for world, stop in zip(worlds, stops, strict=False):
+            if len(pool.train(job, folder, world, stop)) == 64:
+                break
+        assert pool.train(job, folder, worlds[2]) == alone
+
+
+@settings(
+    max_examples=max(MODELS // 5, 1),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(parts=WITH_STATE, world=WORLDS)
+def test_a_model_that_changes_itself_is_refused_before_the_first_step(
+    snapshot: Snapshot, pool: Ranks, parts: list[str], world: int
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        job = job_of(snapshot, parts, 1.0, "binary")
+        assert pool.train(job, Path(place) / "job", world) == "refused after 0 steps"
