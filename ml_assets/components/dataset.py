@@ -14,6 +14,7 @@ from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.spec import Incoming, SourceFailed
+from ml_assets.tables.user_code import FeatureFunctionError, answering, place_of
 from resources.platform import Platform
 
 
@@ -44,11 +45,15 @@ class Dataset(SpecComponent):
 
 
 def read_partition(read: Callable[..., pl.DataFrame], cadence: Cadence, key: str) -> Incoming:
-    """Ask the source for one partition. Whatever it raises becomes a failure of that partition alone."""
+    """Ask the source for one partition. Whatever it raises or returns becomes a failure of that partition alone."""
     first_day, _ = cadence.bounds(key)
+    ask = answering(read)
     try:
-        return Incoming(key=key, data=read() if cadence.kind == "none" else read(first_day))
-    except Exception as error:  # the source is the user's code: any error is one day's failure
-        failure = SourceFailed(f"the source raised {type(error).__name__}: {error}")
+        return Incoming(key=key, data=ask() if cadence.kind == "none" else ask(first_day))
+    except FeatureFunctionError as error:
+        failure = SourceFailed(str(error))
+        failure.__cause__ = error.__cause__
+    except Exception as error:  # out of reach, perhaps not at the next attempt
+        failure = SourceFailed(f"{place_of(read, error)}: the source raised {type(error).__name__}: {error}")
         failure.__cause__ = error
-        return Incoming(key=key, data=failure)
+    return Incoming(key=key, data=failure)

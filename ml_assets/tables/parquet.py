@@ -20,8 +20,12 @@ WRITER = f"polars {pl.__version__}"
 """What wrote the bytes: another version may write the same rows differently."""
 
 
+_LAST_YEAR = 99_999
+_UNITS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+
+
 class UnstorableFrame(Exception):
-    """A frame holds values Parquet cannot (Python objects)."""
+    """A frame holds values Parquet cannot (Python objects), or times that no calendar has."""
 
 
 def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
@@ -38,12 +42,28 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
         raise UnstorableFrame(
             f"columns {', '.join(objects)} hold Python objects: cast them to a plain type in the source"
         )
+    _refuse_infinite_times(frame)
     frame = frame.with_columns(
         pl.when(pl.col(c) == 0).then(pl.lit(0.0, dtype)).otherwise(pl.col(c)).alias(c)
         for c, dtype in frame.schema.items()
         if dtype.is_float()
     )
     return frame.sort(by, maintain_order=True) if by else frame
+
+
+def _refuse_infinite_times(frame: pl.DataFrame) -> None:
+    """polars panics where it writes such a time as text; PostgreSQL's `infinity` arrives as one."""
+    for name, dtype in frame.schema.items():
+        if isinstance(dtype, pl.Date | pl.Datetime):
+            days = frame[name].to_physical().cast(pl.Float64)
+            if isinstance(dtype, pl.Datetime):
+                days = days / _UNITS_A_DAY[dtype.time_unit]
+            beyond = int((days.abs() > _LAST_YEAR * 365.25).sum())
+            if beyond:
+                raise UnstorableFrame(
+                    f"column {name!r} holds {beyond} times after the year {_LAST_YEAR} or as far before 1970, as "
+                    "`infinity` is: make them null in the source"
+                )
 
 
 def encode(frame: pl.DataFrame) -> Iterator[bytes]:

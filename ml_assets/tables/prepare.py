@@ -18,6 +18,9 @@ from ml_assets.validation.column_types import POLARS_TYPES, schema_hash, schema_
 from ml_assets.validation.profile import profile
 from resources.addresses import hide_credentials
 
+POLARS_FAILED = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What polars raises for values it cannot handle. A panic is a `BaseException`, which no `except Exception` catches."""
+
 
 class KeyTwice(ValueError):
     """A source gave one partition more than once in one call."""
@@ -59,7 +62,21 @@ def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str
             ready[one.key] = prepare(spec, one, one.data)
         except parquet.UnstorableFrame as error:
             failed[one.key] = str(error)
+        except POLARS_FAILED as error:
+            failed[one.key] = _column_that_fails(one.data) or f"{type(error).__name__}: {error}"
     return dict(sorted(ready.items())), failed
+
+
+def _column_that_fails(data: pl.DataFrame) -> str:
+    """Name the first column that polars cannot store or describe by itself; empty where each can be."""
+    for name, dtype in data.schema.items():
+        try:
+            column = data.select(name)
+            list(parquet.encode(column))
+            profile(column)
+        except POLARS_FAILED as error:
+            return f"column {name!r} ({dtype}) cannot be stored: {error}. Cast or drop it in the source"
+    return ""
 
 
 def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared:

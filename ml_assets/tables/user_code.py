@@ -22,11 +22,13 @@ _PASS = (ConnectionError, TimeoutError)
 _HINTS = {
     "polars.LazyFrame": "; call .collect() on it",
     "pandas.DataFrame": "; polars.from_pandas(…) makes one",
+    "NoneType": "; a path through it ends without `return`",
+    "list": "; polars.DataFrame(…) makes one of rows",
 }
 
 
 class FeatureFunctionError(Exception):
-    """A feature function raised, or answered with something other than the rows asked for."""
+    """A source or feature function raised, or answered with something other than the rows asked for."""
 
 
 def answering(function: Function) -> Function:

@@ -57,10 +57,14 @@ def row_examples(
 
 def texts(values: pl.Series) -> list[str]:
     """Values as a person writes them: strings in quotes, times in ISO form, null."""
-    if isinstance(values.dtype, pl.Datetime):
+    if isinstance(values.dtype, pl.Date | pl.Datetime):
         # Not by way of Python's datetime, which ends with the year 9999; bad data does not.
-        return values.dt.to_string("%Y-%m-%dT%H:%M:%SZ").fill_null("null").to_list()
-    return [_text(value) for value in values.to_list()]
+        form = "%Y-%m-%d" if values.dtype == pl.Date else "%Y-%m-%dT%H:%M:%SZ"
+        return values.dt.to_string(form).fill_null("null").to_list()
+    try:
+        return [_text(value) for value in values.to_list()]
+    except pl.exceptions.PanicException:  # a time like that inside a list or a struct
+        return [f"a {values.dtype} that Python cannot hold"] * values.len()
 
 
 def _text(value: Any) -> str:

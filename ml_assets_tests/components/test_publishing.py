@@ -1,12 +1,29 @@
 """A table as Dagster sees it: one run a range, one event a partition, and failures that name what to do."""
 
+import re
+from typing import Any
+
 import polars as pl
+from dagster import ExecuteInProcessResult
 
 from ml_assets.components.publishing import UNCHANGED
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
-from ml_assets_tests.components.world import World, failure_of, materialized, plant_components, versions
+from ml_assets_tests.components.world import (
+    World,
+    failure_metadata,
+    failure_of,
+    materialized,
+    plant_components,
+    versions,
+)
+
+
+def lacking(result: ExecuteInProcessResult) -> list[dict[str, Any]]:
+    """Rows of the table on the page of the failed step: partition and why."""
+    table = failure_metadata(result)["lacking"]
+    return [record.data for record in table.records]
 
 
 def _without_load(rows: pl.DataFrame) -> pl.DataFrame:
@@ -119,11 +136,59 @@ def test_a_source_that_keeps_failing_is_named_with_its_day(world: World, source:
     source.spoiled[second] = broken
     result = world.run(READINGS, partition=first, last=second)
     assert not result.success
-    assert (
-        failure_of(result)
-        == f"{READINGS}: the source failed for {second}: the source raised KeyError: 'made'"
-    )
+    said = failure_of(result)
+    assert re.fullmatch(
+        rf"{READINGS}: the source failed for {second}: \S+test_publishing\.py:\d+: \w+ raised KeyError: 'made'",
+        said,
+    ), said
     assert world.main.keys(READINGS) == [first]
+
+
+def test_answers_that_are_no_rows_fail_their_day_alone_by_name_and_column(
+    world: World, source: Source
+) -> None:
+    """A None, a LazyFrame, a list, a panic of polars and an infinite time once ended the run of all days."""
+    infinite = pl.lit(2**63 - 1).cast(pl.Datetime("us", "UTC"))
+    answers = {
+        "return a polars.DataFrame, got NoneType; a path": lambda rows: None,
+        "return a polars.DataFrame, got polars.LazyFrame; call .collect": lambda rows: rows.lazy(),
+        "return a polars.DataFrame, got list; polars.DataFrame(…)": lambda rows: rows.rows(),
+        "raised PanicException": lambda rows: pl.select(infinite.dt.to_string("%Y")),
+        "column 'at' holds 48 times after the year 99999": lambda rows: rows.with_columns(at=infinite),
+        "column 'day' holds 48 times after the year 99999": lambda rows: rows.with_columns(
+            day=pl.lit(2**31 - 1, pl.Int32).cast(pl.Date)
+        ),
+        "column 'load' (Struct({})) cannot be stored": lambda rows: rows.with_columns(
+            pl.Series("load", [{}] * rows.height, dtype=pl.Struct([]))
+        ),
+        "column 'tags' (List(Struct({}))) cannot be stored": lambda rows: rows.with_columns(
+            pl.Series("tags", [[{}]] * rows.height, dtype=pl.List(pl.Struct([])))
+        ),
+    }
+    good, *bad = days(1 + len(answers))
+    source.spoiled = dict(zip(bad, answers.values(), strict=True))
+    result = world.run(READINGS, partition=good, last=bad[-1])
+    assert not result.success
+    assert world.main.keys(READINGS) == [good]
+    why = {row["partition"]: row["why"] for row in lacking(result)}
+    for day, said in zip(bad, answers, strict=True):
+        assert said in why[day]
+
+
+def test_values_beyond_pythons_calendar_are_rejected_by_column(world: World, source: Source) -> None:
+    good, late, nested = days(3)
+    inside = pl.concat_list(pl.lit(2**63 - 1).cast(pl.Datetime("us")))
+    source.spoiled = {
+        late: lambda rows: rows.with_columns(load=pl.lit(6_585_000, pl.Int32).cast(pl.Date)),
+        nested: lambda rows: rows.with_columns(load=inside),
+    }
+    result = world.run(READINGS, partition=good, last=nested)
+    assert not result.success
+    assert world.main.keys(READINGS) == [good]
+    why = {row["partition"]: row["why"] for row in lacking(result)}
+    assert "'load' holds date where" in why[late]
+    assert "19999-" in why[late]
+    assert "'load' holds list" in why[nested]
 
 
 def test_rejected_and_failed_days_of_one_run_are_both_named(world: World, source: Source) -> None:
