@@ -18,6 +18,7 @@ COMMANDS = {
     "leaktest": "Cut the future, rebuild features, require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",
     "promote": "Put a registered version into production, with a reason.",
+    "demote": "Take a model out of production, with a reason.",
     "ledger": "The step the ledger's tables stand at, and back to an earlier one.",
     "drill": "Damage a short real training; report whether it survived.",
     "sweep": "Remove trainings from the cluster whose launcher is gone.",

@@ -34,6 +34,9 @@ def command(model: str, version: int | None, reason: str | None, show_log: bool)
             report = reports.get(row.evaluation_digest)
             if report is not None:
                 say(f"    on evaluation {evaluation_name(row.evaluation_digest)}: {report}")
+            if row.demotion is not None:
+                ended = row.demotion
+                say(f"{ended.at:%Y-%m-%d %H:%M:%S} UTC  none       by {ended.author}: {ended.reason}")
         return
     if not reason:
         raise Problem("others will want to know why: add --reason '…'")

@@ -35,7 +35,7 @@ def evaluate(
 
     `holdout`: one row a prediction, with `label` (binary: 0/1 or bool; regression: numbers; no nulls), the
     block column and the slice columns of `spec`. `predictions`: float64 `[N]` in the rows' order (binary:
-    probabilities) for `challenger` and `baseline`, and for `champion` exactly when `champion` is given.
+    probabilities) for `challenger` and `baseline`, and for `champion` exactly when `champion` is given and can score.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.verdict`.
     """
@@ -48,7 +48,7 @@ def evaluate(
     cells = [_measure(key, rows, y, scores, blocks, counts, spec) for key, rows in slices.items()]
     parts = [_part(cell, rows, y, scores, spec) for cell, rows in zip(cells, slices.values(), strict=True)]
     called: dict[Role, str] = {"challenger": "challenger", "baseline": baseline_name}
-    if champion is not None:
+    if champion is not None and not champion.cannot_score:
         called["champion"] = f"champion ({champion.name})"
     return Evaluation(
         objective=spec.objective,
@@ -62,6 +62,7 @@ def evaluate(
         min_slice_rows=spec.min_slice_rows,
         names={role: called[role] for role in _ROLES if role in called},
         champion_seen=champion.seen if champion is not None else (),
+        champion_cannot_score=champion.cannot_score if champion is not None else "",
         overall=parts[0],
         slices=tuple(parts[1:]),
         curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),
@@ -91,7 +92,8 @@ def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec) -> Vector:
 def _predictions(
     given: Mapping[str, Vector], rows: int, spec: EvaluationSpec, champion: Champion | None
 ) -> dict[Role, Vector]:
-    wanted = {"challenger", "baseline"} | ({"champion"} if champion is not None else set[str]())
+    scores_too = champion is not None and not champion.cannot_score
+    wanted = {"challenger", "baseline"} | ({"champion"} if scores_too else set[str]())
     if set(given) != wanted:
         raise EvaluationInputError(
             f"predictions are for {', '.join(sorted(given))}; expected {', '.join(sorted(wanted))} "

@@ -6,6 +6,7 @@ a metric that was measured elsewhere or stored with the champion.
     a rule failed                                 → rejected
     none failed, one is undecided                 → undecided
     the champion has seen rows of this holdout    → undecided, unless rejected
+    the champion cannot score this holdout        → as `on_incomparable` says, undecided unless written otherwise
     no rule applied                               → undecided
     else                                          → blessed
 """
@@ -31,6 +32,8 @@ class Champion:
     """Such as `version 7`."""
     seen: tuple[str, ...] = ()
     """Partition keys of this holdout that it was trained or selected on."""
+    cannot_score: str = ""
+    """Why it has no predictions for this holdout, such as a column that it reads and that is gone."""
 
     @classmethod
     def compare(cls, name: str, *, trained_on: Iterable[str], holdout: Iterable[str]) -> Self:
@@ -53,19 +56,20 @@ def judge(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None
     """Judge every gate of `spec` on `cells`."""
     gates = list(spec.gates)
     if champion is None:
-        gates += _first_model(spec)
+        gates += _against_baseline(spec, "first model")
+    elif champion.cannot_score and spec.on_incomparable == "ignore":
+        gates += _against_baseline(spec, "the champion cannot score these rows")
     rules = [result for gate in gates for result in _judge_gate(gate, spec, cells, champion)]
-    return _conclude(rules, champion)
+    return _conclude(rules, champion, spec)
 
 
-def _first_model(spec: EvaluationSpec) -> list[Gate]:
-    """Without a champion the baseline decides, also where nobody wrote a rule about it."""
+def _against_baseline(spec: EvaluationSpec, why: str) -> list[Gate]:
+    """Without a champion to compare with the baseline decides, also where nobody wrote a rule about it."""
     asked = next((gate for gate in spec.gates if gate.better_than == "champion"), None)
     if asked is None or any(gate.better_than == "baseline" for gate in spec.gates):
         return []
-    return [
-        Gate(name="first model: better than the naive baseline", metric=asked.metric, better_than="baseline")
-    ]
+    name = f"{why}: better than the naive baseline"
+    return [Gate(name=name, metric=asked.metric, better_than="baseline")]
 
 
 def _judge_gate(
@@ -74,6 +78,12 @@ def _judge_gate(
     if gate.better_than == "champion" and champion is None:
         reason = "not applicable: first model, there is no champion to compare with"
         return [_result(gate, None, "not_applicable", reason)]
+    if gate.better_than == "champion" and champion is not None and champion.cannot_score:
+        status = _INCOMPARABLE[spec.on_incomparable]
+        reason = _cannot_score(champion)
+        if status == "not_applicable":
+            reason = f"not applicable: {reason}, and `on_incomparable: ignore` leaves it out"
+        return [_result(gate, None, status, reason, would_pass=_COMPARABLE)]
     wanted = [cell for cell in cells if _matches(gate, cell)]
     if not wanted:
         name, value = gate.sliced or ("", "")
@@ -226,6 +236,19 @@ def _where(cell: Cell) -> str:
     return f" on {cell.slice}" if cell.slice else ""
 
 
+_INCOMPARABLE: dict[str, RuleStatus] = {
+    "undecided": "undecided", "reject": "failed", "ignore": "not_applicable"
+}  # fmt: skip
+_COMPARABLE = (
+    "a champion that can score these rows: `ml-assets demote` takes this one out of production, and "
+    "`on_incomparable: ignore` in defs.yaml judges without it"
+)
+
+
+def _cannot_score(champion: Champion) -> str:
+    return f"the champion ({champion.name}) cannot score these rows: {champion.cannot_score}"
+
+
 _UNSEEN = "a champion that has seen none of this holdout, or a later holdout"
 
 
@@ -238,24 +261,28 @@ def _seen(champion: Champion) -> str:
     )
 
 
-def _conclude(rules: Sequence[RuleResult], champion: Champion | None) -> GateVerdict:
+def _conclude(rules: Sequence[RuleResult], champion: Champion | None, spec: EvaluationSpec) -> GateVerdict:
     by_status: dict[RuleStatus, list[RuleResult]] = {
         "passed": [], "failed": [], "undecided": [], "not_applicable": []
     }  # fmt: skip
     for rule in rules:
         by_status[rule.status].append(rule)
-    overlap = [_seen(champion)] if champion is not None and champion.seen else []
+    about, said, harm = _doubt(champion, spec)
     judged = len(rules) - len(by_status["not_applicable"])
     status: VerdictStatus
-    if by_status["failed"]:
-        status, reasons = "rejected", _sentences(by_status["failed"])
-        summary = f"Rejected: {len(reasons)} of {judged} judgements failed."
-    elif by_status["undecided"] or overlap:
-        doubts = [one for one in by_status["undecided"] if one.explanation not in overlap]
-        status, reasons = "undecided", [*overlap, *_sentences(doubts)]
+    if by_status["failed"] or harm == "failed":
+        # What is said of the champion is not said again by each rule about it.
+        failed = [one for one in by_status["failed"] if one.explanation not in about]
+        status, reasons = "rejected", [*(about if harm == "failed" else []), *_sentences(failed)]
+        summary = f"Rejected: {len(by_status['failed'])} of {judged} judgements failed."
+        if harm == "failed" and not failed:
+            summary = f"Rejected: {said}."
+    elif by_status["undecided"] or harm == "undecided":
+        doubts = [one for one in by_status["undecided"] if one.explanation not in about]
+        status, reasons = "undecided", [*about, *_sentences(doubts)]
         summary = f"Undecided: nothing failed, but {len(reasons)} of {judged} judgements cannot be made."
-        if overlap:
-            summary = "Undecided: the champion has seen rows of this holdout."
+        if about:
+            summary = f"Undecided: {said}."
     elif not by_status["passed"]:
         status, reasons = "undecided", ["no rule applied to this model", *_sentences(rules)]
         summary = "Undecided: no rule applied."
@@ -265,6 +292,18 @@ def _conclude(rules: Sequence[RuleResult], champion: Champion | None) -> GateVer
             f"Blessed: {'all ' if judged > 1 else ''}{judged} judgement{'s' if judged > 1 else ''} passed."
         )
     return GateVerdict(status=status, summary=summary, reasons=tuple(reasons), rules=tuple(rules))
+
+
+def _doubt(champion: Champion | None, spec: EvaluationSpec) -> tuple[list[str], str, RuleStatus]:
+    """Sentences that put the comparison with the champion in doubt, a short form, and what they do to the verdict."""
+    if champion is not None and champion.cannot_score:
+        if spec.on_incomparable == "ignore":
+            return [], "", "not_applicable"
+        harm = _INCOMPARABLE[spec.on_incomparable]
+        return [_cannot_score(champion)], "the champion cannot score these rows", harm
+    if champion is not None and champion.seen:
+        return [_seen(champion)], "the champion has seen rows of this holdout", "undecided"
+    return [], "", "not_applicable"
 
 
 def _condensed(passed: Sequence[RuleResult]) -> list[str]:

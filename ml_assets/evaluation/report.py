@@ -137,6 +137,8 @@ def reference_of(evaluation: Evaluation) -> Reference:
 def plain_findings(evaluation: Evaluation) -> list[str]:
     """What the comparison says, for someone who reads nothing else: one sentence a reference."""
     found: list[str] = []
+    if evaluation.champion_cannot_score:
+        found.append(f"The champion is not compared with: {evaluation.champion_cannot_score}.")
     for reference, improvements in evaluation.overall.improvements.items():
         if reference == "champion" and evaluation.champion_seen:
             continue  # not a fair comparison; the verdict says why

@@ -130,6 +130,8 @@ class Evaluation(Document):
     """How to call each model in prose, such as `champion (version 7)`."""
     champion_seen: tuple[str, ...] = ()
     """Partitions of this holdout that the champion was trained or selected on: its numbers are flattered."""
+    champion_cannot_score: str = ""
+    """Why the champion has no numbers on this holdout; empty where it has, or where there is none."""
     overall: Part
     slices: tuple[Part, ...]
     curves: Curves

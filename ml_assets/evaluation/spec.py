@@ -117,6 +117,9 @@ class EvaluationSpec(Section):
     seed: int = 0
     """Of the redraws: the same holdout and predictions give the same intervals."""
     baseline: BaselineSpec = BaselineSpec()
+    on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
+    """The verdict where the champion cannot score this holdout, because a column it reads was dropped or it has
+    another objective: `undecided`, `reject`, or `ignore`, which judges as if nothing were in production."""
     gates: tuple[Gate, ...]
     """At least one: a model nobody judges cannot be blessed."""
 

@@ -9,6 +9,7 @@ differ, and never read for a decision, because whoever can write a tag could pro
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
@@ -24,7 +25,7 @@ class NotRegistrable(Exception):
 
 
 class NotPromotable(Exception):
-    """This version may not go to production; the message says why and what would let it."""
+    """A promotion or demotion that may not be; the message says why and what would let it."""
 
 
 class Releases:
@@ -107,6 +108,22 @@ class Releases:
             )
         self.show(model)
         return promotion
+
+    def demote(self, model: str, *, author: str, reason: str) -> Promotion:
+        """Take what is in production out of it, with nothing in its place; the promotion that ended.
+
+        The next training is judged as a first model. Raises `NotPromotable` where nothing is in production.
+        """
+        if not reason.strip():
+            raise NotPromotable(f"demoting {model} needs a reason that others can read later")
+        standing = self._log.in_production(model, PRODUCTION)
+        if standing is None:
+            raise NotPromotable(
+                f"no version of {model} is in production; ml-assets promote {model} --log shows which ones were"
+            )
+        demotion = self._log.demote(standing, author=author, reason=reason)
+        self.show(model)
+        return replace(standing, demotion=demotion)
 
     def newest_data(self, model: str) -> RegisteredVersion | None:
         """The version to promote when nobody names one: of those that may be promoted, the one of the newest data.

@@ -36,6 +36,22 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(shop: Terminal
     assert "version 1  by ada: better than guessing" in shop("promote", "store_demand", "--log").out
 
 
+def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(shop: Terminal, trained: Said) -> None:
+    assert shop("demote", "store_demand").status == 2
+    assert shop("promote", "store_demand", "1", "--reason", "the first").status == 0
+    demoted = shop("demote", "store_demand", "--reason", "prices were wrong")
+    assert demoted.out.startswith("store_demand version 1 is in production no longer; nothing is.")
+    log = shop("promote", "store_demand", "--log").out
+    assert "none       by ada: prices were wrong" in log
+    assert "    on evaluation " in log
+    assert (
+        "no version of store_demand is in production"
+        in shop("demote", "store_demand", "--reason", "again").err
+    )
+    assert shop("promote", "store_demand", "1", "--reason", "prices were right").status == 0
+    assert "Nothing changed" in shop("promote", "store_demand", "1", "--reason", "twice").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,5 +1,6 @@
 """A model as good as noise, to be the champion of a test."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from ml_assets_tests.components.world import World
 from resources.launcher.job import TrainingJob, TrainingResult
 
 
-def with_noise_for_weights(world: World, bundle_digest: str, day: str) -> Bundle:
-    """The bundle made again, from weights that learned nothing."""
+def with_noise_for_weights(
+    world: World, bundle_digest: str, day: str, renamed: Mapping[str, str] | None = None
+) -> Bundle:
+    """The bundle made again, from weights that learned nothing; `renamed` columns it reads under another name."""
     import torch
 
     lineage = bundles_of(world.platform).open(bundle_digest).facts.lineage
@@ -27,11 +30,16 @@ def with_noise_for_weights(world: World, bundle_digest: str, day: str) -> Bundle
     with torch.no_grad():
         for weight in module.parameters():
             weight.copy_(10 * torch.randn_like(weight))
+    names = renamed or {}
+    fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
     contents = BundleContents(
         module=module,
-        fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
+        fitted=replace(
+            fitted,
+            numeric=tuple(replace(one, name=names.get(one.name, one.name)) for one in fitted.numeric),
+        ),
         objective="regression",
-        rows=world.main.scan(FEATURES, [day]).collect(),
+        rows=world.main.scan(FEATURES, [day]).collect().rename(names),
         lineage=replace(lineage, weights_sha256="0" * 64),
     )
     return build_bundle(contents, bundles_of(world.platform))

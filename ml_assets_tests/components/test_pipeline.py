@@ -6,23 +6,19 @@ One installation; each fixture is a chapter and rests on the one before. Tests r
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import polars as pl
 import pytest
 
-from ml_assets.components.steps.snapshot import take_snapshot
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.store import WEIGHTS
 from ml_assets.snapshots.keep import keep_branch, version_branch
 from ml_assets.snapshots.reader import FITTED, file_sha256
 from ml_assets_tests.components import plant
-from ml_assets_tests.components.chapter import Chapter, live
+from ml_assets_tests.components.chapter import Chapter, frozen, job_of, live, mlflow_run
 from ml_assets_tests.components.noise import with_noise_for_weights
 from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.components.world import (
@@ -138,17 +134,17 @@ def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: Chapter) 
 
 
 def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
-    commit_id, mlflow_run = first.facts[TRAINING_SET]["lake/commit"], first.facts[CHECKPOINT]["mlflow/run"]
+    commit_id, tracked = first.facts[TRAINING_SET]["lake/commit"], first.facts[CHECKPOINT]["mlflow/run"]
     dagster_run = first.result.run_id
     version = registry_of(world.platform).version(MODEL, first.facts[REGISTERED]["version"])
-    run = _mlflow_run(world, mlflow_run).data.tags
+    run = mlflow_run(world, tracked).data.tags
 
     commit = world.platform.lake.read_commit(commit_id)
     assert commit.metadata["dagster_run"] == dagster_run
     assert commit.metadata["::lakefs::Dagster::url[url:ui]"] == f"http://ui.test/runs/{dagster_run}"
     assert run["dagster_run"] == dagster_run
     assert run["model_version"] == f"{MODEL}/{version.number}"
-    assert version.run_id == mlflow_run
+    assert version.run_id == tracked
     assert version.tags["dagster_run"] == dagster_run
     assert version.tags["lake_commit"] == run["lake_commit"] == commit_id
     assert version.tags["partition"] == DAY
@@ -156,13 +152,6 @@ def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
     assert version.tags["snapshot_digest"] == run["snapshot_digest"] == commit.metadata["snapshot"]
     lineage = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"]).facts.lineage
     assert lineage.feature_versions == {FEATURES: world.main.manifests(FEATURES, [DAY])[DAY].code_version}
-
-
-def _mlflow_run(world: World, run_id: str) -> Any:
-    """MLflow's own view of a run."""
-    from mlflow import MlflowClient
-
-    return MlflowClient(world.settings.resolved_tracking_uri.reveal()).get_run(run_id)
 
 
 def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, first: Chapter) -> None:
@@ -180,33 +169,28 @@ def test_a_training_that_cannot_start_is_final_and_its_input_was_kept_before(
     result = other.train(DAY)
     assert "unexpected keyword argument 'depth'" in failure_of(result)
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.train"]
-    frozen = materialized(result, TRAINING_SET)[DAY].metadata
-    branch = keep_branch(frozen["fingerprint"].value)
-    assert world.platform.lake.branches(branch) == {branch: frozen["lake/commit"].value}
-    run = world.platform.tracker.find(MODEL, frozen["fingerprint"].value)
+    kept = materialized(result, TRAINING_SET)[DAY].metadata
+    branch = keep_branch(kept["fingerprint"].value)
+    assert world.platform.lake.branches(branch) == {branch: kept["lake/commit"].value}
+    run = world.platform.tracker.find(MODEL, kept["fingerprint"].value)
     assert run is not None
-    assert _mlflow_run(world, run).info.status == "FAILED"
+    assert mlflow_run(world, run).info.status == "FAILED"
 
 
 def test_a_training_that_diverges_leaves_what_it_took(world: World, first: Chapter) -> None:
     wild = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"start": 1e30}}
     result = world.declared_as(plant_components(pipeline={"model": wild})).train(DAY)
     assert "Diverged" in failure_of(result)
-    frozen = materialized(result, TRAINING_SET)[DAY].metadata
-    run_id = world.platform.tracker.find(MODEL, frozen["fingerprint"].value)
+    kept = materialized(result, TRAINING_SET)[DAY].metadata
+    run_id = world.platform.tracker.find(MODEL, kept["fingerprint"].value)
     assert run_id is not None
-    run = _mlflow_run(world, run_id)
+    run = mlflow_run(world, run_id)
     assert run.info.status == "FAILED"
     assert run.data.metrics["worker_hours"] > 0
     assert (run.data.metrics["attempts"], run.data.metrics["gpu_hours"]) == (1, 0)
     attempt = json.loads(run.data.tags["attempt/1"])
     assert (attempt["world_size"], attempt["device"], attempt["from_step"]) == (2, "cpu", 0)
-    assert attempt["torch"].partition("+")[0] == json.loads(_job(world, frozen))["packages"]["torch"]
-
-
-def _job(world: World, frozen: Mapping[str, Any]) -> str:
-    folder = world.settings.artifacts_folder / "training" / MODEL / frozen["fingerprint"].value[:16]
-    return (folder / "job.json").read_text()
+    assert attempt["torch"].partition("+")[0] == json.loads(job_of(world, kept))["packages"]["torch"]
 
 
 # Again
@@ -226,7 +210,7 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     ):
         assert again.facts[asset][fact] == first.facts[asset][fact]
     assert again.facts[CHECKPOINT]["reused"] is True
-    run = _mlflow_run(world, first.facts[CHECKPOINT]["mlflow/run"])
+    run = mlflow_run(world, first.facts[CHECKPOINT]["mlflow/run"])
     assert (run.info.status, run.data.tags["dagster_run"]) == ("FINISHED", first.result.run_id)
     starts = [json.loads(tag) for name, tag in sorted(run.data.tags.items()) if name.startswith("start/")]
     assert {one["dagster_run"] for one in starts} >= {first.result.run_id, again.result.run_id}
@@ -242,7 +226,7 @@ def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is
     world: World, first: Chapter
 ) -> None:
     last = days(1, start=WINDOW + 1)[0]
-    plain, tuned = (_frozen(world, last, init_from) for init_from in (None, f"{MODEL}/1"))
+    plain, tuned = (frozen(world, last, init_from) for init_from in (None, f"{MODEL}/1"))
     bundle = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"])
     assert tuned["initial"] == {"version": f"{MODEL}/1", "bundle": bundle.digest}
     job, other = (TrainingJob.from_json(facts["job"]) for facts in (tuned, plain))
@@ -251,15 +235,6 @@ def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is
     assert job.fingerprint != other.fingerprint
     fitted = [FittedState.from_json((Path(one.snapshot) / FITTED).read_text()) for one in (job, other)]
     assert fitted[0] == bundle.facts.fitted != fitted[1]
-
-
-def _frozen(world: World, day: str, init_from: str | None) -> dict[str, Any]:
-    """What the second step hands on."""
-    *_, pipeline = plant_components(pipeline={"model": plant.PIPELINE["model"] | {"init_from": init_from}})
-    keys = days(WINDOW, start=(date.fromisoformat(day) - plant.FIRST).days - WINDOW + 1)
-    judged = {"commit": world.main.commit_id, "keys": keys, "stale": {}, "inputs": []}
-    facts, _ = take_snapshot(pipeline.spec, world.platform, day, judged, "a-run")
-    return facts
 
 
 def test_a_version_that_is_not_there_is_refused_before_anything_is_launched(
@@ -342,6 +317,27 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
 
 def _json_beside(report: str) -> bytes:
     return Path(report.removeprefix("file://")).with_name("evaluation.json").read_bytes()
+
+
+def test_a_champion_that_cannot_score_todays_rows_is_an_outcome_and_can_be_demoted(
+    world: World, first: Chapter, dethroned: Chapter
+) -> None:
+    releases = releases_of(world.platform)
+    renamed = {"made_yesterday": "made_last_week"}
+    stranger = with_noise_for_weights(world, first.facts[EVALUATION]["bundle"], DAY, renamed=renamed)
+    judged(world.platform.ledger, stranger, partition=DAY)
+    version = releases.register(stranger, run_id=first.facts[CHECKPOINT]["mlflow/run"], links={})
+    releases.promote(MODEL, version.number, author="eve", reason="reads a column that was dropped")
+
+    found = live(world, NEXT_DAY).facts[EVALUATION]
+    assert found["why"] == "Undecided: the champion cannot score these rows."
+    assert "The champion is not compared with: columns ['made_last_week'] are missing" in found["summary"]
+    row = releases.evaluations(MODEL)[-1]
+    assert (row.status, row.champion_digest) == ("undecided", stranger.digest)
+    releases.demote(MODEL, author="ada", reason="nobody can compare with it")
+    again = live(world, NEXT_DAY).facts
+    assert again[EVALUATION]["verdict"] == "blessed"
+    assert releases.evaluations(MODEL)[-1].champion_digest is None
 
 
 # Staleness

@@ -96,8 +96,8 @@ def test_order_of_rows_does_not_matter(case: Case, evaluation: Evaluation) -> No
 class TestChampionIsWhatItPredicts:
     """The gate compares predictions on this holdout. Numbers stored with the champion have no way in."""
 
-    def test_champion_brings_a_name_and_partitions_and_nothing_else(self) -> None:
-        assert list(inspect.signature(Champion).parameters) == ["name", "seen"]
+    def test_champion_brings_no_metrics(self) -> None:
+        assert list(inspect.signature(Champion).parameters) == ["name", "seen", "cannot_score"]
         given = set(inspect.signature(evaluate).parameters)
         assert given == {"holdout", "predictions", "spec", "champion", "label", "baseline_name"}
 

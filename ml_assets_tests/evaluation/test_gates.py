@@ -150,6 +150,44 @@ class TestChampionThatHasSeenTheHoldout:
         assert verdict(*gates, cells=[cell(0.02, 0.01)], champion=self.SEEN).status == "rejected"
 
 
+class TestChampionThatCannotScore:
+    GONE = Champion("version 7", cannot_score="columns ['gate'] are missing")
+
+    @staticmethod
+    def verdict(on_incomparable: str, *gates: dict[str, Any], better_by: float = 0.02) -> GateVerdict:
+        named = [
+            {"name": f"rule {index}", "metric": "auc"} | gate for index, gate in enumerate(gates, start=1)
+        ]
+        spec = EvaluationSpec.model_validate(
+            {"objective": "binary", "gates": named, "on_incomparable": on_incomparable}
+        )
+        cells = [cell(better_by, 0.01, champion=False)]
+        return judge(spec, cells, TestChampionThatCannotScore.GONE)
+
+    @pytest.mark.parametrize("gate", [{"better_than": "champion"}, {"at_least": 0.5}])
+    @pytest.mark.parametrize(("setting", "status"), [("undecided", "undecided"), ("reject", "rejected")])
+    def test_decides_as_the_pipeline_says(self, setting: str, status: str, gate: dict[str, Any]) -> None:
+        found = self.verdict(setting, gate)
+        assert found.status == status
+        assert found.summary == f"{status.capitalize()}: the champion cannot score these rows."
+        assert found.reasons == (
+            "the champion (version 7) cannot score these rows: columns ['gate'] are missing",
+        )
+
+    @pytest.mark.parametrize(("better_by", "status"), [(0.02, "blessed"), (-0.02, "rejected")])
+    def test_ignored_leaves_the_decision_to_the_baseline(self, better_by: float, status: str) -> None:
+        found = self.verdict("ignore", {"better_than": "champion"}, better_by=better_by)
+        assert found.status == status
+        assert [rule.status for rule in found.rules][:1] == ["not_applicable"]
+        assert "`on_incomparable: ignore` leaves it out" in found.rules[0].explanation
+        assert found.rules[1].rule == "the champion cannot score these rows: better than the naive baseline"
+
+    def test_does_not_save_a_model_that_fails_on_its_own(self) -> None:
+        found = self.verdict("undecided", {"better_than": "champion"}, {"at_least": 0.9})
+        assert found.status == "rejected"
+        assert found.summary == "Rejected: 1 of 2 judgements failed."
+
+
 class TestSlices:
     @staticmethod
     def cells(**better: tuple[float, float, int]) -> list[Cell]:

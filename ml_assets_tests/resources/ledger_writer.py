@@ -2,7 +2,7 @@
 
 import sys
 
-from resources.ledger import Ledger, NewVerdict
+from resources.ledger import Ledger, NewEvaluation, NewVerdict
 
 NEW = NewVerdict(
     table="datasets/flights",
@@ -16,6 +16,40 @@ NEW = NewVerdict(
     branch="audit",
 )
 """An attempt at a partition, rejected."""
+
+
+EVALUATION = NewEvaluation(
+    model="m",
+    partition="2013-12-30",
+    bundle_digest="b",
+    evaluation_digest="e",
+    champion_digest=None,
+    status="blessed",
+    summary="Blessed.",
+    report="file:///report.html",
+    run_id="run",
+)
+
+
+def write_one_of_each(ledger: Ledger) -> None:
+    """One evaluation, semantic version, promotion and demotion of the model `m`."""
+    log = ledger.models
+    log.record_evaluation(EVALUATION)
+    log.name_version("m", "b", schema_digest="s", recipe_digest="r", choose=lambda known: "1.0.0")
+    promotion = log.promote(
+        "m", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
+    )
+    log.demote(promotion, author="ada", reason="wrong prices")
+
+
+def assert_one_of_each(ledger: Ledger) -> None:
+    """What `write_one_of_each` wrote is there."""
+    log = ledger.models
+    assert [one.name for one in log.evaluations("m")] == ["e"]
+    assert log.name_version("m", "b", schema_digest="", recipe_digest="", choose=lambda known: "") == "1.0.0"
+    (promotion,) = log.promotions("m")
+    assert promotion.demotion is not None
+    assert (promotion.evaluation_digest, promotion.demotion.reason) == ("e", "wrong prices")
 
 
 def main(url: str, name: str, rounds: int) -> None:

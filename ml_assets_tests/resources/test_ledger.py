@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql
 
 from ml_assets_tests.resources import ledger_writer
+from ml_assets_tests.resources.ledger_writer import write_one_of_each
 from resources.ledger import Ledger, LedgerBusy, LedgerError, NewVerdict, NothingToAccept
 from resources.ledger import tables as ledger_tables
 
@@ -189,14 +190,12 @@ def test_time_without_a_zone_is_refused(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET at = at"])
-@pytest.mark.parametrize("table", ["ledger_verdicts", "ledger_acceptances", "ledger_promotions"])
+@pytest.mark.parametrize("table", sorted(ledger_tables.metadata.tables))
 def test_nothing_written_can_be_changed(tmp_path: Path, table: str, statement: str) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ledger.record_verdicts([new(status="rejected")])
     ledger.accept(TABLE, DAY, 1, "ada", "fine")
-    ledger.models.promote(
-        "m", "1", "production", author="a", reason="r", bundle_digest="b", evaluation_digest="e"
-    )
+    write_one_of_each(ledger)
     connecting = closing(sqlite3.connect(tmp_path / "ledger.db"))
     with connecting as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
         connection.execute(statement.format(table))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from ml_assets_tests.resources.ledger_writer import NEW
+from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
 from resources.ledger import Ledger, LedgerError, migrations
 from resources.ledger.tables import metadata
 
@@ -72,15 +72,13 @@ def test_going_back_and_forward_keeps_every_row(path: Path) -> None:
     assert ledger.step() is None
     ledger.record_verdicts([NEW])
     ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
-    ledger.models.promote(
-        "model", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
-    )
+    write_one_of_each(ledger)
     for step in reversed(migrations.steps()):
         ledger.downgrade(step)
         assert ledger.step() == step
     later = Ledger(f"sqlite:///{path}")
     assert [one.status for one in later.attempts(NEW.table, NEW.key)] == ["accepted"]
-    assert len(later.models.promotions("model")) == 1
+    assert_one_of_each(later)
     assert later.step() == migrations.NEWEST
 
 

@@ -10,6 +10,7 @@ from resources.ledger.ledger import Ledger
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import (
     Acceptance,
+    Demotion,
     EvaluationRow,
     GateStatus,
     NewEvaluation,
@@ -22,6 +23,7 @@ from resources.ledger.rows import (
 
 __all__ = [
     "Acceptance",
+    "Demotion",
     "EvaluationRow",
     "GateStatus",
     "Ledger",

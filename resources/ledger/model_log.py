@@ -1,4 +1,4 @@
-"""`ModelLog`: what was decided about models, append-only: evaluations, semantic versions, promotions."""
+"""`ModelLog`: what was decided about models, append-only: evaluations, semantic versions, promotions, demotions."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from resources.ledger.database import Database
-from resources.ledger.rows import EvaluationRow, NewEvaluation, Promotion, SemanticName
-from resources.ledger.tables import evaluations, promotions, semantic_names
+from resources.ledger.rows import Demotion, EvaluationRow, NewEvaluation, Promotion, SemanticName
+from resources.ledger.tables import demotions, evaluations, promotions, semantic_names
 
 
 class ModelLog:
@@ -116,22 +116,59 @@ class ModelLog:
 
         return self._database.write(work)
 
+    def demote(
+        self, promotion: Promotion, *, author: str, reason: str, at: datetime | None = None
+    ) -> Demotion:
+        """Append the end of `promotion`: nothing holds its role then. A second demotion changes nothing."""
+        facts: dict[str, Any] = {"author": author, "reason": reason, "at": at or datetime.now(UTC)}
+        known = sa.select(*_ended).where(demotions.c.promotion == promotion.id)
+
+        def work(connection: sa.Connection) -> Demotion:
+            found = connection.execute(known).mappings().first()
+            if found is not None:
+                return Demotion(**found)
+            connection.execute(sa.insert(demotions), {**facts, "promotion": promotion.id})
+            return Demotion(**facts)
+
+        return self._database.write(work)
+
     def promotions(self, model: str) -> list[Promotion]:
         """The whole log of a model, oldest first."""
-        query = sa.select(promotions).where(promotions.c.model == model).order_by(promotions.c.id)
+        query = _with_demotion().where(promotions.c.model == model).order_by(promotions.c.id)
         with self._database.reading() as connection:
-            return [Promotion(**row) for row in connection.execute(query).mappings()]
+            return [_promotion(row) for row in connection.execute(query).mappings()]
 
     def in_production(
         self, model: str, alias: str = "production", at: datetime | None = None
     ) -> Promotion | None:
-        """Who held the role at a moment (None: now), or None before anyone did."""
-        query = sa.select(promotions).where(promotions.c.model == model, promotions.c.alias == alias)
+        """The promotion that held the role at a moment (None: now); None before the first and after a demotion."""
+        query = _with_demotion().where(promotions.c.model == model, promotions.c.alias == alias)
         if at is not None:
             query = query.where(promotions.c.at <= at)
         with self._database.reading() as connection:
             row = connection.execute(query.order_by(promotions.c.id.desc()).limit(1)).mappings().first()
-        return None if row is None else Promotion(**row)
+        if row is None:
+            return None
+        found = _promotion(row)
+        has_ended = found.demotion is not None and (at is None or found.demotion.at <= at)
+        return None if has_ended else found
+
+
+_ended = [demotions.c[name] for name in ("author", "reason", "at")]
+
+
+def _with_demotion() -> sa.Select[Any]:
+    theirs = [column.label(f"demoted_{column.name}") for column in _ended]
+    joined = promotions.outerjoin(demotions, demotions.c.promotion == promotions.c.id)
+    return sa.select(promotions, *theirs).select_from(joined)
+
+
+def _promotion(row: sa.RowMapping) -> Promotion:
+    facts = dict(row)
+    author, reason, at = (facts.pop(f"demoted_{name}") for name in ("author", "reason", "at"))
+    return Promotion(
+        **facts, demotion=None if author is None else Demotion(author=author, reason=reason, at=at)
+    )
 
 
 def _newest(model: str, bundle_digest: str) -> sa.Select[Any]:

@@ -119,6 +119,15 @@ class SemanticName:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Demotion:
+    """A person ended a promotion without another in its place."""
+
+    author: str
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Promotion:
     """A person gave a version of a model a role."""
 
@@ -136,3 +145,5 @@ class Promotion:
     author: str
     reason: str
     at: datetime
+    demotion: Demotion | None = None
+    """Its end by a person; None where it stands or another promotion followed."""

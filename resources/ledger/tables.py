@@ -74,6 +74,15 @@ promotions = sa.Table(
     sqlite_autoincrement=True,
 )
 
+demotions = sa.Table(
+    "ledger_demotions",
+    metadata,
+    sa.Column("promotion", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+)
+
 evaluations = sa.Table(
     "ledger_evaluations",
     metadata,

@@ -13,6 +13,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.champion import rival_of
 from ml_assets.components.steps.evaluation import Judged, record, show
 from ml_assets.components.steps.samples import decoder_of, few_with_samples, predicted
 from ml_assets.components.steps.snapshot import row_choice
@@ -26,12 +27,9 @@ from resources.platform import Platform
 if TYPE_CHECKING:
     from torch import nn
 
-    from ml_assets.evaluation.gates import Champion
     from ml_assets.evaluation.result import LossCurve, SplitRows
     from ml_assets.release.matrix import MatrixGraph
-    from ml_assets.release.store import Bundle
     from ml_assets.snapshots.reader import Snapshot
-    from ml_assets.snapshots.rows import ChosenRows
 
 
 def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:
@@ -112,14 +110,14 @@ def evaluate_job(
         "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
         "baseline": baseline.predict(holdout),
     }
-    champion = _champion(spec, platform, bundle, chosen)
-    if champion is not None:
-        predictions["champion"] = predicted(ServingModel.load(champion[1].folder), holdout, table)
+    rival = rival_of(spec, platform, bundle.digest, chosen, table)
+    if rival is not None and rival.predictions is not None:
+        predictions["champion"] = rival.predictions
     measured = evaluate(
         holdout,
         predictions,
         spec.evaluation,
-        champion=champion[0] if champion else None,
+        champion=None if rival is None else rival.champion,
         label=label,
         baseline_name=baseline.name,
     )
@@ -143,7 +141,7 @@ def evaluate_job(
         evaluation=measured,
     )
     return Judged(
-        bundle=bundle, report=report, champion_digest=None if champion is None else champion[1].digest
+        bundle=bundle, report=report, champion_digest=None if rival is None else rival.bundle_digest
     )
 
 
@@ -158,30 +156,6 @@ def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Modul
     from ml_assets.training.load import load_model
 
     return load_model(job, snapshot.inputs, weights)
-
-
-def _champion(
-    spec: TrainingPipelineSpec, platform: Platform, challenger: "Bundle", chosen: "ChosenRows"
-) -> tuple["Champion", "Bundle"] | None:
-    """The model in production, and which of this holdout's partitions it has seen. None where it is the challenger."""
-    from ml_assets.evaluation.gates import Champion
-    from ml_assets.release.parts import releases_of
-
-    releases = releases_of(platform)
-    promotion = releases.in_production(spec.name)
-    bundle = releases.champion(spec.name)
-    if promotion is None or bundle is None or bundle.digest == challenger.digest:
-        return None
-    windows = bundle.facts.lineage.windows
-    seen = [
-        key
-        for split in ("train", "validation")
-        for key in chosen.split.holdout
-        if windows[split][0] <= key <= windows[split][1]
-    ]
-    return Champion.compare(
-        f"version {promotion.version}", trained_on=seen, holdout=chosen.split.holdout
-    ), bundle
 
 
 def _versions(reader: TableReader, table: str, keys: Sequence[str]) -> str:

@@ -1,0 +1,94 @@
+"""The model in production beside a challenger: its predictions on the same holdout, or why it has none.
+
+A champion that cannot score today's rows is an outcome that the gates judge, never an error: the challenger was
+trained by then. Not here: judging (`evaluation.gates`), which version is in production (`release.promotion`).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.samples import predicted
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ml_assets.evaluation.gates import Champion
+    from ml_assets.release.store import Bundle
+    from ml_assets.snapshots.rows import ChosenRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """The champion, as far as one evaluation knows it."""
+
+    bundle_digest: str
+    champion: "Champion"
+    predictions: NDArray[np.float64] | None
+    """`[rows]` on the holdout; None exactly where `champion.cannot_score` says why."""
+
+
+def rival_of(
+    spec: TrainingPipelineSpec,
+    platform: Platform,
+    challenger_digest: str,
+    chosen: "ChosenRows",
+    table: "pl.LazyFrame",
+) -> Rival | None:
+    """The champion on this holdout. None where nothing is in production, or the challenger itself is.
+
+    Failures of a server are raised: the same step may succeed later.
+    """
+    from ml_assets.evaluation.gates import Champion
+    from ml_assets.release.parts import bundles_of, releases_of
+    from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
+    from ml_assets.release.store import BundleDamaged, BundleMissing
+
+    promotion = releases_of(platform).in_production(spec.name)
+    if promotion is None or promotion.bundle_digest == challenger_digest:
+        return None
+    name, digest = f"version {promotion.version}", promotion.bundle_digest
+    try:
+        bundle = bundles_of(platform).open(digest)
+        predictions = _predictions(bundle, spec.evaluation.objective, chosen, table)
+    except (
+        _NotComparable,
+        InputRefused,
+        BundleRefused,
+        GoldenMismatch,
+        BundleMissing,
+        BundleDamaged,
+    ) as error:
+        return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
+    windows = bundle.facts.lineage.windows
+    seen = [
+        key
+        for split in ("train", "validation")
+        for key in chosen.split.holdout
+        if windows[split][0] <= key <= windows[split][1]
+    ]
+    champion = Champion.compare(name, trained_on=seen, holdout=chosen.split.holdout)
+    return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
+
+
+class _NotComparable(Exception):
+    """The champion answers, but not the question of this pipeline."""
+
+
+def _predictions(
+    bundle: "Bundle", objective: str, chosen: "ChosenRows", table: "pl.LazyFrame"
+) -> NDArray[np.float64]:
+    from ml_assets.release.runtime import ServingModel
+
+    if bundle.facts.objective != objective:
+        raise _NotComparable(
+            f"its objective is {bundle.facts.objective}, that of this pipeline is {objective}"
+        )
+    predictions = predicted(ServingModel.load(bundle.folder), chosen.of("holdout"), table)
+    if wrong := int((~np.isfinite(predictions)).sum()):
+        raise _NotComparable(f"{wrong} of its {len(predictions)} predictions are not finite")
+    return predictions

@@ -1,0 +1,66 @@
+"""What was decided about models: the newest evaluation is found, a demotion ends a promotion and only that one."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.resources.ledger_writer import EVALUATION
+from resources.ledger import Ledger, ModelLog, Promotion
+
+START = datetime(2014, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ModelLog:
+    return Ledger(f"sqlite:///{tmp_path}/ledger.db").models
+
+
+def promote(log: ModelLog, version: str, day: int) -> Promotion:
+    facts = {"author": "ada", "reason": "r", "bundle_digest": f"b{version}", "evaluation_digest": "e"}
+    return log.promote("m", version, "production", at=START + timedelta(days=day), **facts)
+
+
+def test_the_newest_evaluation_of_a_bundle_is_found(log: ModelLog) -> None:
+    assert log.newest_evaluation("m", "b") is None
+    first = log.record_evaluation(EVALUATION)
+    log.record_evaluation(replace(EVALUATION, bundle_digest="other", evaluation_digest="o"))
+    rejected = log.record_evaluation(replace(EVALUATION, evaluation_digest="f", status="rejected"))
+    assert log.newest_evaluation("m", "b") == rejected
+    assert log.newest_evaluation("another model", "b") is None
+    again = log.record_evaluation(EVALUATION)
+    assert again.id > rejected.id
+    assert log.newest_evaluation("m", "b") == again != first
+
+
+def test_a_retried_step_records_its_evaluation_once(log: ModelLog) -> None:
+    first = log.record_evaluation(EVALUATION)
+    assert log.record_evaluation(EVALUATION) == first
+    assert log.evaluations("m") == [first]
+
+
+def test_a_bundle_keeps_its_semantic_version(log: ModelLog) -> None:
+    def named(bundle: str, choice: str) -> str:
+        return log.name_version(
+            "m", bundle, schema_digest="s", recipe_digest="r", choose=lambda known: choice
+        )
+
+    assert [named("b1", "1.0.0"), named("b2", "1.0.1"), named("b1", "1.0.2")] == ["1.0.0", "1.0.1", "1.0.0"]
+
+
+def test_a_demotion_leaves_the_role_to_nobody_until_the_next_promotion(log: ModelLog) -> None:
+    first = promote(log, "1", day=0)
+    ended = log.demote(first, author="bob", reason="wrong prices", at=START + timedelta(days=1))
+    assert log.demote(first, author="eve", reason="me too") == ended
+    second = promote(log, "2", day=2)
+    held = [log.in_production("m", at=START + timedelta(days=day)) for day in (-1, 0, 0.5, 1, 1.5, 2)]
+    assert [one and one.version for one in held] == [None, "1", "1", None, None, "2"]
+    assert log.in_production("m") == second
+    assert [one.demotion for one in log.promotions("m")] == [ended, None]
+
+
+def test_demoting_what_was_replaced_meanwhile_does_not_end_its_successor(log: ModelLog) -> None:
+    first, second = promote(log, "1", day=0), promote(log, "2", day=1)
+    log.demote(first, author="bob", reason="too late")
+    assert log.in_production("m") == second
