@@ -13,6 +13,7 @@ import dagster as dg
 
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared import declared_tables
+from ml_assets.components.reconcile import tell_of_main
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.step_values import step_values
 from ml_assets.components.sweeping import sweep_trainings
@@ -49,6 +50,7 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
             executor=dg.in_process_executor,
             sensors=[
                 build_missing_upstream,
+                tell_of_main,
                 # Workers of this machine end with their launcher: nothing to sweep.
                 *([sweep_trainings] if settings.launcher != "local" else []),
                 dg.AutomationConditionSensorDefinition(

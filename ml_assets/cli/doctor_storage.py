@@ -80,18 +80,13 @@ def dagster_events(project: Project) -> str:
     from ml_assets.components.reconcile import compare, tables_of
     from ml_assets.tables.reader import TableReader
 
-    tables = tables_of(project.defs)
+    tables = tables_of(project.defs.resolve_asset_graph())
     apart = compare(project.instance, TableReader.at(project.platform.lake, "main"), tables)
     untold = [f"{one.table}: {name_some(one.untold, 3)}" for one in apart if one.untold]
     gone = [f"{one.table}: {name_some(one.gone, 3)}" for one in apart if one.gone]
-    if untold or gone:
-        raise NotWell(
-            "; ".join(
-                [
-                    f"on main, and unknown to Dagster: {one} (the next ml-assets launch or ui tells it)"
-                    for one in untold
-                ]
-                + [f"known to Dagster, and not on main: {one} (materialize them again)" for one in gone]
-            )
-        )
+    help_ = "the next ml-assets launch tells it, and so does the sensor tell_of_main"
+    said = [f"on main, and unknown to Dagster: {one} ({help_})" for one in untold]
+    said += [f"known to Dagster, and not on main: {one} (materialize them again)" for one in gone]
+    if said:
+        raise NotWell("; ".join(said))
     return f"as main holds {len(tables)} tables"

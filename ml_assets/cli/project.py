@@ -92,7 +92,11 @@ class Project:
         from ml_assets.tables.reader import TableReader
 
         end_abandoned(self.settings, self.instance)
-        reconcile(self.instance, TableReader.at(self.platform.lake, "main"), tables_of(self.defs))
+        reconcile(
+            self.instance,
+            TableReader.at(self.platform.lake, "main"),
+            tables_of(self.defs.resolve_asset_graph()),
+        )
 
     def components(self, of_type: type[Component]) -> Sequence[Component]:
         """The declared components of one type."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ml_assets.cli.abandoned import end_abandoned
 from ml_assets.cli.project import ROOT, Project, say
 from ml_assets.training.stop import end_with_parent
 
@@ -19,7 +20,7 @@ from ml_assets.training.stop import end_with_parent
 def command(port: int) -> None:
     """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
     project = Project.here()
-    project.tidy()
+    end_abandoned(project.settings, project.instance)
     bin_folder = Path(sys.executable).parent
     workspace = ["-w", str(ROOT / "workspace.yaml")]
     commands = {

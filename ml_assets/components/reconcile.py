@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
-from ml_assets.components.pages import commit_facts
+from ml_assets.components.pages import ON_A_PAGE, commit_facts
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.reader import TableReader
+from resources.platform import Platform
+from resources.words import name_some
 
 DATA_VERSION = "dagster/data_version"
 _UNDER_WAY = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
@@ -31,9 +34,9 @@ class Apart:
     """Keys that Dagster knows and main does not hold."""
 
 
-def tables_of(defs: dg.Definitions) -> list[str]:
+def tables_of(graph: BaseAssetGraph) -> list[str]:
     """Return the ids of all declared tables, sorted."""
-    keys = defs.resolve_asset_graph().get_all_asset_keys()
+    keys = graph.get_all_asset_keys()
     return sorted(key.to_user_string() for key in keys if key.path[0] in ("datasets", "features"))
 
 
@@ -49,12 +52,17 @@ def compare(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[
     return found
 
 
+def is_busy(instance: dg.DagsterInstance) -> bool:
+    """Return whether a run is under way, which may be about to log events of its own."""
+    return bool(instance.get_runs_count(dg.RunsFilter(statuses=list(_UNDER_WAY))))
+
+
 def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:
     """Log a materialization for each partition of main that Dagster lacks; return what was apart.
 
-    Does nothing while a run is under way, since that run may be about to log its own.
+    Does nothing while a run is under way.
     """
-    if instance.get_runs_count(dg.RunsFilter(statuses=list(_UNDER_WAY))):
+    if is_busy(instance):
         return []
     apart = compare(instance, reader, tables)
     for one in apart:
@@ -72,6 +80,27 @@ def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterabl
             )
             instance.report_runless_asset_event(event)
     return apart
+
+
+@dg.sensor(
+    name="tell_of_main",
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Logs partitions that main holds and Dagster was not told of: after a stopped run, or an acceptance.",
+)
+def tell_of_main(
+    context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
+) -> dg.SensorResult:
+    """Never requests a run. Its cursor is the commit of main that Dagster knows."""
+    reader = TableReader.at(platform.lake, "main")
+    if context.cursor == reader.commit_id:
+        return dg.SensorResult(skip_reason="main is as it was")
+    if is_busy(context.instance) or context.repository_def is None:
+        return dg.SensorResult(skip_reason="a run is under way, and may be about to tell")
+    apart = reconcile(context.instance, reader, tables_of(context.repository_def.asset_graph))
+    told = [f"{one.table}: {name_some(one.untold, ON_A_PAGE)}" for one in apart if one.untold]
+    said = f"told of {'; '.join(told)}" if told else "Dagster knows what main holds"
+    return dg.SensorResult(skip_reason=said, cursor=reader.commit_id)
 
 
 def _asset(table: str) -> dg.AssetKey:

@@ -1,9 +1,11 @@
 """Dagster is told what main holds, wherever a run was stopped before it could tell."""
 
+from typing import Any
+
 import dagster as dg
 import pytest
 
-from ml_assets.components.reconcile import Apart, compare, reconcile
+from ml_assets.components.reconcile import Apart, compare, reconcile, tell_of_main
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
 from ml_assets_tests.components.world import World, key_of
@@ -53,3 +55,23 @@ def test_an_accepted_day_and_one_that_main_lost_are_apart(world: World, source: 
     assert compare(world.instance, world.main, TABLES) == [Apart(READINGS, untold=(bad,), gone=(DAYS[-1],))]
     reconcile(world.instance, world.main, TABLES)
     assert compare(world.instance, world.main, TABLES) == [Apart(READINGS, untold=(), gone=(DAYS[-1],))]
+
+
+def test_a_sensor_tells_where_nobody_types_a_command(forgetful: World) -> None:
+    def evaluate(cursor: str | None = None) -> dg.SensorResult:
+        context = dg.build_sensor_context(
+            instance=forgetful.instance,
+            repository_def=forgetful.defs.get_repository_def(),
+            resources={"platform": forgetful.platform},
+            cursor=cursor,
+        )
+        answer: Any = tell_of_main(context)
+        return answer
+
+    told = evaluate()
+    assert told.skip_reason is not None
+    assert told.skip_reason.skip_message == f"told of {READINGS}: {', '.join(DAYS[1:])}"
+    assert forgetful.instance.get_materialized_partitions(key_of(READINGS)) == set(DAYS)
+    again = evaluate(told.cursor)
+    assert again.skip_reason is not None
+    assert again.skip_reason.skip_message == "main is as it was"
