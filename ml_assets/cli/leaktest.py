@@ -61,6 +61,7 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
         labels=spec.labels,
         predicted_at=spec.predicted_at,
         cuts=cuts,
+        hidden=[name for name in spec.contract.names if spec.contract.hides(name)],
     )
     say(report.explain())
     if not report.ok:

@@ -16,6 +16,8 @@ COLUMN_SCHEMA = "dagster/column_schema"
 """Metadata of a table: its columns, which Dagster shows."""
 LABELS = "labels"
 """Metadata of a feature table: columns that nobody knows yet when a model is asked."""
+SENSITIVE = "sensitive"
+"""Metadata of a feature table: columns whose values no report shows."""
 NAMED_COLUMNS = "columns"
 """Metadata of what reads tables: table → key of its section → names of columns."""
 
@@ -43,12 +45,22 @@ def column_faults(
         return
     dtypes = {column.name: str(column.type) for column in schema.columns}
     labels: Sequence[str] = facts.get(LABELS, ())
+    sensitive: Sequence[str] = facts.get(SENSITIVE, ())
     for metadata in asset.metadata_by_key.values():
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {}).get(read, {})
         for key, column in ((key, column) for key, columns in named.items() for column in columns):
-            fault = _fault(key, column, dtypes, labels, read)
+            fault = _fault(key, column, dtypes, labels, read) or _shown(key, column, sensitive, read)
             if fault:
                 yield key, fault
+
+
+def _shown(key: str, column: str, sensitive: Sequence[str], read: str) -> str:
+    if key == "evaluation.slices" and column in sensitive:
+        return (
+            f"names '{column}' in {key}, and the contract of {read} marks it as sensitive: the report would show its "
+            "values. Slice by a coarser column"
+        )
+    return ""
 
 
 def _fault(key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[str], read: str) -> str:

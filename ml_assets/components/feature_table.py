@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
-from ml_assets.components.columns import LABELS, NAMED_COLUMNS
+from ml_assets.components.columns import LABELS, NAMED_COLUMNS, SENSITIVE
 from ml_assets.components.failures import inputs_refused
 from ml_assets.components.imports import resolve_function
 from ml_assets.components.partitions import lookback_mapping
@@ -55,6 +55,7 @@ class FeatureTable(SpecComponent):
 
         deps = [_dependency(section) for section in spec.inputs]
         facts = {LABELS: list(spec.labels), NAMED_COLUMNS: spec.input_columns}
+        facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}
         asset = table_asset(spec, table, deps, kind="polars", publish=build, facts=facts)
         return dg.Definitions(assets=[asset])
 

@@ -97,9 +97,9 @@ def profile_table(profiled: Mapping[str, Any]) -> dg.TableMetadataValue | dg.Tex
                 "min": _short(column.get("min")),
                 "max": _short(column.get("max")),
                 "mean": _short(column.get("mean")),
-                "most frequent": ", ".join(
-                    f"{value} ({rows})" for value, rows in column.get("values", [])[:3]
-                ),
+                "most frequent": "(hidden)"
+                if column.get("hidden")
+                else ", ".join(f"{value} ({rows})" for value, rows in column.get("values", [])[:3]),
             }
             for name, column in profiled["columns"].items()
         ]

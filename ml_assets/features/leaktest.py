@@ -5,7 +5,7 @@ works for any feature function, and it also guards against skew between training
 after a cut sees what serving would have seen. Not here: reading tables, and printing (cli).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -19,6 +19,8 @@ Build = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
 MISSING_ROW = "(row)"
 """Stands for the column where a whole row is in one build and not in the other."""
 
+HIDDEN = "(hidden)"
+"""Stands for each value of a column that examples do not show."""
 _EXAMPLES = 3
 
 
@@ -90,12 +92,13 @@ def leak_test(
     labels: Sequence[str] = (),
     predicted_at: str = "predicted_at",
     cuts: Sequence[datetime] | int = 3,
+    hidden: Collection[str] = (),
 ) -> LeakReport:
     """Build `first`..`last` from all of `inputs`, then once per cut from what was known then, and compare.
 
     Rows with `predicted_at` at or before a cut must be the same in every column but `labels`. `known` names
     every table of `inputs`; an empty list says that a table was always known. `cuts` are moments in UTC, or
-    how many to choose, spread evenly over the moments of prediction.
+    how many to choose, spread evenly over the moments of prediction. Examples show no value of a `hidden` column.
 
     Raises `LeakTestError` where a declaration does not fit the tables, `key` does not name the built rows, or
     none of them was predicted before a cut.
@@ -123,7 +126,7 @@ def leak_test(
             {table: known_by(rows, known[table], cut) for table, rows in inputs.items()}, first, last
         )
         rows_compared += before.height
-        leaks += _differences(before, rebuilt.filter(pl.col(predicted_at) <= cut), key, columns, cut)
+        leaks += _differences(before, rebuilt.filter(pl.col(predicted_at) <= cut), key, columns, cut, hidden)
     return LeakReport(
         cuts=moments,
         rows_compared=rows_compared,
@@ -180,21 +183,32 @@ def _spread(moments: pl.Series, count: int) -> tuple[datetime, ...]:
 
 
 def _differences(
-    before: pl.DataFrame, after: pl.DataFrame, key: Sequence[str], columns: Sequence[str], cut: datetime
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    key: Sequence[str],
+    columns: Sequence[str],
+    cut: datetime,
+    hidden: Collection[str],
 ) -> list[Leak]:
     lost, come = before.join(after, on=key, how="anti"), after.join(before, on=key, how="anti")
     leaks: list[Leak] = []
+    secret = {name for column in hidden for name in (column, f"{column}__after")}
+
+    def rows_of(frame: pl.DataFrame, *names: str) -> list[tuple[object, ...]]:
+        masked = [pl.lit(HIDDEN).alias(name) if name in secret else pl.col(name) for name in names]
+        return frame.head(_EXAMPLES).select(masked).rows()
+
     if len(lost) or len(come):
         examples = (
-            *(f"{_name(row)}: only with the future" for row in lost.head(_EXAMPLES).select(key).rows()),
-            *(f"{_name(row)}: only without it" for row in come.head(_EXAMPLES).select(key).rows()),
+            *(f"{_name(row)}: only with the future" for row in rows_of(lost, *key)),
+            *(f"{_name(row)}: only without it" for row in rows_of(come, *key)),
         )
         leaks.append(Leak(cut=cut, column=MISSING_ROW, rows=len(lost) + len(come), examples=examples))
     both = before.join(after, on=key, how="inner", suffix="__after", maintain_order="left")
     for column in columns:
         differs = both.filter(pl.col(column).ne_missing(pl.col(f"{column}__after")))
         if len(differs):
-            shown = differs.head(_EXAMPLES).select(*key, column, f"{column}__after").rows()
+            shown = rows_of(differs, *key, column, f"{column}__after")
             examples = tuple(
                 f"{_name(row[:-2])}: {_said(row[-2])} with, {_said(row[-1])} without" for row in shown
             )

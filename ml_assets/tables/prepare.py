@@ -95,7 +95,8 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         )
         for part, (path, content) in enumerate(objects.items())
     )
-    schema, profiled = schema_of(frame), profile(frame)
+    schema = schema_of(frame)
+    profiled = profile(frame, hidden=[name for name in frame.columns if spec.contract.hides(name)])
     manifest = PartitionManifest(
         table=spec.table,
         key=incoming.key,

@@ -41,6 +41,8 @@ class Column(Section):
     """No value twice in one partition; nulls do not count."""
     stationary: bool = False
     """A drift of this column blocks; where false it warns."""
+    sensitive: bool = False
+    """Values stay in the table's files: profiles, findings, logs and reports show none."""
     description: str = ""
     """For people; not part of the contract's digest."""
 
@@ -143,6 +145,10 @@ class Contract(Section):
             raise ValueError(f"a column of `key` cannot be nullable: {', '.join(nullable)}")
         if self.event_time and by_name[self.event_time].dtype not in ("datetime", "date"):
             raise ValueError(f"`event_time` {self.event_time!r} must be of type datetime or date")
+        if self.event_time and by_name[self.event_time].sensitive:
+            raise ValueError(
+                f"`event_time` {self.event_time!r} cannot be sensitive: manifests name its first and last"
+            )
         try:
             ZoneInfo(self.event_time_zone)
         except (ZoneInfoNotFoundError, ValueError) as error:
@@ -158,6 +164,14 @@ class Contract(Section):
     def names(self) -> tuple[str, ...]:
         """Column names in stored order."""
         return tuple(self.by_name)
+
+    def hides(self, name: str) -> bool:
+        """True for a sensitive column. Where there is one, also for any that the contract does not know.
+
+        A sensitive column may have come under another name.
+        """
+        column = self.by_name.get(name)
+        return any(one.sensitive for one in self.by_name.values()) if column is None else column.sensitive
 
     @property
     def stored_schema(self) -> Schema:

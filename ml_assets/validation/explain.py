@@ -21,16 +21,18 @@ VALUES = 4
 """Distinct failing values named in one line."""
 LONGEST = 60
 """Characters of one value."""
+HIDDEN = "(hidden)"
+"""Stands for each value of a sensitive column."""
 
 
 def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) -> Finding:
     """The finding for rows of one partition that break one rule of columns or key."""
     if violation.column is None:
-        return _repeated(frame, violation, list(contract.key))
+        return _repeated(frame, contract, violation, list(contract.key))
     if violation.rule == "duplicate_value":
-        return _repeated(frame, violation, [violation.column])
+        return _repeated(frame, contract, violation, [violation.column])
     column = contract.by_name[violation.column]
-    failing = frame.get_column(violation.column).gather(violation.rows)
+    failing = shown(frame.get_column(violation.column).gather(violation.rows), contract)
     measured, limit, explanation = _WORDS[violation.rule](violation.column, column, failing)
     return Finding(
         rule=violation.rule,
@@ -47,11 +49,25 @@ def row_examples(
     frame: pl.DataFrame, contract: Contract, column: str, rows: npt.NDArray[np.int64]
 ) -> tuple[str, ...]:
     """The first failing rows with their key: `'ZZ' in row 12 (flight=1545, origin='EWR')`."""
-    shown = frame[rows[:EXAMPLES]]
-    identity = _named(shown, [name for name in contract.key if name != column])
+    first = _masked(frame[rows[:EXAMPLES]], contract)
+    identity = _named(first, [name for name in contract.key if name != column])
     return tuple(
         f"{value} in row {row}" + (f" ({who})" if who else "")
-        for value, row, who in zip(texts(shown[column]), rows, identity, strict=False)
+        for value, row, who in zip(texts(first[column]), rows, identity, strict=False)
+    )
+
+
+def shown(values: pl.Series, contract: Contract) -> pl.Series:
+    """The values of a column, or `HIDDEN` for each if the contract keeps them from people; nulls stay."""
+    if not contract.hides(values.name):
+        return values
+    return pl.select(pl.when(values.is_not_null()).then(pl.lit(HIDDEN)).alias(values.name)).to_series()
+
+
+def _masked(frame: pl.DataFrame, contract: Contract) -> pl.DataFrame:
+    """The columns as people may see them."""
+    return frame.with_columns(
+        shown(frame[name], contract) for name in frame.columns if name in contract.by_name
     )
 
 
@@ -74,7 +90,7 @@ def _text(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
-    text = repr(value) if isinstance(value, str) else str(value)
+    text = repr(value) if isinstance(value, str) and value != HIDDEN else str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
@@ -89,13 +105,13 @@ def _named(rows: pl.DataFrame, columns: list[str]) -> list[str]:
     return [", ".join(row) for row in zip(*cells, strict=True)] if cells else [""] * rows.height
 
 
-def _repeated(frame: pl.DataFrame, violation: Violation, columns: list[str]) -> Finding:
+def _repeated(frame: pl.DataFrame, contract: Contract, violation: Violation, columns: list[str]) -> Finding:
     rows = frame.select(columns).with_row_index("row")[violation.rows]
     groups = rows.group_by(columns, maintain_order=True).agg(pl.col("row"))
     first = groups.head(EXAMPLES)
     examples = tuple(
         f"{who}: rows {', '.join(map(str, where[:3]))}"
-        for who, where in zip(_named(first, columns), first["row"].to_list(), strict=True)
+        for who, where in zip(_named(_masked(first, contract), columns), first["row"].to_list(), strict=True)
     )
     what = ", ".join(columns)
     extra = rows.height - groups.height

@@ -3,7 +3,8 @@
 The same content gives the same profile. Comparing two profiles belongs in `drift.py`.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -17,25 +18,33 @@ TAILS = (0.01, 0.05, 0.95, 0.99)
 """Further quantiles: `drift.py` takes rows as evenly spread in a bin, in the outermost far from true."""
 FEW = 24
 """A column with at most so many different values is counted value by value; of others the most frequent."""
+LONGEST = 48
+"""Characters of one text; a longer one is cut, and a hash of the whole tells it from others that begin alike."""
 
 Floats = npt.NDArray[np.float64]
 
 
-def profile(frame: pl.DataFrame, bins: int = BINS) -> dict[str, Any]:
+def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ()) -> dict[str, Any]:
     """JSON values: `{"rows": n, "columns": {name: …}}`, where a column has
 
     * `nulls`: rows without a value, NaN included; `infinite`, where there are any
     * numbers: `min`, `max`, `mean` (all of finite values), then `values` or, where more than `FEW` differ,
       `edges` (inner quantiles and `TAILS`, ascending) and `counts` (one more: rows up to and including
       each edge, then the rest)
-    * strings and booleans: `distinct`, `values` (the most frequent), `others` (rows with another value)
+    * strings and booleans: `distinct`, `values` (the most frequent, cut to `LONGEST`), `others` (rows with
+      another value)
     * dates and times: `min`, `max` (ISO 8601; of times in UTC)
 
-    `values` is a list of [value, rows], the most frequent first.
+    `values` is a list of [value, rows], the most frequent first. A column of `hidden` has `nulls` and
+    `hidden: true`, nothing else.
     """
-    columns: dict[str, dict[str, Any]] = _numbers(frame.select(pl.selectors.numeric()), bins)
+    seen = frame.drop(hidden, strict=False)
+    columns: dict[str, dict[str, Any]] = _numbers(seen.select(pl.selectors.numeric()), bins)
     for name, dtype in frame.schema.items():
         if name in columns:
+            continue
+        if name in hidden:
+            columns[name] = {"nulls": frame[name].null_count(), "hidden": True}
             continue
         series = frame.get_column(name)
         if isinstance(dtype, pl.String | pl.Boolean):
@@ -85,7 +94,10 @@ def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
 
 def _mean(values: Floats, total: float) -> float:
     # The sum of numbers near the largest there are is infinite, which JSON cannot say; their mean is not.
-    return total / len(values) if np.isfinite(total) else float((values / len(values)).sum())
+    if np.isfinite(total):
+        return total / len(values)
+    with np.errstate(over="ignore"):  # rounding may still pass the largest number
+        return float(np.clip((values / len(values)).sum(), values[0], values[-1]))
 
 
 def _distribution(values: Floats, bins: int) -> dict[str, Any]:
@@ -110,12 +122,12 @@ def _categories(series: pl.Series) -> dict[str, Any]:
         .value_counts(name="n")
         .sort(["n", "value"], descending=[True, False])
     )
-    shown = counts.head(FEW)
+    first = counts.head(FEW)
     return {
         "nulls": series.null_count(),
         "distinct": counts.height,
-        "values": [list(row) for row in shown.iter_rows()],
-        "others": series.len() - series.null_count() - int(shown["n"].sum()),
+        "values": [[_cut(value), rows] for value, rows in first.iter_rows()],
+        "others": series.len() - series.null_count() - int(first["n"].sum()),
     }
 
 
@@ -127,6 +139,12 @@ def _times(series: pl.Series) -> dict[str, Any]:
         edges = series.drop_nulls().sort().gather([0, -1])
         column["min"], column["max"] = edges.dt.to_string(form).to_list()
     return column
+
+
+def _cut(value: str | bool) -> str | bool:
+    if isinstance(value, bool) or len(value) <= LONGEST:
+        return value
+    return f"{value[:LONGEST]}… #{hashlib.sha256(value.encode()).hexdigest()[:8]}"
 
 
 def _short(value: float) -> float:

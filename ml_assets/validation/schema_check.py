@@ -7,7 +7,7 @@ import polars as pl
 
 from ml_assets.validation.column_types import NUMERIC
 from ml_assets.validation.contract import Contract, SchemaDrift, schema_drift
-from ml_assets.validation.explain import texts
+from ml_assets.validation.explain import shown, texts
 from ml_assets.validation.findings import Finding
 from resources.words import name_some
 
@@ -25,7 +25,7 @@ def schema_findings(frame: pl.DataFrame, contract: Contract) -> list[Finding]:
     return [
         *(_missing(name, dtype, drift) for name, dtype in drift.removed),
         *(_unexpected(name, dtype) for name, dtype in drift.added),
-        *(_wrong_type(frame, name, expected, found) for name, expected, found in drift.changed),
+        *(_wrong_type(frame, contract, name, expected, found) for name, expected, found in drift.changed),
     ]
 
 
@@ -71,13 +71,20 @@ def _unexpected(name: str, dtype: str) -> Finding:
     )
 
 
-def _wrong_type(frame: pl.DataFrame, name: str, expected: str, found: str) -> Finding:
+def _wrong_type(frame: pl.DataFrame, contract: Contract, name: str, expected: str, found: str) -> Finding:
     column = frame.get_column(name)
-    failing, examples, hint = column.len(), _examples(column), f"Cast it in the source to {expected}."
+    failing, examples, hint = (
+        column.len(),
+        _examples(column, contract),
+        f"Cast it in the source to {expected}.",
+    )
     if expected in NUMERIC and found == "string":
         not_numbers = column.filter(column.is_not_null() & column.cast(pl.Float64, strict=False).is_null())
         if not_numbers.len():
-            failing, examples = not_numbers.len(), _examples(not_numbers.unique(maintain_order=True))
+            failing, examples = (
+                not_numbers.len(),
+                _examples(not_numbers.unique(maintain_order=True), contract),
+            )
             hint = f"{not_numbers.len()} of its strings do not even read as numbers."
         else:
             hint = f"All its strings read as numbers: cast them in the source to {expected}."
@@ -98,5 +105,5 @@ def _wrong_type(frame: pl.DataFrame, name: str, expected: str, found: str) -> Fi
     )
 
 
-def _examples(column: pl.Series) -> tuple[str, ...]:
-    return tuple(texts(column.head(3)))
+def _examples(column: pl.Series, contract: Contract) -> tuple[str, ...]:
+    return tuple(texts(shown(column.head(3), contract)))

@@ -160,6 +160,15 @@ INPUTS = [
 ]
 
 
+def test_a_report_cannot_slice_by_a_sensitive_column() -> None:
+    together = "{names: [store, product], dtype: string}"
+    text, line, said = refused(together, together.replace("}", ", sensitive: true}"))
+    assert said.startswith(
+        "store_demand names 'product' in evaluation.slices, and the contract of features/sales_features"
+    )
+    assert line == line_of(text, "slices:")
+
+
 @pytest.mark.parametrize(("right", "wrong", "marked", "sentence"), INPUTS)
 def test_columns_that_cannot_be_what_they_are_named_as(
     right: str, wrong: str, marked: str, sentence: str

@@ -99,6 +99,16 @@ def test_leaving_out_rows_by_their_outcome_is_caught() -> None:
     assert "only with the future" in report.leaks[0].examples[0]
 
 
+def test_examples_show_no_value_of_a_hidden_column() -> None:
+    def peeking(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        return honest(inputs, first, last).with_columns(pl.col("returned").alias("peek"))
+
+    report = leak_test(
+        peeking, INPUTS, KNOWN, FIRST, LAST, key=["order"], labels=["returned"], hidden=["order", "peek"]
+    )
+    assert report.leaks[0].examples[0] == "(hidden): (hidden) with, (hidden) without"
+
+
 def test_bytes_that_leak_are_told_by_their_number() -> None:
     def peeking(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
         rows = honest(inputs, first, last)
