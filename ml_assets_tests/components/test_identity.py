@@ -71,7 +71,7 @@ def test_a_new_torch_is_another_training_and_a_new_tool_is_not(
     job_of: Callable[..., TrainingJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = job_of()
-    assert {"torch", "numpy"} <= before.packages.keys()
+    assert {"python", "torch", "numpy"} <= before.packages.keys()
     assert "dagster" not in before.packages
     installed = tmp_path / "installed"
     monkeypatch.syspath_prepend(installed)

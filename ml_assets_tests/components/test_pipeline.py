@@ -32,6 +32,7 @@ from ml_assets_tests.components.world import (
 )
 from ml_assets_tests.release.judged import judged
 from resources.launcher.job import TrainingJob
+from resources.mlflow_client import open_client
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)
@@ -214,6 +215,9 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     assert (run.info.status, run.data.tags["dagster_run"]) == ("FINISHED", first.result.run_id)
     starts = [json.loads(tag) for name, tag in sorted(run.data.tags.items()) if name.startswith("start/")]
     assert {one["dagster_run"] for one in starts} >= {first.result.run_id, again.result.run_id}
+    client = open_client(world.platform.tracker.uri)
+    for figure in ("worker_hours", "training_seconds"):
+        assert len(client.get_metric_history(run.info.run_id, figure)) == 1
     kept = version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"])
     assert again.branches[kept] == first.branches[kept]
     assert keep_branch(again.facts[TRAINING_SET]["fingerprint"]) not in again.branches

@@ -73,7 +73,7 @@ class TrainingJob:
     loop_version: str = ""
     """Digest of the platform's modules that run in the workers and can change the weights."""
     packages: dict[str, str] = field(default_factory=dict[str, str])
-    """Name → version of every installed package that the code of the workers reaches."""
+    """Name → version of `python` and of every installed package that the code of the workers reaches."""
 
     @property
     def fingerprint(self) -> str:

@@ -4,6 +4,7 @@ Here: versions of the pipeline's own functions, of the platform's modules that r
 packages both reach. Not here: how code gets a version (tables.code_version), the fingerprint itself (TrainingJob).
 """
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ class TrainingCode:
     loop_version: str
     """Of the platform's modules that run in the workers."""
     packages: Mapping[str, str]
-    """Installed package → version."""
+    """`python` and each installed package that the workers' code reaches → version."""
 
 
 def training_code(spec: TrainingPipelineSpec) -> TrainingCode:
@@ -48,7 +49,10 @@ def training_code(spec: TrainingPipelineSpec) -> TrainingCode:
     return TrainingCode(
         code_version="-".join([*versions, *map(code_version, paths)]),
         loop_version=modules_version(loop, without=_CHANGES_NO_WEIGHTS),
-        packages=packages_of(
-            [*own, *(path.rpartition(".")[0] for path in paths), *loop], without=_CHANGES_NO_WEIGHTS
-        ),
+        packages={
+            "python": ".".join(platform.python_version_tuple()[:2]),
+            **packages_of(
+                [*own, *(path.rpartition(".")[0] for path in paths), *loop], without=_CHANGES_NO_WEIGHTS
+            ),
+        },
     )
