@@ -6,9 +6,10 @@ Sections are plain pydantic models (never `Resolvable`: templating would turn ev
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 
@@ -44,10 +45,33 @@ def refuse_unknown_keys(title: str, value: Any, known: Iterable[str]) -> None:
     refuse_at(title, why)
 
 
+def _must_be_a_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # KeyError: not found; OSError: a folder of zones
+        nearest = get_close_matches(name, sorted(available_timezones()), n=1)
+        remedy = f"did you mean '{nearest[0]}'?" if nearest else "write one such as Europe/Berlin"
+        raise ValueError(f"'{name}' is no time zone: {remedy}") from error
+    return name
+
+
+TimeZone = Annotated[str, AfterValidator(_must_be_a_zone)]
+"""IANA name of a time zone that this machine knows."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=63)]
+"""Name of a table, a model or a group: what Dagster takes, and no longer than a label of Kubernetes."""
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+"""Of random numbers: what numpy and torch both take."""
+
+Partitions = Annotated[int, Field(ge=0, le=36_525)]
+"""A number of partitions, a century of days at most."""
+
+
 class Section(BaseModel):
     """A part of a `defs.yaml`. Unknown keys are errors that name the nearest right key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -111,8 +111,8 @@ def _words(error: Any) -> str:
         case "literal_error":
             given, expected = str(error["input"]), str(error["ctx"]["expected"])
             return f"'{given}' should be {expected}"
-        case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^\w+$":
-            return f"'{error['input']}' has other characters than letters, digits and _"
+        case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^[A-Za-z0-9_]+$":
+            return f"'{error['input']}' has other characters than A to Z, a to z, 0 to 9 and _"
         case _:
             return f"{error['msg']}; found {str(error['input'])[:80]!r}"
 

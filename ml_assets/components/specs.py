@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
+from dagster._utils.schedules import is_valid_cron_schedule
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from ml_assets.components.imports import (
     ColumnNames,
@@ -17,16 +19,43 @@ from ml_assets.components.imports import (
     ModulePath,
     StandalonePath,
     VersionedPath,
+    resolve_function,
+    wrong_arguments,
 )
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
-from ml_assets.sections import Section, refuse_at, refuse_unknown_keys
-from ml_assets.tables.cadence import Cadence
+from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
+from ml_assets.tables.cadence import Cadence, KeyRefused
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule, VolumeSection
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.launcher.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
 from resources.words import did_you_mean
+
+
+def _must_be_an_owner(text: str) -> str:
+    if not is_valid_owner(text):
+        raise ValueError(f"'{text}' is no owner: write an address of mail, or team:NAME")
+    return text
+
+
+Owner = Annotated[str, AfterValidator(_must_be_an_owner)]
+"""An address of mail, or `team:` and a name."""
+
+Hours = Annotated[float, Field(ge=1 / 60, le=24 * 36_525)]
+"""A minute, which is Dagster's least, to a century."""
+
+
+def _must_be_cron(text: str) -> str:
+    if not is_valid_cron_schedule(text):
+        raise ValueError(
+            f"'{text}' is no cron schedule: write five fields, such as '0 3 * * *' for each day at 3:00"
+        )
+    return text
+
+
+Cron = Annotated[str, AfterValidator(_must_be_cron)]
+"""Five fields: minute, hour, day of the month, month, day of the week."""
 
 
 class PartitionsSection(Section):
@@ -75,18 +104,26 @@ class SourceSection(Section):
 class FreshnessSection(Section):
     """How old the newest materialization may be."""
 
-    fail_after_hours: float = Field(gt=0)
-    warn_after_hours: float | None = Field(default=None, gt=0)
+    fail_after_hours: Hours
+    warn_after_hours: Hours | None = None
+
+    @model_validator(mode="after")
+    def _warns_first(self) -> Self:
+        if self.warn_after_hours is not None and self.warn_after_hours >= self.fail_after_hours:
+            raise ValueError(
+                f"warn_after_hours {self.warn_after_hours:g} is not before fail_after_hours {self.fail_after_hours:g}"
+            )
+        return self
 
 
 class TableSpecSection(Section):
     """What datasets and feature tables have in common."""
 
-    name: str = Field(pattern=r"^\w+$")
-    group: str = Field(default="default", pattern=r"^\w+$")
+    name: Name
+    group: Name = "default"
     """Where the lineage page shows it: the tables and models of one folder usually share a group."""
     description: str = ""
-    owners: tuple[str, ...] = ()
+    owners: tuple[Owner, ...] = ()
     contract: Contract
     volume: VolumeSection = VolumeRule()
     """How far the number of rows may be from what is usual; `off`: any number passes."""
@@ -124,7 +161,7 @@ class InputSection(Section):
 
     table: str = Field(pattern=r"^(datasets|features)/\w+$")
     """`datasets/<name>` or `features/<name>`, of the same cadence or without partitions."""
-    lookback: Annotated[int, Field(ge=0)] | Literal["whole"] = 0
+    lookback: Partitions | Literal["whole"] = 0
     """Partitions before the one being built; `whole` for a table without partitions."""
     known: tuple[KnowledgeRule, ...] | None = None
     """When its facts became known: the leakage test cuts by it. `[]`: they always were."""
@@ -194,10 +231,10 @@ class FeatureTableSpec(TableSpecSection):
 class WindowSection(Section):
     """How many partitions each split takes, counted back from the model's partition, the last one included."""
 
-    train: int = Field(ge=1)
-    validation: int = Field(ge=1)
-    holdout: int = Field(ge=1)
-    embargo: int = Field(default=0, ge=0)
+    train: Annotated[Partitions, Field(ge=1)]
+    validation: Annotated[Partitions, Field(ge=1)]
+    holdout: Annotated[Partitions, Field(ge=1)]
+    embargo: Partitions = 0
     """Partitions between the last moment at which a label may have become known and the start of the next split: rows
     labelled later are left out. 0: labels known when the next split begins."""
 
@@ -233,7 +270,7 @@ class ModelInputsSection(Section):
     label_known_at: str
     """Column with the moment (UTC) the label became known. A row is left out where that is later than the start of the
     next split, or in the holdout later than its end."""
-    time_zone: str = "UTC"
+    time_zone: TimeZone = "UTC"
     """In whose midnight a partition begins and ends."""
     row_key: tuple[str, ...]
     """Columns that name a row."""
@@ -273,7 +310,8 @@ class ModelSection(Section):
     entry: ModulePath | None = None
     """Instead of `function`: `package.module` of a script with a loop of its own, which each worker runs as torchrun
     would. `hyperparameters` are its command line."""
-    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments of `function`, or the command line of `entry`."""
     init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
     """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
     does. Which one an alias means is decided when the training is launched, and part of its fingerprint."""
@@ -287,6 +325,12 @@ class ModelSection(Section):
         if self.entry and self.init_from:
             raise ValueError(
                 "init_from is for a model function: a script begins with the weights it loads itself"
+            )
+        if self.function is not None:
+            why = wrong_arguments(resolve_function(self.function), self.hyperparameters)
+            refuse_at(
+                type(self).__name__,
+                {("hyperparameters", *path): f"{self.function} {said}" for path, said in why.items()},
             )
         return self
 
@@ -318,8 +362,8 @@ class ResourcesSection(ResourceProfile):
 class ScheduleSection(Section):
     """When to train by itself."""
 
-    cron: str
-    time_zone: str = "UTC"
+    cron: Cron
+    time_zone: TimeZone = "UTC"
     newest: FunctionPath
     """`package.module.function`: `() -> date`; the tick trains that day's partition, tables and all, and skips if
     it is trained. Needs tables upstream that have the model's partitions or none."""
@@ -330,11 +374,11 @@ class ScheduleSection(Section):
 class TrainingPipelineSpec(Section):
     """A model, from features to the registry."""
 
-    name: str = Field(pattern=r"^\w+$")
-    group: str = Field(default="default", pattern=r"^\w+$")
+    name: Name
+    group: Name = "default"
     """Where the lineage page shows it: the tables and models of one folder usually share a group."""
     description: str = ""
-    owners: tuple[str, ...] = ()
+    owners: tuple[Owner, ...] = ()
     partitions: PartitionsSection
     features: ModelInputsSection
     window: WindowSection
@@ -342,7 +386,7 @@ class TrainingPipelineSpec(Section):
     training: TrainingSettings = TrainingSettings()
     resources: ResourcesSection = ResourcesSection()
     """What the workers get on a cluster. Changes no weights: no part of a training's fingerprint."""
-    seed: int = 0
+    seed: Seed = 0
     evaluation: EvaluationSpec
     stale: Literal["warn", "refuse"] = "warn"
     """Inputs whose own inputs changed since: `warn` trains on them as main holds them, `refuse` does not."""
@@ -375,6 +419,27 @@ class TrainingPipelineSpec(Section):
             refuse_unknown_keys("training.parallel", value.get("parallel"), Parallel.__dataclass_fields__)
         return value
 
+    @field_validator("name")
+    @classmethod
+    def _is_no_folder_of_tables(cls, name: str) -> str:
+        if name in ("datasets", "features"):
+            raise ValueError(f"'{name}' stands before the names of tables: give the model another name")
+        if name in DISALLOWED_NAMES:
+            raise ValueError(f"'{name}' is a word that Dagster keeps to itself: give the model another name")
+        return name
+
+    @model_validator(mode="after")
+    def _resources_are_of_partitions(self) -> Self:
+        cadence = self.partitions.as_cadence
+        why: dict[tuple[str | int, ...], str] = {}
+        for key in self.resources.partitions:
+            try:
+                cadence.bounds(key)
+            except KeyRefused as error:
+                why["resources", "partitions", key] = str(error)
+        refuse_at(type(self).__name__, why)
+        return self
+
     @model_validator(mode="after")
     def _scripts_have_their_own_loop(self) -> Self:
         default = TrainingSettings()
@@ -388,9 +453,11 @@ class TrainingPipelineSpec(Section):
 
     @model_validator(mode="after")
     def _workers_fill_the_nodes(self) -> Self:
+        why: dict[tuple[str | int, ...], str] = {}
         for key in ("", *self.resources.partitions):
             try:
                 ranks_of_a_node(self.training, self.resources.of(key))
             except ProfileRefused as error:
-                raise ValueError(f"{error}" + f" (partition {key})" * bool(key)) from error
+                why["resources", *(("partitions", key) if key else ())] = str(error)
+        refuse_at(type(self).__name__, why)
         return self

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from ml_assets.evaluation.metrics import Metric, Objective, metric_named
-from ml_assets.sections import Section
+from ml_assets.sections import Section, Seed
 
 Reference = Literal["champion", "baseline"]
 EVERY = "*"
@@ -114,7 +114,7 @@ class EvaluationSpec(Section):
     """With fewer blocks a change threshold stays undecided."""
     draws: int = Field(default=1000, ge=100)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    seed: int = 0
+    seed: Seed = 0
     """Of the redraws: the same holdout and predictions give the same intervals."""
     baseline: BaselineSpec = BaselineSpec()
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"

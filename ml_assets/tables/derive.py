@@ -122,15 +122,17 @@ def _split(rows: pl.DataFrame, keys: Sequence[str], column: str, place: str) -> 
             f"{place}: the feature function must return a Date column {column!r}, the first day of each row's "
             f"partition; it returned {', '.join(rows.columns)}"
         )
-    named = rows.with_columns(pl.col(column).cast(pl.String).alias("_key"))
-    stray = sorted(set(named.get_column("_key").unique().to_list()) - set(keys))
+    if nulls := rows.get_column(column).null_count():
+        raise FeatureFunctionError(
+            f"{place}: {column!r} is null in {nulls} of the {rows.height} rows that the feature function returned for "
+            f"{keys[0]} to {keys[-1]}: give each row the first day of its partition, or leave it out"
+        )
+    found = {day[0].isoformat(): part for day, part in rows.partition_by(column, as_dict=True).items()}
+    stray = sorted(found.keys() - set(keys))
     if stray:
         raise FeatureFunctionError(
             f"{place}: asked for partitions {keys[0]} to {keys[-1]}, the feature function returned rows whose "
             f"{column!r} is {name_some(stray)}: filter its answer by the days it is given, and name each row's "
             "partition by its first day"
         )
-    found = {
-        str(name[0]): part.drop("_key") for name, part in named.partition_by("_key", as_dict=True).items()
-    }
     return {key: found.get(key, rows.clear()) for key in keys}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ml_assets.validation.column_types import FLOATS, POLARS_TYPES
-from ml_assets.validation.contract import Column, Contract
+from ml_assets.validation.contract import Column, Contract, whole
 
 if TYPE_CHECKING:
     import pandera.polars as pa
@@ -107,8 +107,8 @@ def _checks(column: Column) -> list["pa.Check"]:
         legal = list(column.isin)
         value_rules.append(_rule("unknown_category", lambda value: value.is_in(legal)))
     if column.pattern is not None:
-        whole = f"^(?:{column.pattern})$"
-        value_rules.append(_rule("pattern", lambda value: value.str.contains(whole)))
+        expression = whole(column.pattern)
+        value_rules.append(_rule("pattern", lambda value: value.str.contains(expression)))
     return value_rules
 
 

@@ -117,7 +117,7 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "name: store_demand",
             "name: store demand",
-            "other characters than letters, digits and _",
+            "other characters than A to Z, a to z, 0 to 9 and _",
             id="name",
         ),
         pytest.param(

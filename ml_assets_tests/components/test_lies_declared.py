@@ -10,8 +10,9 @@ NUMERIC = "numeric: [promotion, price, season_sin, season_cos, units_1w, units_2
 
 def refused(right: str, wrong: str) -> tuple[str, int, str]:
     """The declarations with `wrong` in place of `right`, and line and sentence of their only fault."""
-    assert right in DECLARED
-    text = DECLARED.replace(right, wrong, 1)
+    declared = DECLARED.replace("holdout: 8}", "holdout: 8, embargo: 0}")
+    assert right in declared
+    text = declared.replace(right, wrong, 1)
     with pytest.raises(DeclarationRefused) as error:
         load(text)
     (said,) = str(error.value).splitlines()
@@ -175,4 +176,186 @@ def test_columns_that_cannot_be_what_they_are_named_as(
 ) -> None:
     text, line, said = refused(right, wrong)
     assert said.startswith(sentence)
+    assert line == line_of(text, marked)
+
+
+VALUES = [
+    (
+        "hidden: 32",
+        "hiden: 32",
+        "hiden",
+        "model.hyperparameters.hiden: ml_assets.defs.store_demand.model.build has no "
+        "argument 'hiden': did you mean 'hidden'?",
+    ),
+    (
+        "hidden: 32",
+        "hidden: .nan",
+        "hidden",
+        "model.hyperparameters.hidden.float: Input should be a finite number",
+    ),
+    (
+        "learning_rate: 0.01",
+        "learning_rate: .inf",
+        "learning",
+        "training.learning_rate: Input should be a finite number",
+    ),
+    ("epochs: 30", "weight_decay: -1", "training:", "training: weight_decay must be at least 0, not -1"),
+    ("epochs: 30", "still_seconds: 0", "training:", "training: still_seconds must be above 0, not 0"),
+    (
+        "epochs: 30",
+        "metrics_port: 65536",
+        "training:",
+        "training: metrics_port is a port, 0 to 65535, not 65536",
+    ),
+    (
+        "    label: units",
+        "    time_zone: Europe/Berln\n    label: units",
+        "time_zone",
+        "features.time_zone: 'Europe/Berln' is no time zone: did you mean 'Europe/Berlin'?",
+    ),
+    (
+        "    event_time: week",
+        "    event_time: week\n    event_time_zone: Europe",
+        "event_time_zone",
+        "contract.event_time_zone: 'Europe' is no time zone",
+    ),
+    (
+        "  seed: 11",
+        "  schedule: {cron: 0 3 * * *, time_zone: Mars/Phobos, newest: ml_assets.defs.store_demand.source.newest}",
+        "schedule",
+        "schedule.time_zone: 'Mars/Phobos' is no time zone: write one such as Europe/Berlin",
+    ),
+    (
+        "  seed: 11",
+        "  schedule: {cron: nightly, newest: ml_assets.defs.store_demand.source.newest}",
+        "schedule",
+        "schedule.cron: 'nightly' is no cron schedule: write five fields",
+    ),
+    (
+        "  name: store_demand",
+        "  name: datasets",
+        "name: datasets",
+        "name: 'datasets' stands before the names of tables",
+    ),
+    (
+        "  name: store_demand",
+        "  name: lambda",
+        "name: lambda",
+        "name: 'lambda' is a word that Dagster keeps to itself",
+    ),
+    (
+        "  name: store_demand",
+        f"  name: {'x' * 300}",
+        "name: xx",
+        "name: String should have at most 63 characters",
+    ),
+    (
+        "  name: sales\n",
+        f"  name: {'x' * 64}\n",
+        "name: xx",
+        "name: String should have at most 63 characters",
+    ),
+    (
+        "  name: sales\n",
+        "  name: Verkäufe\n",
+        "name: Ver",
+        "name: 'Verkäufe' has other characters than A to Z",
+    ),
+    (
+        "  group: store_demand",
+        "  group: größe",
+        "group: gr",
+        "group: 'größe' has other characters than A to Z",
+    ),
+    (
+        "  group: store_demand",
+        "  owners: [ada]",
+        "owners",
+        "owners.0: 'ada' is no owner: write an address of mail",
+    ),
+    (
+        "'store_\\d\\d'",
+        "'(?x)store_ # and a number'",
+        "(?x)",
+        "contract.columns.1: store: `pattern` '(?x)store_ # and a "
+        "number' is no regular expression: unclosed group",
+    ),
+    (
+        "'store_\\d\\d'",
+        "'a)|(?:b'",
+        "a)|",
+        "contract.columns.1: store: `pattern` 'a)|(?:b' is no regular expression: unopened group",
+    ),
+    *(
+        (
+            "name: promotion, dtype: bool",
+            f"name: {name}, dtype: bool",
+            f"name: {name},",
+            f"contract.columns.3: '{name}': a column needs a name, and those that begin with _ are the platform's",
+        )
+        for name in ("_key", "_split", "_reason", "_row", "__partition")
+    ),
+    (
+        "dtype: bool,",
+        "dtype: bool, stationary: true,",
+        "stationary",
+        "contract.columns.3: promotion: `stationary` is not supported yet",
+    ),
+    ("  seed: 11", "  seed: -1", "seed", "seed: Input should be greater than or equal to 0; found '-1'"),
+    (
+        "    objective:",
+        "    seed: -1\n    objective:",
+        "seed: -1",
+        "evaluation.seed: Input should be greater than or",
+    ),
+    (
+        "embargo: 0",
+        "embargo: -1",
+        "window",
+        "window.embargo: Input should be greater than or equal to 0; found '-1'",
+    ),
+    (
+        "embargo: 0",
+        "embargo: 1000000",
+        "window",
+        "window.embargo: Input should be less than or equal to 36525",
+    ),
+    (
+        "end: 2024-06-30",
+        "end: 2022-06-30",
+        "end: 2022",
+        "partitions: start 2023-01-02 is after end 2022-06-30",
+    ),
+    (
+        "  seed: 11",
+        "  freshness: {fail_after_hours: 2, warn_after_hours: 3}",
+        "freshness",
+        "freshness: warn_after_hours 3 is not before fail_after_hours 2",
+    ),
+    (
+        "  seed: 11",
+        "  freshness: {fail_after_hours: .inf}",
+        "freshness",
+        "freshness.fail_after_hours: Input should be a finite number",
+    ),
+    (
+        "memory: 3Gi",
+        "memory: 3Gi, partitions: {2024-06-25: {nodes: 1}}",
+        "partitions: {2024-06",
+        "resources.partitions.2024-06-25: '2024-06-25' is no weekly key: that day belongs to '2024-06-24'",
+    ),
+    (
+        "nodes: 2, memory: 3Gi",
+        "gpus: 1, memory: 3Gi",
+        "gpus: 1, memory: 3Gi",
+        "resources: resources.gpus 1 are fewer than the workers of a pod, training.workers 2 / resources.nodes 1 = 2, "
+        "which would all train on the CPU beside them: use gpus: 2, or 1 workers",
+    ),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "marked", "sentence"), VALUES)
+def test_values_that_nothing_could_be_made_of(right: str, wrong: str, marked: str, sentence: str) -> None:
+    text, line, said = refused(right, wrong)
+    assert said.removeprefix("attributes").lstrip(".: ").startswith(sentence)
     assert line == line_of(text, marked)

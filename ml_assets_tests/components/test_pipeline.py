@@ -165,10 +165,10 @@ def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, fi
 def test_a_training_that_cannot_start_is_final_and_its_input_was_kept_before(
     world: World, first: Chapter
 ) -> None:
-    wrong = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"depth": 3}}
+    wrong = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"start": "high"}}
     other = world.declared_as(plant_components(pipeline={"model": wrong}))
     result = other.train(DAY)
-    assert "unexpected keyword argument 'depth'" in failure_of(result)
+    assert f"{plant.HERE}.build refuses hyperparameters {{'start': 'high'}}: " in failure_of(result)
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.train"]
     kept = materialized(result, TRAINING_SET)[DAY].metadata
     branch = keep_branch(kept["fingerprint"].value)

@@ -195,6 +195,16 @@ def _deep(first: date) -> int:
     return 1 // (first - first).days
 
 
+def test_a_row_without_its_day_is_an_error_that_counts_such_rows(place: Place) -> None:
+    place.publish(days(2))
+
+    def lagged(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        return sums(inputs, first, last).with_columns(pl.col("partition_date").shift(1))
+
+    with pytest.raises(FeatureFunctionError, match="'partition_date' is null in 1 of the 2 rows"):
+        _build(place, keys(2), lagged)
+
+
 class Builder:
     """A feature function that is an object."""
 

@@ -108,7 +108,7 @@ class ResourceProfile(_Part):
     memory: Bytes = "4Gi"
     """Reserved for each pod, and its limit."""
     gpus: int = Field(default=0, ge=0)
-    """Of each pod, as `nvidia.com/gpu`."""
+    """Of each pod, as `nvidia.com/gpu`: one for each of its workers, or none."""
     shared_memory: Bytes = "256Mi"
     """Size of /dev/shm; counts as memory of the pod once it is used."""
     scratch: Bytes = "20Gi"
@@ -186,6 +186,12 @@ def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int
             f"each of {profile.least_nodes} to {most} nodes must hold whole copies of the model: one is cut over "
             f"{copy} workers, and {workers} / {most} = {workers // most} are in a pod; use {copy * most} workers, or "
             f"nodes: {most}"
+        )
+    if 0 < profile.gpus < workers // most:
+        raise ProfileRefused(
+            f"resources.gpus {profile.gpus} are fewer than the workers of a pod, training.workers {workers} / "
+            f"resources.nodes {most} = {workers // most}, which would all train on the CPU beside them: use gpus: "
+            f"{workers // most}, or {profile.gpus * most} workers"
         )
     return workers // most
 

@@ -4,6 +4,7 @@ Here: the settings, their defaults, what contradicts itself. Not here: what is t
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast, get_args
@@ -95,7 +96,7 @@ OF_SCRIPTS = (
 class TrainingSettings:
     """How to train. A change is another job, besides what changes no weights."""
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic when YAML is validated
+    __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # noqa: RUF012 - read by pydantic when YAML is validated
 
     epochs: int = 5
     """Upper limit; `patience` may stop earlier."""
@@ -178,13 +179,20 @@ class TrainingSettings:
         for name in counts:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        for name in ("learning_rate", "clip_norm", "checkpoint_minutes", "hang_seconds"):
-            if not (value := getattr(self, name)) > 0:
+        for name in (each.name for each in dataclasses.fields(self)):
+            if isinstance(value := getattr(self, name), float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, not {value:g}")
+        for name in ("learning_rate", "clip_norm", "checkpoint_minutes", "hang_seconds", "still_seconds"):
+            if (value := getattr(self, name)) is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value:g}")
         if not 0 <= self.category_dropout < 1:
             raise ValueError(
                 f"category_dropout is a share of the categories, from 0 to below 1, not {self.category_dropout:g}"
             )
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must be at least 0, not {self.weight_decay:g}")
+        if self.metrics_port is not None and not 0 <= self.metrics_port < 2**16:
+            raise ValueError(f"metrics_port is a port, 0 to {2**16 - 1}, not {self.metrics_port}")
         if not 0 <= self.warmup_fraction <= 1:
             raise ValueError(
                 f"warmup_fraction is a share of all steps, from 0 to 1, not {self.warmup_fraction:g}"

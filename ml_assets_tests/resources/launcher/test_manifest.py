@@ -89,7 +89,7 @@ def test_a_profile_says_everything_a_pod_may_need() -> None:
             "image": "trees:1",
             "cpu": 2,
             "memory": "8Gi",
-            "gpus": 1,
+            "gpus": 2,
             "shared_memory": "1Gi",
             "spread": "required",
             "node_selector": {"zone": "a"},
@@ -110,8 +110,8 @@ def test_a_profile_says_everything_a_pod_may_need() -> None:
     (container,) = spec["containers"]
     assert container["image"] == "trees:1"
     assert container["resources"] == {
-        "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"},
-        "limits": {"memory": "8Gi", "nvidia.com/gpu": "1"},
+        "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "2"},
+        "limits": {"memory": "8Gi", "nvidia.com/gpu": "2"},
     }
     assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
     assert spec["volumes"][2] == {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
