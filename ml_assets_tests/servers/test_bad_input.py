@@ -277,8 +277,12 @@ def test_a_full_disk_under_s3_refuses_what_does_not_fit_and_keeps_what_did(
 
 def _impatient(settings: Settings) -> RemoteArtifacts:
     assert settings.artifacts_url
+    assert settings.s3_endpoint_url
     return RemoteArtifacts(
-        settings.artifacts_url, settings.home / "impatient", settings.s3_endpoint_url, patience_seconds=2
+        settings.artifacts_url,
+        settings.home / "impatient",
+        settings.s3_endpoint_url.reveal(),
+        patience_seconds=2,
     )
 
 
