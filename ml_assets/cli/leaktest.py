@@ -24,13 +24,15 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     help="At how many moments the future is hidden.",
 )
 def command(table: str, first: datetime | None, last: datetime | None, cuts: int) -> None:
-    """Hide what was not yet known at some moments, rebuild TABLE (`features/…`), and compare earlier rows.
+    """Hide what was not yet known at some moments, rebuild TABLE (`features/…`) in a fresh process, and compare earlier
+    rows.
 
-    Exit status 1 where a column changed: it used the future.
+    Exit status 1 where a column changed: it used the future, is random, or depends on what the function remembers.
     """
     from ml_assets.components.feature_table import FeatureTable
     from ml_assets.components.imports import resolve_function
     from ml_assets.features.leaktest import leak_test
+    from ml_assets.tables.fresh_process import in_fresh_process
     from ml_assets.tables.reader import TableReader
     from ml_assets.tables.user_code import answering
 
@@ -51,18 +53,21 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
             before = [key for key in have if key < keys[0]][-section.lookback :] if section.lookback else []
             have = [*before, *(key for key in have if keys[0] <= key <= keys[-1])]
         frames[section.table] = reader.scan(section.table, have).collect()
-    report = leak_test(
-        answering(resolve_function(spec.function)),
-        frames,
-        {section.table: section.known for section in spec.inputs if section.known is not None},
-        date.fromisoformat(keys[0]),
-        spec.cadence.bounds(keys[-1])[1],
-        key=spec.contract.key,
-        labels=spec.labels,
-        predicted_at=spec.predicted_at,
-        cuts=cuts,
-        hidden=[name for name in spec.contract.names if spec.contract.hides(name)],
-    )
+    function = resolve_function(spec.function)
+    with in_fresh_process(function, spec.function) as rebuild:
+        report = leak_test(
+            answering(function),
+            frames,
+            {section.table: section.known for section in spec.inputs if section.known is not None},
+            date.fromisoformat(keys[0]),
+            spec.cadence.bounds(keys[-1])[1],
+            key=spec.contract.key,
+            labels=spec.labels,
+            predicted_at=spec.predicted_at,
+            cuts=cuts,
+            hidden=[name for name in spec.contract.names if spec.contract.hides(name)],
+            rebuild=rebuild,
+        )
     say(report.explain())
     if not report.ok:
         raise SystemExit(1)

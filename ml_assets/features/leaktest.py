@@ -1,4 +1,4 @@
-"""The leakage test: hide what was not yet known, rebuild, and require the same rows.
+"""The leakage test: hide what was not yet known, rebuild in a fresh process, and require the same rows.
 
 Here: how a table declares when its facts became known, cutting tables by that, and comparing two builds. It
 works for any feature function, and it also guards against skew between training and serving: the rebuild
@@ -6,7 +6,7 @@ after a cut sees what serving would have seen. Not here: reading tables, and pri
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 import polars as pl
@@ -18,6 +18,9 @@ Build = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
 
 MISSING_ROW = "(row)"
 """Stands for the column where a whole row is in one build and not in the other."""
+
+ALL_COLUMNS = "all columns"
+"""Stands for the columns of a table that was always known as a whole."""
 
 HIDDEN = "(hidden)"
 """Stands for each value of a column that examples do not show."""
@@ -39,15 +42,31 @@ class KnowledgeRule(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """A column whose past values changed when the future was hidden."""
+    """A column whose values changed when the future was hidden, or when nothing was."""
 
-    cut: datetime
+    cut: datetime | None
+    """None: two builds from the same inputs differ."""
     column: str
     """`MISSING_ROW` where rows came or went."""
     rows: int
     """How many of the rows predicted at or before `cut` differ."""
     examples: tuple[str, ...]
     """Key, value with the future present, value without."""
+    is_remembered: bool = False
+    """The process that built with the future present gives the old value still: the function keeps state."""
+
+    def explain(self) -> str:
+        """Return a line that says what to mend."""
+        examples = f"{self.rows} rows differ, for example {'; '.join(self.examples)}"
+        if self.cut is None:
+            return (
+                f"{self.column} is random, or depends on earlier calls: built twice from the same inputs, {examples}. "
+                "Let it follow from the inputs alone"
+            )
+        knows = f"{self.column} knows what happened after {self.cut:%Y-%m-%d %H:%M} UTC: {examples}"
+        if self.is_remembered:
+            knows += ". The function keeps state between calls, such as a global or a cache, which hides this elsewhere"
+        return knows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +87,18 @@ class LeakReport:
         return not self.leaks
 
     def explain(self) -> str:
-        """One line a leak, or one line that says what was compared."""
-        if self.ok:
-            return (
-                f"no leak: {self.rows_compared} rows × {len(self.columns_compared)} columns are the same "
-                f"with the future hidden at {len(self.cuts)} moments"
-            )
-        return "\n".join(
-            f"{leak.column} knows what happened after {leak.cut:%Y-%m-%d %H:%M} UTC: "
-            f"{leak.rows} rows differ, for example {'; '.join(leak.examples)}"
-            for leak in self.leaks
-        )
+        """One line a leak, or one line that says what was compared; then one a table of which something counts as
+        always known."""
+        lines = [leak.explain() for leak in self.leaks] or [
+            f"no leak: {self.rows_compared} rows × {len(self.columns_compared)} columns are the same "
+            f"with the future hidden at {len(self.cuts)} moments"
+        ]
+        lines += [
+            f"taken as always known: {table}: {', '.join(columns)}"
+            for table, columns in self.always_known.items()
+            if columns
+        ]
+        return "\n".join(lines)
 
 
 def leak_test(
@@ -93,12 +113,15 @@ def leak_test(
     predicted_at: str = "predicted_at",
     cuts: Sequence[datetime] | int = 3,
     hidden: Collection[str] = (),
+    rebuild: Build | None = None,
 ) -> LeakReport:
-    """Build `first`..`last` from all of `inputs`, then once per cut from what was known then, and compare.
+    """Build `first`..`last` twice from all of `inputs`, then once per cut from what was known then, and compare.
 
     Rows with `predicted_at` at or before a cut must be the same in every column but `labels`. `known` names
     every table of `inputs`; an empty list says that a table was always known. `cuts` are moments in UTC, or
     how many to choose, spread evenly over the moments of prediction. Examples show no value of a `hidden` column.
+    `rebuild` is the same function in a process that never saw the future, in which cuts are built oldest first; by
+    default `build`, whose memory of earlier calls then stays unnoticed.
 
     Raises `LeakTestError` where a declaration does not fit the tables, `key` does not name the built rows, or
     none of them was predicted before a cut.
@@ -112,9 +135,11 @@ def leak_test(
         raise LeakTestError(
             f"{list(key)} repeat in the built table: name the columns that tell its rows apart"
         )
-    moments = _spread(full[predicted_at], cuts) if isinstance(cuts, int) else tuple(cuts)
-    columns = tuple(name for name in full.columns if name not in {*key, *labels})
-    leaks: list[Leak] = []
+    moments = _spread(full[predicted_at], cuts) if isinstance(cuts, int) else tuple(sorted(cuts))
+    others = [name for name in full.columns if name not in key]
+    leaks = _differences(full, build(inputs, first, last), key, others, None, hidden)
+    unsteady = {leak.column for leak in leaks}  # of these a cut can tell nothing
+    columns = tuple(name for name in others if name not in {*labels, *unsteady})
     rows_compared = 0
     for cut in moments:
         before = full.filter(pl.col(predicted_at) <= cut)
@@ -122,11 +147,15 @@ def leak_test(
             raise LeakTestError(
                 f"no row was predicted at or before {cut}: choose cuts within {first}..{last}"
             )
-        rebuilt = build(
-            {table: known_by(rows, known[table], cut) for table, rows in inputs.items()}, first, last
-        )
+        then = {table: known_by(rows, known[table], cut) for table, rows in inputs.items()}
         rows_compared += before.height
-        leaks += _differences(before, rebuilt.filter(pl.col(predicted_at) <= cut), key, columns, cut, hidden)
+        rebuilt = (rebuild or build)(then, first, last).filter(pl.col(predicted_at) <= cut)
+        of_cut = _differences(before, rebuilt, key, columns, cut, hidden)
+        if of_cut and rebuild is not None:
+            here = build(then, first, last).filter(pl.col(predicted_at) <= cut)
+            stay = {leak.column for leak in _differences(before, here, key, columns, cut, hidden)}
+            of_cut = [replace(leak, is_remembered=leak.column not in stay) for leak in of_cut]
+        leaks += of_cut
     return LeakReport(
         cuts=moments,
         rows_compared=rows_compared,
@@ -171,6 +200,8 @@ def _require_rules(inputs: Mapping[str, pl.DataFrame], known: Mapping[str, Seque
 def _always_known(rows: pl.DataFrame, rules: Sequence[KnowledgeRule]) -> tuple[str, ...]:
     if any(not rule.hides for rule in rules):
         return ()
+    if not rules:
+        return (ALL_COLUMNS,)
     hidden = {name for rule in rules for name in (*rule.hides, rule.at)}
     return tuple(name for name in rows.columns if name not in hidden)
 
@@ -187,9 +218,10 @@ def _differences(
     after: pl.DataFrame,
     key: Sequence[str],
     columns: Sequence[str],
-    cut: datetime,
+    cut: datetime | None,
     hidden: Collection[str],
 ) -> list[Leak]:
+    one, other = ("with", "without") if cut else ("the first time", "the second time")
     lost, come = before.join(after, on=key, how="anti"), after.join(before, on=key, how="anti")
     leaks: list[Leak] = []
     secret = {name for column in hidden for name in (column, f"{column}__after")}
@@ -199,9 +231,10 @@ def _differences(
         return frame.head(_EXAMPLES).select(masked).rows()
 
     if len(lost) or len(come):
+        one_row, other_row = ("with the future", "without it") if cut else (one, other)
         examples = (
-            *(f"{_name(row)}: only with the future" for row in rows_of(lost, *key)),
-            *(f"{_name(row)}: only without it" for row in rows_of(come, *key)),
+            *(f"{_name(row)}: only {one_row}" for row in rows_of(lost, *key)),
+            *(f"{_name(row)}: only {other_row}" for row in rows_of(come, *key)),
         )
         leaks.append(Leak(cut=cut, column=MISSING_ROW, rows=len(lost) + len(come), examples=examples))
     both = before.join(after, on=key, how="inner", suffix="__after", maintain_order="left")
@@ -210,7 +243,7 @@ def _differences(
         if len(differs):
             shown = rows_of(differs, *key, column, f"{column}__after")
             examples = tuple(
-                f"{_name(row[:-2])}: {_said(row[-2])} with, {_said(row[-1])} without" for row in shown
+                f"{_name(row[:-2])}: {_said(row[-2])} {one}, {_said(row[-1])} {other}" for row in shown
             )
             leaks.append(Leak(cut=cut, column=column, rows=len(differs), examples=examples))
     return leaks

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -16,22 +17,60 @@ LEAKTEST, LAUNCH = ("leaktest", TABLE), ("launch", TABLE, "2023-12-25..2024-01-0
 HONEST = features.sales_features
 
 
-def test_honest_features_pass(shop: Terminal) -> None:
+def leaking(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    return HONEST(inputs, first, last).with_columns(pl.col("units").alias("units_1w"))
+
+
+_SEEN: dict[tuple[object, ...], object] = {}
+
+
+def remembering(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """Looks outcomes up that an earlier call has seen."""
+    rows = HONEST(inputs, first, last)
+    keys = rows.select("store", "partition_date").rows()
+    for key, units in zip(keys, rows["units"], strict=True):
+        if units is not None:
+            _SEEN[key] = units
+    return rows.with_columns(pl.Series("units_1w", [_SEEN.get(key) for key in keys], dtype=pl.Float32))
+
+
+def drawing(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    rows = HONEST(inputs, first, last)
+    return rows.with_columns(pl.Series("units_1w", np.random.default_rng().random(rows.height)))
+
+
+def test_honest_features_pass_and_what_counts_as_known_is_printed(shop: Terminal) -> None:
     said = shop("leaktest", "features/sales_features")
     assert said.status == 0
     assert said.out.startswith("no leak: ")
+    assert "taken as always known: datasets/sales: " in said.out
+
+
+@pytest.mark.parametrize(
+    ("function", "beginning", "also"),
+    [
+        (remembering, "units_1w knows what happened after ", "The function keeps state between calls"),
+        (drawing, "units_1w is random, or depends on earlier calls: ", "Let it follow from the inputs alone"),
+    ],
+)
+def test_a_function_that_remembers_or_draws_is_called_so(
+    shop: Terminal, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], beginning: str, also: str
+) -> None:
+    monkeypatch.setattr(features, "sales_features", function)
+    said = shop("leaktest", "features/sales_features")
+    assert said.status == 1
+    assert said.out.startswith(beginning)
+    assert also in said.out
 
 
 def test_a_feature_that_knows_the_weeks_own_sales_is_named(
     shop: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def leaking(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
-        return HONEST(inputs, first, last).with_columns(pl.col("units").alias("units_1w"))
-
     monkeypatch.setattr(features, "sales_features", leaking)
     said = shop("leaktest", "features/sales_features")
     assert said.status == 1
     assert said.out.startswith("units_1w knows what happened after ")
+    assert "keeps state" not in said.out
 
 
 def _mistyped(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -55,7 +94,12 @@ def _lazy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Laz
     [
         (LEAKTEST, _mistyped, 1, "_mistyped raised ColumnNotFoundError: "),
         (LAUNCH, _mistyped, 1, "_mistyped raised ColumnNotFoundError: "),
-        (LEAKTEST, _forgetful, 0, "_forgetful: return a polars.DataFrame, got NoneType\n"),
+        (
+            LEAKTEST,
+            _forgetful,
+            0,
+            "_forgetful: return a polars.DataFrame, got NoneType; a path through it ends without `return`\n",
+        ),
         (LEAKTEST, _of_pandas, 0, "got pandas.DataFrame; polars.from_pandas(…) makes one\n"),
         (LAUNCH, _lazy, 0, "got polars.LazyFrame; call .collect() on it\n"),
     ],

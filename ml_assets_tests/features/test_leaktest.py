@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -127,6 +129,25 @@ def test_what_no_rule_hides_is_reported_as_always_known() -> None:
     report = examine(honest)
     assert report.always_known["datasets/orders"] == ("day", "order", "customer", "placed_at")
     assert report.always_known["datasets/prices"] == ()
+    assert "taken as always known: datasets/orders: day, order, customer, placed_at" in report.explain()
+    assert "datasets/prices" not in report.explain()
+    open_prices = leak_test(
+        honest, INPUTS, {**KNOWN, "datasets/prices": []}, FIRST, LAST, key=["order"], labels=["returned"]
+    )
+    assert "taken as always known: datasets/prices: all columns" in open_prices.explain()
+
+
+def test_a_random_column_is_called_random_and_no_other() -> None:
+    def drawing(*arguments: Any) -> pl.DataFrame:
+        rows = honest(*arguments)
+        return rows.with_columns(
+            peek=pl.col("returned"), luck=pl.Series(np.random.default_rng().random(rows.height))
+        )
+
+    report = examine(drawing)
+    assert {leak.column for leak in report.leaks if leak.cut is None} == {"luck"}
+    assert {leak.column for leak in report.leaks if leak.cut is not None} == {"peek"}
+    assert "luck is random" in report.explain()
 
 
 def test_cutting_hides_columns_or_removes_rows() -> None:
