@@ -4,7 +4,9 @@
 the checkout that it removes afterwards, or in its default storage.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 _RUNS_ASSETS = ("dev", "launch")
@@ -26,3 +28,9 @@ def advice(environment: Mapping[str, str], arguments: Sequence[str], home: Path)
         f"{lacks}, so that Dagster does not keep its history as this project does: run ml-assets doctor once, then "
         f"export DAGSTER_HOME={home}"
     )
+
+
+@cache
+def say_once(text: str) -> None:
+    """Log a warning, once in this process: one `dg launch` loads the definitions four times."""
+    logging.getLogger("ml_assets").warning(text)

@@ -3,7 +3,6 @@
 Nothing else belongs here. Tests and the CLI call `build_defs` with other settings.
 """
 
-import logging
 import os
 import sys
 import warnings
@@ -17,7 +16,7 @@ from ml_assets.components.reconcile import tell_of_main
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.step_values import step_values
 from ml_assets.components.sweeping import sweep_trainings
-from ml_assets.dagster_home import advice
+from ml_assets.dagster_home import advice, say_once
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -68,5 +67,5 @@ def defs() -> dg.Definitions:
     """What `workspace.yaml` loads."""
     settings = Settings()
     if said := advice(os.environ, sys.argv, settings.dagster_home):
-        logging.getLogger("ml_assets").warning(said)
+        say_once(said)
     return build_defs(settings)
