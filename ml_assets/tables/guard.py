@@ -110,7 +110,18 @@ def judge_window(
 
 def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
     """Partition → what differs, for those that are not what would be made now."""
-    own = [node for node, one in found.items() if one.manifest is not None and (one.differs or one.changed)]
+    own: list[Node] = []
+    gone: dict[Node, set[Node]] = {}
+    for node, one in found.items():
+        # What it was made without, and is still not there, is no difference.
+        gone[node] = {
+            (name, key)
+            for name, keys in one.reads.items()
+            for key in keys
+            if one.read_digest(name, key) and found[name, key].state == "missing"
+        }
+        if one.manifest is not None and (one.differs or one.changed or gone[node]):
+            own.append(node)
     reached = _reached_from(found, own)
     reasons: dict[Node, str] = {}
     for node in reached:
@@ -121,6 +132,9 @@ def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
         for name, read in one.reads.items():
             changed = [key for key in read if (name, key) in one.changed]
             behind = [key for key in read if (name, key) in reached and key not in changed]
+            lacking = [key for key in read if (name, key) in gone[node] and key not in changed]
+            if lacking:
+                why.append(f"{name} {name_some(lacking, NAMED)} is missing")
             if changed:
                 why.append(f"{name} {name_some(changed, NAMED)} changed")
             if behind:
