@@ -15,7 +15,7 @@ from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.gates import Cell, Champion, judge
 from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
 from ml_assets.evaluation.result import Evaluation, Part, Role
-from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows
+from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
 
 _ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline")
@@ -39,6 +39,7 @@ def evaluate(
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.verdict`.
     """
+    spec = with_values_of(spec, holdout.schema)
     y = _labels(holdout, label, spec)
     scores = _predictions(predictions, len(y), spec, champion)
     blocks, names = _blocks(holdout, spec)
@@ -135,8 +136,9 @@ def _measure(
     spec: EvaluationSpec,
 ) -> Cell:
     present = len(np.unique(blocks[rows]))
+    has_one_label = bool(np.ptp(y[rows]) == 0)
     if key is not None and len(rows) < spec.fewest_slice_rows:
-        return Cell(key, len(rows), present, {})
+        return Cell(key, len(rows), present, {}, has_one_label)
     samples: dict[tuple[Role, str], Sample] = {
         (role, metric.name): sample(
             block_form(metric, y[rows], p[rows], blocks[rows], counts.shape[1]), counts, present
@@ -144,7 +146,7 @@ def _measure(
         for role, p in scores.items()
         for metric in metrics_of(spec.objective)
     }
-    return Cell(key, len(rows), present, samples)
+    return Cell(key, len(rows), present, samples, has_one_label)
 
 
 def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec: EvaluationSpec) -> Part:

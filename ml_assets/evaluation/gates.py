@@ -50,6 +50,8 @@ class Cell:
     blocks: int
     samples: Mapping[tuple[Role, str], Sample]
     """By role and metric; empty where the slice was too small to measure."""
+    has_one_label: bool = False
+    """All rows have the same label, which tells no good model from a bad one."""
 
 
 def judge(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None) -> GateVerdict:
@@ -88,15 +90,8 @@ def _judge_gate(
     if not wanted:
         name, value = gate.sliced or ("", "")
         reason = f"this holdout has no row with {name}={value}"
-        return [
-            _result(
-                gate,
-                None,
-                "undecided",
-                reason,
-                would_pass=f"rows with {name}={value}, or a slice that exists",
-            )
-        ]
+        would = f"rows with {name}={value}, or a slice that exists"
+        return [_result(gate, None, "undecided", reason, would_pass=would)]
     fewest = gate.min_rows or spec.min_slice_rows
     results: dict[SliceKey | None, RuleResult] = {}
     large: list[Cell] = []
@@ -108,7 +103,7 @@ def _judge_gate(
             large.append(cell)
     metric = spec.metric(gate)
     if gate.better_than is None:
-        judged = [_judge_value(gate, metric, cell, spec.confidence) for cell in large]
+        judged = [_judge_value(gate, metric, cell, spec) for cell in large]
     elif gate.better_than == "champion" and champion is not None and champion.seen:
         judged = [_result(gate, cell, "undecided", _seen(champion), would_pass=_UNSEEN) for cell in large]
     else:
@@ -124,17 +119,19 @@ def _matches(gate: Gate, cell: Cell) -> bool:
     return cell.slice is not None and cell.slice.name == name and value in (EVERY, cell.slice.value)
 
 
-def _judge_value(gate: Gate, metric: Metric, cell: Cell, confidence: float) -> RuleResult:
+def _judge_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -> RuleResult:
     least = gate.at_least is not None
     limit = _limit(gate)
     one = cell.samples["challenger", metric.name]
-    measured = interval(one, confidence, lowest=metric.lowest, highest=metric.highest)
+    measured = interval(one, spec.confidence, lowest=metric.lowest, highest=metric.highest)
     explanation, would = words.value_rule(metric, measured, limit, least=least, where=_where(cell))
-    status: RuleStatus = "undecided"
-    if measured.value is not None:
-        good = measured.value >= limit if least else measured.value <= limit
-        status = "passed" if good else "failed"
-    return _result(gate, cell, status, explanation, measured=measured, would_pass=would)
+    if measured.value is None:
+        return _undefined(gate, cell, explanation, measured, would)
+    if measured.value < limit if least else measured.value > limit:
+        return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)
+    if flaw := _flaw(cell, spec):
+        return _undefined(gate, cell, f"{explanation}, and {flaw}", measured, _TELLING)
+    return _result(gate, cell, "passed", explanation, measured=measured)
 
 
 def _judge_change(
@@ -178,19 +175,35 @@ def _judge_improvement(
     where, margin = _where(cell), gate.margin
     if measured.low is None or measured.high is None:
         reason = f"the improvement of {metric.label}{where} has no interval: "
-        if cell.blocks < spec.min_blocks:
-            reason += f"{cell.blocks} blocks, at least {spec.min_blocks} are needed"
-        else:
-            reason += "it is not defined on these rows or on too many redraws of them"
-        return _unsure(gate, cell, reason, measured, "a longer holdout, or a larger slice")
+        reason += _flaw(cell, spec) or "it is not defined on these rows or on too many redraws of them"
+        return _undefined(gate, cell, reason, measured, _TELLING)
     explanation, would = words.change_rule(
         metric, reference, measured, margin, cell.blocks, where=where, joint=joint
     )
-    if measured.low > margin.amount:
-        return _result(gate, cell, "passed", explanation, measured=measured)
     if measured.high < margin.amount:
         return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)
+    if flaw := _flaw(cell, spec):
+        return _undefined(gate, cell, f"{explanation}, and {flaw}", measured, _TELLING)
+    if measured.low > margin.amount:
+        return _result(gate, cell, "passed", explanation, measured=measured)
     return _unsure(gate, cell, explanation, measured, would)
+
+
+_TELLING = "a longer holdout, or a larger slice"
+
+
+def _flaw(cell: Cell, spec: EvaluationSpec) -> str:
+    """Why no measurement on these rows can let a rule pass; empty where one can."""
+    if cell.blocks < spec.min_blocks:
+        return f"{cell.blocks} blocks, at least {spec.min_blocks} are needed"
+    return "all rows have the same label" if cell.has_one_label else ""
+
+
+def _undefined(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
+    if gate.if_undefined == "pass":
+        said = f"{explanation}; passed without a measurement that tells, as `if_undefined: pass` of the rule says"
+        return _result(gate, cell, "passed", said, measured=measured)
+    return _result(gate, cell, "undecided", explanation, measured=measured, would_pass=would_pass)
 
 
 def _unsure(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:

@@ -1,18 +1,22 @@
 """Which rows belong to which slice. Nothing is measured here."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.spec import SliceBy
+from ml_assets.evaluation.spec import EVERY, EvaluationSpec, SliceBy, SliceValue
 
 Rows = npt.NDArray[np.intp]
 NOTHING = "(none)"
 """Value of the slice of rows whose column is null."""
+_SHOWN = 12
+"""Values of a column that a refusal names."""
 
 
 @dataclass(frozen=True, order=True)
@@ -51,3 +55,71 @@ def slice_rows(frame: pl.DataFrame, cuts: Iterable[SliceBy]) -> dict[SliceKey, R
         for value, rows in zip(grouped["value"], grouped["row"], strict=True):
             found[SliceKey(cut.name, value)] = rows.to_numpy().astype(np.intp)
     return found
+
+
+def with_values_of(spec: EvaluationSpec, schema: Mapping[str, pl.DataType]) -> EvaluationSpec:
+    """`spec` with the slice value of each gate as the text that `slice_rows` gives for columns of `schema`.
+
+    Raises `EvaluationInputError` for a value that no such column holds, like YAML's `NO`, which is false, for text.
+    """
+    cuts = {cut.name: cut for cut in spec.sliced_by}
+    gates = [
+        gate
+        if gate.sliced is None
+        else gate.model_copy(
+            update={"slice": {gate.sliced[0]: _text(gate.name, gate.sliced[1], cuts[gate.sliced[0]], schema)}}
+        )
+        for gate in spec.gates
+    ]
+    return spec.model_copy(update={"gates": tuple(gates)})
+
+
+def require_slices(spec: EvaluationSpec, rows: pl.DataFrame) -> None:
+    """Refuse a gate whose slice none of `rows`, all that a model is trained and judged on, belongs to.
+
+    Raises `EvaluationInputError`. A slice that only the holdout lacks is left to the gate.
+    """
+    typed = with_values_of(spec, rows.schema)
+    wanted = {gate.name: gate.sliced for gate in typed.gates if gate.sliced and gate.sliced[1] != EVERY}
+    there = slice_rows(rows, spec.sliced_by) if wanted else {}
+    for gate, (name, value) in wanted.items():
+        if SliceKey(name, str(value)) not in there:
+            known = [key.value for key in there if key.name == name]
+            raise EvaluationInputError(
+                f"gate {gate!r} judges the slice {name}={value}, and no row of the whole window is in it: it would "
+                f"never be judged. {name} has {', '.join(known[:_SHOWN])}{' …' if len(known) > _SHOWN else ''}"
+            )
+
+
+def _text(gate: str, value: SliceValue, cut: SliceBy, schema: Mapping[str, pl.DataType]) -> str:
+    if value in (EVERY, NOTHING) and isinstance(value, str):
+        return value
+    dtype = pl.String() if cut.by == "month" else schema[cut.column]
+    found = _as_column(value, dtype)
+    if found is None or (cut.by == "month" and not re.fullmatch(r"\d{4}-\d{2}", found)):
+        wanted = "a month such as '2013-11'" if cut.by == "month" else f"of type {dtype}"
+        quote = f": write {str(value)!r} in quotes if that is the text" if dtype == pl.String else ""
+        read = "" if isinstance(value, str) else f", which YAML reads as {type(value).__name__}"
+        raise EvaluationInputError(
+            f"gate {gate!r} judges the slice {cut.name}={value}{read}; {cut.name} is {wanted}, so no row can "
+            f"match{quote}"
+        )
+    return found
+
+
+def _as_column(value: SliceValue, dtype: pl.DataType) -> str | None:
+    """Text of `value` in a column of `dtype`; None where such a column cannot hold it."""
+    if dtype == pl.Boolean:
+        text = str(value).lower()
+        return text if isinstance(value, bool | str) and text in ("true", "false") else None
+    if dtype.is_numeric():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        if dtype.is_integer() and value != int(value):
+            return None
+        return str(pl.Series([value], dtype=dtype, strict=False).cast(pl.String)[0])
+    if dtype == pl.Date:
+        if isinstance(value, date):
+            return value.isoformat()
+        return value if isinstance(value, str) and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value) else None
+    return value if isinstance(value, str) else None

@@ -1,6 +1,8 @@
 """What a pipeline declares about its evaluation, the `evaluation` section of its file. Judges nothing."""
 
+import math
 from dataclasses import dataclass
+from datetime import date
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -9,6 +11,7 @@ from ml_assets.evaluation.metrics import Metric, Objective, metric_named
 from ml_assets.sections import Section, Seed
 
 Reference = Literal["champion", "baseline"]
+SliceValue = str | bool | int | float | date
 EVERY = "*"
 """As a slice's value: each value of the column in turn."""
 
@@ -53,14 +56,18 @@ class Gate(Section):
     by: float | str = 0.0
     """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the reference's value. Positive
     always means better, also for losses. Negative allows to be worse by that much."""
-    slice: dict[str, str | int | bool] | None = None
-    """`{origin: JFK}` judges one slice, `{origin: "*"}` each, with intervals that hold jointly."""
+    slice: dict[str, SliceValue] | None = None
+    """`{origin: JFK}` judges one slice, `{origin: "*"}` each, with intervals that hold jointly. The value is one of the
+    column's type: text in quotes where YAML reads something else (`"NO"`, `"2013-11-01"`)."""
     min_rows: int | None = Field(default=None, ge=1)
     """Slices with fewer rows are not judged; `min_slice_rows` of the section unless given."""
     confidence: float | None = Field(default=None, gt=0.5, lt=1)
     """Of the interval; that of the section unless given."""
     if_unsure: Literal["undecided", "pass"] = "undecided"
     """`pass` makes a guard rail of a change threshold: it fails only where the harm is shown."""
+    if_undefined: Literal["undecided", "pass"] = "undecided"
+    """Outcome where these rows cannot tell at all: fewer than `min_blocks` blocks, one label in all rows, a metric that
+    is not defined, or a margin in percent of a reference that is 0. A rule that fails there still fails."""
 
     @field_validator("by")
     @classmethod
@@ -87,9 +94,9 @@ class Gate(Section):
         return _margin(self.by)
 
     @property
-    def sliced(self) -> tuple[str, str] | None:
+    def sliced(self) -> tuple[str, SliceValue] | None:
         """Name and value of the slice, or None for the whole holdout."""
-        return next(((name, str(value)) for name, value in self.slice.items()), None) if self.slice else None
+        return next(iter(self.slice.items())) if self.slice else None
 
 
 class BaselineSpec(Section):
@@ -169,8 +176,8 @@ def _margin(by: float | str) -> Margin:
     if isinstance(by, str):
         number, percent, rest = by.partition("%")
         try:
-            if percent and not rest:
-                return Margin(float(number) / 100, relative=True)
+            if percent and not rest and math.isfinite(share := float(number) / 100):
+                return Margin(share, relative=True)
         except ValueError:
             pass
         raise ValueError(f'by must be a number or a share such as "0.5%", not {by!r}')

@@ -232,6 +232,15 @@ def test_numbers_under_a_binary_objective_are_refused_by_row_before_anything_is_
     assert _steps(result) == [f"{MODEL}.validate_inputs", f"{MODEL}.snapshot"]
 
 
+def test_a_gate_on_a_slice_that_no_row_is_in_is_refused_before_anything_is_launched(ready: World) -> None:
+    gate = {"name": "saws", "metric": "rmse", "better_than": "baseline", "slice": {"machine": "saw"}}
+    evaluation = PIPELINE["evaluation"] | {"gates": [gate]}
+    result = ready.declared_as(plant_components(pipeline={"evaluation": evaluation})).train(LAST)
+    assert "gate 'saws' judges the slice machine=saw" in failure_of(result)
+    assert "machine has drill, lathe, mill, press" in failure_of(result)
+    assert _steps(result)[-1] == f"{MODEL}.snapshot"
+
+
 def test_a_lake_that_is_busy_is_asked_again(world: World) -> None:
     world.platform.__dict__["lake"] = _BusyOnce(world.platform.lake)
     result = world.train(LAST)

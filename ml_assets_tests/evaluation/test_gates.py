@@ -1,5 +1,6 @@
 """The gate's table: which measurements give which verdict, and what it says."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,53 @@ class TestSlices:
             rejected += verdict(gate, cells=cells).status == "rejected"
         # One interval at a time would reject about 30 of 100; a lower end by luck happens to 2.5 %.
         assert rejected <= 8
+
+
+class TestRowsThatCannotTell:
+    """Few blocks, one label, a reference of 0: nothing passes on them unless the rule says so for that case."""
+
+    @staticmethod
+    def cells(case: str) -> list[Cell]:
+        if case == "few blocks":
+            return [cell(0.02, 0.01, blocks=4)]
+        found = cell(0.02, 0.01)
+        if case == "one label":
+            return [replace(found, has_one_label=True)]
+        nothing = Sample(0.0, np.zeros(len(NOISE)), BLOCKS)
+        return [replace(found, samples=found.samples | {("champion", "auc"): nothing})]
+
+    @pytest.mark.parametrize(
+        ("case", "gate", "why"),
+        [
+            ("few blocks", {"better_than": "champion"}, "4 blocks, at least 5 are needed"),
+            (
+                "few blocks",
+                {"better_than": "champion", "if_unsure": "pass"},
+                "4 blocks, at least 5 are needed",
+            ),
+            ("few blocks", {"at_least": 0.6}, "4 blocks, at least 5 are needed"),
+            ("one label", {"better_than": "champion"}, "all rows have the same label"),
+            ("one label", {"better_than": "champion", "by": 0.015, "if_unsure": "pass"}, "the same label"),
+            ("one label", {"at_most": 0.8}, "all rows have the same label"),
+            (
+                "reference of 0",
+                {"better_than": "champion", "by": "1%", "if_unsure": "pass"},
+                "not defined on these",
+            ),
+        ],
+    )
+    def test_nothing_passes_unless_the_rule_says_so(self, case: str, gate: dict[str, Any], why: str) -> None:
+        found = verdict(gate, cells=self.cells(case))
+        assert found.status == "undecided"
+        assert why in found.reasons[0]
+        allowed = verdict(gate | {"if_undefined": "pass"}, cells=self.cells(case))
+        assert allowed.status == "blessed"
+        assert why in allowed.reasons[0]
+        assert "as `if_undefined: pass` of the rule says" in allowed.reasons[0]
+
+    @pytest.mark.parametrize("case", ["few blocks", "one label"])
+    def test_what_fails_still_fails(self, case: str) -> None:
+        assert verdict({"at_least": 0.9, "if_undefined": "pass"}, cells=self.cells(case)).status == "rejected"
 
 
 class TestExplanations:

@@ -69,3 +69,24 @@ def test_gate_that_cannot_be_meant_is_refused(gate: dict[str, Any], complaint: s
 def test_section_that_cannot_be_meant_is_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValidationError, match=complaint):
         spec(**changes)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("key", ["at_least", "at_most"])
+def test_thresholds_are_finite(key: str, wrong: float) -> None:
+    """Every comparison with nan is false: such a gate would pass or fail whatever was measured."""
+    with pytest.raises(ValidationError, match="finite number"):
+        Gate.model_validate({"name": "g", "metric": "auc", key: wrong})
+
+
+@pytest.mark.parametrize("by", [float("nan"), float("inf"), "nan%", "inf%", "-inf %"])
+def test_margins_are_finite(by: float | str) -> None:
+    with pytest.raises(ValidationError, match=r"finite number|by must be a number or a share"):
+        Gate.model_validate({"name": "g", "metric": "auc", "better_than": "champion", "by": by})
+
+
+def test_numbers_of_the_section_are_finite() -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        spec(baseline={"prior_rows": float("inf")})
+    with pytest.raises(ValidationError):
+        spec(slices=["origin"], gates=[GATE | {"slice": {"origin": float("nan")}}])

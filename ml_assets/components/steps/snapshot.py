@@ -51,6 +51,7 @@ def take_snapshot(
     spec: TrainingPipelineSpec, platform: Platform, partition: str, judged: dict[str, Any], run_id: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the later steps need (JSON values), and what a person sees on the training set's page."""
+    from ml_assets.evaluation.slices import require_slices
     from ml_assets.features.encoding import fit
     from ml_assets.snapshots.builder import build_snapshot
     from ml_assets.snapshots.keep import keep_branch, keep_snapshot
@@ -60,6 +61,7 @@ def take_snapshot(
     columns = spec.features
     reader = TableReader(platform.lake, judged["commit"])
     chosen = choose_rows(reader.scan(columns.table, judged["keys"]), *row_choice(spec, judged["keys"]))
+    require_slices(spec.evaluation, chosen.frame)
     initial = _initial_model(spec, platform)
     if initial is None:
         fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
