@@ -6,6 +6,10 @@ One installation; each fixture is a chapter and rests on the one before. Tests r
 import hashlib
 import json
 import re
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import dagster as dg
@@ -32,6 +36,7 @@ from ml_assets_tests.components.world import (
 )
 from ml_assets_tests.release.judged import judged
 from resources.launcher.job import TrainingJob
+from resources.launcher.protocol import EVENTS
 from resources.mlflow_client import open_client
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
@@ -178,10 +183,42 @@ def test_a_training_that_cannot_start_is_final_and_its_input_was_kept_before(
     assert mlflow_run(world, run).info.status == "FAILED"
 
 
+@contextmanager
+def _mlflow_away_until_a_training_started(world: World) -> Generator[None]:
+    """Take MLflow's experiments away, and give them back when workers have told of a new training."""
+    database = world.platform.tracker.uri.removeprefix("sqlite:///")
+    known = set(world.settings.artifacts_folder.glob(f"training/*/*/{EVENTS}"))
+    is_over = threading.Event()
+
+    def rename(old: str, new: str) -> None:
+        with closing(sqlite3.connect(database, timeout=60)) as connection:
+            connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+            connection.commit()
+
+    def come_back() -> None:
+        while not is_over.wait(0.05):
+            if set(world.settings.artifacts_folder.glob(f"training/*/*/{EVENTS}")) - known:
+                break
+        rename("taken_away", "experiments")
+
+    rename("experiments", "taken_away")
+    helper = threading.Thread(target=come_back)
+    helper.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        helper.join()
+
+
 def test_a_training_that_diverges_leaves_what_it_took(world: World, first: Chapter) -> None:
+    """MLflow is away when it starts, and back before it ends."""
     wild = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"start": 1e30}}
-    result = world.declared_as(plant_components(pipeline={"model": wild})).train(DAY)
+    with _mlflow_away_until_a_training_started(world):
+        result = world.declared_as(plant_components(pipeline={"model": wild})).train(DAY)
     assert "Diverged" in failure_of(result)
+    assert not any(event.is_step_up_for_retry for event in result.all_events)
+    world.platform.tracker.settle()
     kept = materialized(result, TRAINING_SET)[DAY].metadata
     run_id = world.platform.tracker.find(MODEL, kept["fingerprint"].value)
     assert run_id is not None
