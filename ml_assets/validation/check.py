@@ -5,8 +5,7 @@ counts: `volume.py`; what pandera is asked: `compiled.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
-from zoneinfo import ZoneInfo
+from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import polars as pl
@@ -15,6 +14,7 @@ from ml_assets.validation.compiled import PARTITION, Violation, violations
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.explain import explain_rows, explain_times
 from ml_assets.validation.findings import Finding
+from ml_assets.validation.midnight import midnight
 from ml_assets.validation.schema_check import schema_findings
 
 Days = tuple[date, date]
@@ -77,11 +77,15 @@ def _event_findings(
         return []
     times = frame.get_column(name)
     if times.dtype == pl.Date():
-        # A day without a time counts as its first moment in the table's own zone.
-        local = times.cast(pl.Datetime("us")).dt.replace_time_zone(
-            contract.event_time_zone, ambiguous="earliest", non_existent="null"
+        # A day without a time counts as its first moment in the table's own zone. Not by polars, which has none for a
+        # midnight that clocks skip: such rows passed in any partition.
+        days_found = times.unique().drop_nulls()
+        moments = [midnight(day, contract.event_time_zone) for day in days_found]
+        times = times.replace_strict(
+            days_found,
+            pl.Series(moments, dtype=pl.Datetime("us", "UTC")),
+            return_dtype=pl.Datetime("us", "UTC"),
         )
-        times = local.dt.convert_time_zone("UTC")
     findings: list[Finding] = []
     if contract.max_future_hours is not None:
         latest = now.astimezone(UTC) + timedelta(hours=contract.max_future_hours)
@@ -99,11 +103,9 @@ def _event_findings(
 
 
 def _instants(contract: Contract, days: Days) -> tuple[datetime, datetime]:
-    zone, slack = ZoneInfo(contract.event_time_zone), timedelta(hours=contract.event_slack_hours)
+    zone, slack = contract.event_time_zone, timedelta(hours=contract.event_slack_hours)
     # To UTC before the slack: hours added to a local time ignore changes of daylight saving time.
-    first = datetime.combine(days[0], time(), zone).astimezone(UTC)
-    end = datetime.combine(days[1] + timedelta(days=1), time(), zone).astimezone(UTC)
-    return first - slack, end + slack
+    return midnight(days[0], zone) - slack, midnight(days[1] + timedelta(days=1), zone) + slack
 
 
 def _moment(moment: datetime) -> str:

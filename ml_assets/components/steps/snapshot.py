@@ -1,10 +1,9 @@
 """Step 2: freeze what will be trained on, keep it from garbage collection, and describe the job."""
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import dagster as dg
 
@@ -14,6 +13,7 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.identity import training_code
 from ml_assets.components.steps.samples import require_readable
 from ml_assets.tables.reader import TableReader
+from ml_assets.validation.midnight import midnight
 from resources.launcher.job import TrainingJob
 from resources.platform import Platform
 
@@ -154,18 +154,14 @@ def cutoffs_of(spec: TrainingPipelineSpec, split: "Split") -> "Cutoffs":
 
     def begin(key: str, earlier: int = 0) -> datetime:
         first, last = spec.partitions.as_cadence.bounds(key)
-        return _midnight(first - earlier * (last - first + timedelta(days=1)), spec.features.time_zone)
+        return midnight(first - earlier * (last - first + timedelta(days=1)), spec.features.time_zone)
 
     _, last_day = spec.partitions.as_cadence.bounds(split.holdout[-1])
     return Cutoffs(
         train=begin(split.validation[0], spec.window.embargo),
         validation=begin(split.holdout[0], spec.window.embargo),
-        holdout=_midnight(last_day + timedelta(days=1), spec.features.time_zone),
+        holdout=midnight(last_day + timedelta(days=1), spec.features.time_zone),
     )
-
-
-def _midnight(day: date, zone: str) -> datetime:
-    return datetime.combine(day, time(), ZoneInfo(zone)).astimezone(UTC)
 
 
 def training_job(
