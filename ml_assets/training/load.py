@@ -27,6 +27,9 @@ from ml_assets.training.unknown import UNKNOWN
 from resources.launcher.errors import BadConfiguration
 from resources.launcher.job import TrainingJob
 
+_PROTOBUF_BYTES = 2**31 - 1
+"""Largest message of protobuf."""
+
 
 def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     """Return the untrained model; its first weights depend on the job's seed alone, drawn from torch, numpy or random.
@@ -47,6 +50,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
         raise BadConfiguration(f"{job.model_function} returned {type(core).__name__}, not a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in core.parameters()):
         raise BadConfiguration(f"the model of {job.model_function} has nothing to train")
+    _require_storable(job, core)
     _begin_unknown_at_mean(core, inputs)
     model = FullModel(inputs, core)
     if not inputs.sample:
@@ -77,6 +81,16 @@ def _seeded(job: TrainingJob, inputs: InputSpec, function: Callable[..., Any]) -
     np.random.seed(job.seed % 2**32)
     random.seed(job.seed)
     return function(inputs, **job.hyperparameters)
+
+
+def _require_storable(job: TrainingJob, core: nn.Module) -> None:
+    """Refuse before training what no bundle could hold after it: a graph of ONNX is one message of protobuf."""
+    numbers = sum(tensor.numel() for tensor in (*core.parameters(), *core.buffers()))
+    if 4 * numbers > _PROTOBUF_BYTES:
+        raise BadConfiguration(
+            f"the model of {job.model_function} has {numbers:,} numbers × 4 bytes = {4 * numbers / 2**30:.1f} GiB, and "
+            "a bundle holds 2 GiB, which is protobuf's limit: make the model smaller"
+        )
 
 
 def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
