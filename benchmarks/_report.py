@@ -84,14 +84,21 @@ def emit(results: Result | Sequence[Result], *, json: bool) -> int:
     """
     every = [results] if isinstance(results, Result) else list(results)
     if not json:
-        table = Table("claim", "measured", "peers", "ratio", "bar", "")
-        for one in every:
-            peers = "\n".join(f"{name}: {value:.4g} {one.unit}" for name, value in one.peers.items())
-            ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
-            measured = f"{one.value:.4g} {one.unit}"
-            table.add_row(one.name, measured, peers, ratio, one.bar, "ok" if one.ok else "[red]short[/red]")
-        Console().print(table)
+        Console().print(table_of(every))
     documents = [dataclasses.asdict(one) for one in every]
     last_line = documents[0] if isinstance(results, Result) else documents
     print(jsonlib.dumps(last_line, ensure_ascii=False), flush=True)
     return 0 if all(one.ok for one in every) else 1
+
+
+def table_of(results: Sequence[Result], commands: Sequence[str] = ()) -> Table:
+    """Claims beside their bars; `commands`, one a claim, is what measures it alone."""
+    table = Table("claim", "measured", "peers", "ratio", "bar", "", *(["alone"] if commands else []))
+    for at, one in enumerate(results):
+        peers = "\n".join(f"{name}: {value:.4g} {one.unit}" for name, value in one.peers.items())
+        ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
+        state = "ok" if one.ok else "[red]short[/red]"
+        table.add_row(
+            one.name, f"{one.value:.4g} {one.unit}", peers, ratio, one.bar, state, *commands[at : at + 1]
+        )
+    return table

@@ -10,14 +10,18 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks._report import Result, emit
+from benchmarks._report import Result, emit, table_of
 
 FOLDER = Path(__file__).parent
+LOGS = FOLDER.parent / "build" / "bench"
 WHEN_NAMED = ("cluster_start", "demo_servers", "lake_servers", "loader_libraries")
 """They need what `make servers-up cluster-up` starts, or a large environment of their own."""
 
@@ -34,19 +38,43 @@ def _scripts(names: list[str]) -> list[Path]:
     return [known[name] for name in names or known if names or name not in WHEN_NAMED]
 
 
-def _run(script: Path, *, quick: bool) -> list[Result]:
-    """The script's own results, or one that falls short if it ended without any."""
-    done = subprocess.run(
-        [sys.executable, script, "--json", *(["--quick"] if quick else [])],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+def run_all(
+    scripts: Sequence[Path], logs: Path, console: Console, *, quick: bool
+) -> list[tuple[Path, Result]]:
+    """Run `scripts` in turn, with a bar and a line for each claim on `console`; whatever else they say goes into a
+    file each under `logs`."""
+    logs.mkdir(parents=True, exist_ok=True)
+    measured: list[tuple[Path, Result]] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(scripts))
+        for script in scripts:
+            progress.update(task, description=script.stem)
+            for one in _run(script, logs / f"{script.stem}.log", quick=quick):
+                measured.append((script, one))
+                state = "ok   " if one.ok else "[red]short[/red]"
+                claim = escape(f"{script.stem}: {one.name} {one.value:.4g} {one.unit} ({one.bar})")
+                progress.print(f"{state} {claim}")
+            progress.advance(task)
+    return measured
+
+
+def _run(script: Path, log: Path, *, quick: bool) -> list[Result]:
+    """The script's own results, or one that falls short if it ended without any. All it says goes to `log`."""
+    with log.open("w") as said:
+        done = subprocess.run(
+            [sys.executable, script, "--json", *(["--quick"] if quick else [])],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            check=False,
+        )
+        said.write(done.stdout)
     lines = done.stdout.strip().splitlines()
     try:
         document: dict[str, Any] | list[dict[str, Any]] = json.loads(lines[-1] if lines else "")
     except json.JSONDecodeError:
-        bar = f"ends with JSON; it ended with exit status {done.returncode}"
+        bar = f"ends with JSON; it ended with exit status {done.returncode}, see {log}"
         return [Result(name=script.stem, value=0.0, unit="results", bar=bar, ok=False)]
     names = {field.name for field in dataclasses.fields(Result)}
     return [
@@ -60,14 +88,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="benchmarks to run; all by default")
     parser.add_argument("--quick", action="store_true", help="smaller input and fewer rounds")
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    parser.add_argument(
+        "--json", action="store_true", help="print the results as one line of JSON, and no table"
+    )
     arguments = parser.parse_args()
-    progress = Console(stderr=True)
-    results: list[Result] = []
-    for script in _scripts(arguments.names):
-        progress.print(f"[dim]running benchmarks/{script.name}[/dim]")
-        results += _run(script, quick=arguments.quick)
-    return emit(results, json=arguments.json)
+    measured = run_all(_scripts(arguments.names), LOGS, Console(stderr=True), quick=arguments.quick)
+    results = [one for _, one in measured]
+    if arguments.json:
+        return emit(results, json=True)
+    commands = [f"make bench ARGS={script.stem}" for script, _ in measured]
+    Console().print(table_of(results, commands))
+    (LOGS / "results.json").write_text(json.dumps([dataclasses.asdict(one) for one in results], indent=1))
+    Console().print(
+        f"What the scripts said, and the results as JSON: {LOGS.relative_to(FOLDER.parent)}", soft_wrap=True
+    )
+    return 0 if all(one.ok for one in results) else 1
 
 
 if __name__ == "__main__":

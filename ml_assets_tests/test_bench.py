@@ -1,0 +1,48 @@
+"""`make bench` shows claims, not events: what scripts say besides goes into a file each."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks._report import table_of
+from benchmarks.run import run_all
+
+FAST = """
+import json, sys
+print("an event", file=sys.stderr)
+print("a line of its own")
+rows = [{"name": name, "value": 2.0, "unit": "s", "bar": "≤ 3 s", "ok": name == "fast"} for name in ("fast", "slow")]
+print(json.dumps(rows))
+"""
+
+
+def test_claims_are_shown_as_they_come_and_events_go_into_a_log(tmp_path: Path) -> None:
+    scripts = [tmp_path / "fast.py", tmp_path / "broken.py"]
+    scripts[0].write_text(FAST)
+    scripts[1].write_text("raise SystemExit('no such input')")
+    screen = io.StringIO()
+    measured = run_all(scripts, tmp_path / "logs", Console(file=screen, width=200), quick=True)
+    log = tmp_path / "logs" / "broken.log"
+    assert [line.strip() for line in screen.getvalue().splitlines() if line.strip()] == [
+        "ok    fast: fast 2 s (≤ 3 s)",
+        "short fast: slow 2 s (≤ 3 s)",
+        f"short broken: broken 0 results (ends with JSON; it ended with exit status 1, see {log})",
+    ]
+    assert [(script.stem, one.ok) for script, one in measured] == [
+        ("fast", True),
+        ("fast", False),
+        ("broken", False),
+    ]
+    assert (tmp_path / "logs" / "fast.log").read_text().startswith("an event\na line of its own\n")
+    assert "no such input" in log.read_text()
+
+
+def test_the_table_says_the_command_that_measures_a_claim_alone(tmp_path: Path) -> None:
+    script = tmp_path / "fast.py"
+    script.write_text(FAST)
+    measured = run_all([script], tmp_path / "logs", Console(file=io.StringIO()), quick=True)
+    screen = io.StringIO()
+    table = table_of([one for _, one in measured], ["make bench ARGS=fast"] * 2)
+    Console(file=screen, width=200).print(table)
+    assert screen.getvalue().count("make bench ARGS=fast") == 2
