@@ -2,7 +2,8 @@
 
 Nothing below the edge (definitions, CLI, tests) reads the environment. Defaults are the embedded parts: a
 folder per concern under `home`, so a laptop needs no server. Each server is an address; docs/servers.md has
-them all. Credentials of S3 are botocore's business (`AWS_*` of the process) and no setting of ours.
+them all. An empty variable counts as not set. Credentials of S3 are botocore's business (`AWS_*` of the process)
+and no setting of ours.
 """
 
 import getpass
@@ -27,7 +28,7 @@ class Mount(BaseModel):
 class KubernetesSettings(BaseSettings):
     """Where trainings run on a cluster; what each of them gets is its pipeline's `resources`."""
 
-    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True)
 
     context: str | None = None
     """A context of the kubeconfig; by default the cluster this process runs in, else the current context."""
@@ -55,7 +56,7 @@ class KubernetesSettings(BaseSettings):
 class Settings(BaseSettings):
     """Where everything outside the process lives. Its repr shows no credentials."""
 
-    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_", env_ignore_empty=True, frozen=True)
 
     home: Path = Field(default_factory=lambda: Path.home() / ".ml-assets")
     """Root of the embedded parts, and of local copies of what servers hold."""

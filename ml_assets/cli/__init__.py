@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 from ml_assets.cli.problems import Stopped, explained
+from resources.words import did_you_mean
 
 COMMANDS = {
     "demo": "From raw days to a registered model on this machine.",
@@ -44,6 +45,13 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Stopped() from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"no command '{args[0]}'{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

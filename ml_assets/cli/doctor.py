@@ -89,9 +89,6 @@ def _home(project: Project) -> str:
         raise NotWell(
             f"{home} has {free:.1f} GB left, {ENOUGH_DISK_GB} GB are needed: free some, or set ML_ASSETS_HOME"
         )
-    probe = home / ".doctor"
-    probe.write_text("")
-    probe.unlink()
     return f"{home}, {free:.0f} GB free (ML_ASSETS_HOME moves it)"
 
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from datetime import date
 from typing import TYPE_CHECKING
 
 from ml_assets.cli.problems import Problem
@@ -37,5 +38,16 @@ def require_key(name: str, keys: Sequence[str], key: str) -> None:
     at = bisect_left(keys, key)
     if at < len(keys) and keys[at] == key:
         return
+    if not _is_date(key):
+        raise Problem(
+            f"{name} has no partition '{key}', which is not a date: write YYYY-MM-DD, from {keys[0]} to {keys[-1]}"
+        )
     before = f"; the one before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
     raise Problem(f"{name} has no partition '{key}': they go from {keys[0]} to {keys[-1]}{before}")
+
+
+def _is_date(key: str) -> bool:
+    try:
+        return date.fromisoformat(key).isoformat() == key
+    except ValueError:
+        return False

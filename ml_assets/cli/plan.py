@@ -12,6 +12,7 @@ from ml_assets.cli.project import Project, say
 
 if TYPE_CHECKING:
     import dagster as dg
+    from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
     from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.tables.guard import WindowVerdict
@@ -30,6 +31,10 @@ class Outlook:
     """Of main."""
     done: bool
     """It has been evaluated before."""
+    is_as_trained: bool
+    """The newest checkpoint came from these settings, seed, code and columns."""
+    first_possible: str | None
+    """The model's first partition whose window is whole; None if it has none."""
 
 
 @click.command("plan", short_help="What materializing a model would run, and why.")
@@ -37,10 +42,16 @@ class Outlook:
 @click.argument("partition")
 def command(model: str, partition: str) -> None:
     """Say what the window of MODEL at PARTITION lacks, what would be built, and what would run; change nothing."""
-    from ml_assets.components.training_pipeline import TrainingPipeline, stage_key
+    from ml_assets.components.training_pipeline import TrainingPipeline
 
-    project = Project.here()
-    spec = project.component(TrainingPipeline, model).spec
+    with Project.to_read() as project:
+        _plan(project, project.component(TrainingPipeline, model).spec, partition)
+
+
+def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> None:
+    from ml_assets.components.training_pipeline import stage_key
+
+    model = spec.name
     graph = project.defs.resolve_asset_graph()
     definition = graph.get(stage_key(spec, "training_set")).partitions_def
     if typed_range(model, definition, partition)[1] is not None:
@@ -95,7 +106,39 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outl
     tables = declared_tables(project.defs)
     verdict = judge_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
-    return Outlook(verdict=verdict, commit=reader.commit_id, done=partition in done)
+    return Outlook(
+        verdict=verdict,
+        commit=reader.commit_id,
+        done=partition in done,
+        is_as_trained=partition in done and _is_as_trained(project, spec, partition),
+        first_possible=_first_possible(graph, spec),
+    )
+
+
+def _is_as_trained(project: Project, spec: "TrainingPipelineSpec", partition: str) -> bool:
+    import dagster as dg
+
+    from ml_assets.components.steps.snapshot import settings_digest
+    from ml_assets.components.steps.train import SETTINGS_DIGEST
+    from ml_assets.components.training_pipeline import stage_key
+
+    newest = project.instance.fetch_materializations(
+        dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=1
+    ).records
+    event = newest[0].asset_materialization if newest else None
+    found = event.metadata.get(SETTINGS_DIGEST) if event else None
+    return found is not None and found.value == settings_digest(spec)
+
+
+def _first_possible(graph: "BaseAssetGraph", spec: "TrainingPipelineSpec") -> str | None:
+    from ml_assets.components.training_pipeline import stage_key
+
+    def keys(asset: "dg.AssetKey") -> Sequence[str]:
+        partitions = graph.get(asset).partitions_def
+        return partitions.get_partition_keys() if partitions else ()
+
+    whole = keys(_key(spec.features.table))[spec.window.total - 1 :]
+    return next((key for key in keys(stage_key(spec, "training_set")) if whole and key >= whole[0]), None)
 
 
 def _conclusion(
@@ -104,10 +147,13 @@ def _conclusion(
     launch = f"ml-assets launch {spec.name} {partition}"
     verdict = outlook.verdict
     if len(verdict.keys) < spec.window.total:
-        return [
-            f"It would refuse, too early: the window needs {spec.window.total} partitions. Choose a later "
-            "partition, or a shorter window."
-        ]
+        remedy = (
+            f"The first partition that has them is {outlook.first_possible}: ml-assets plan {spec.name} "
+            f"{outlook.first_possible}"
+            if outlook.first_possible
+            else f"{spec.features.table} has fewer: choose a shorter window."
+        )
+        return [f"It would refuse, too early: the window needs {spec.window.total} partitions.", remedy]
     if verdict.rejected:
         return [
             "It would refuse: mend the sources of what is rejected and materialize it again, or",
@@ -123,13 +169,15 @@ def _conclusion(
         return ["It would refuse what is unusable: mend its source, then materialize it again."]
     if verdict.stale and spec.stale == "refuse":
         return ["It would refuse what is stale."]
-    if outlook.done:
+    if outlook.is_as_trained:
         return [
             "It has been trained and evaluated before; an unchanged window finds the finished training and repeats",
             f"only snapshot and evaluation. Run it: {launch}",
         ]
     how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"
+    again = ["It was trained with other settings, code or columns before, and would be trained anew."]
     return [
+        *(again if outlook.done else ()),
         f"It would run validate_inputs → snapshot → train ({how}) → evaluate → register.",
         f"Run it: {launch}",
     ]

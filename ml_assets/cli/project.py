@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +46,25 @@ class Project:
         settings = read_settings()
         prepare_home(settings)
         return cls(settings, patience_seconds)
+
+    @classmethod
+    @contextmanager
+    def to_read(cls) -> Iterator["Project"]:
+        """From the environment, for a command that changes nothing.
+
+        Lake, ledger and Dagster make their files when they are first opened. Where the home has none yet, they are
+        made in a temporary folder, which is as empty.
+        """
+        settings = read_settings()
+        _point_dagster(settings)
+        if _is_made(settings):
+            _make_home(settings)
+            yield cls(settings)
+            return
+        with tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True) as empty:
+            settings = settings.model_copy(update={"home": Path(empty)})
+            _make_home(settings)
+            yield cls(settings)
 
     @cached_property
     def platform(self) -> Platform:
@@ -117,10 +138,22 @@ class Project:
         raise Problem(f"no {of_type.__name__} is named '{name}'; there are: {names}")
 
 
+def _is_made(settings: Settings) -> bool:
+    """True where a command has worked in the home before."""
+    lake = settings.lake_folder if settings.lake_url is None else settings.home
+    return lake.is_dir() and settings.dagster_home.is_dir()
+
+
 def prepare_home(settings: Settings) -> None:
-    """Make the folders, write Dagster's settings file and point Dagster there; say so where it pointed elsewhere."""
-    settings.dagster_home.mkdir(parents=True, exist_ok=True)
-    write_dagster_settings(settings)
+    """Make the folders, write Dagster's settings file and point Dagster there; say so where it pointed elsewhere.
+
+    `Problem` where the home cannot be written.
+    """
+    _make_home(settings)
+    _point_dagster(settings)
+
+
+def _point_dagster(settings: Settings) -> None:
     given = os.environ.get("DAGSTER_HOME")
     if given and Path(given).resolve() != settings.dagster_home.resolve():
         say_aside(
@@ -129,6 +162,20 @@ def prepare_home(settings: Settings) -> None:
         )
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
     os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", _EVENT_BATCH)
+
+
+def _make_home(settings: Settings) -> None:
+    try:
+        settings.dagster_home.mkdir(parents=True, exist_ok=True)
+        for folder in (settings.home, settings.dagster_home):
+            with tempfile.TemporaryFile(dir=folder):
+                pass  # rights alone do not tell: the file system may be full, or read-only
+        write_dagster_settings(settings)
+    except OSError as error:
+        raise Problem(
+            f"the home {settings.home} cannot be written ({error.strerror or error}): mend its rights, free space, or "
+            "set ML_ASSETS_HOME to another folder"
+        ) from error
 
 
 def say_aside(text: str) -> None:

@@ -16,7 +16,13 @@ from ml_assets.training.stop import end_with_parent
 
 
 @click.command("ui", short_help="Dagster's pages and daemon together, on loopback.")
-@click.option("--port", default=3000, show_default=True, help="Of the pages, on 127.0.0.1.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=3000,
+    show_default=True,
+    help="Of the pages, on 127.0.0.1.",
+)
 def command(port: int) -> None:
     """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
     project = Project.here()

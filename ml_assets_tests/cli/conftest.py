@@ -2,12 +2,15 @@
 
 import functools
 import shutil
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
+from ml_assets.components import TrainingPipeline
 from ml_assets.defs.store_demand import source
 from ml_assets_tests.cli.terminal import Terminal
 
@@ -50,3 +53,18 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> dict[str, pl.Expr]:
 
     monkeypatch.setattr(source, "read_sales", read_sales)
     return wrong
+
+
+@pytest.fixture
+def redeclared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Edit the declaration of `store_demand`: top-level attributes → their values."""
+    load = TrainingPipeline.load.__func__
+
+    def edit(**changes: Any) -> None:
+        def edited(cls: type[TrainingPipeline], spec: Any, context: Any) -> TrainingPipeline:
+            is_edited = spec.name == "store_demand"
+            return load(cls, spec.model_copy(update=changes) if is_edited else spec, context)
+
+        monkeypatch.setattr(TrainingPipeline, "load", classmethod(edited))
+
+    return edit

@@ -1,8 +1,12 @@
 """`ml-assets launch` materializes a table or a whole model, and says what came of it and what to type next."""
 
+from collections.abc import Callable
+from typing import Any
+
 import polars as pl
 import pytest
 
+from ml_assets.components.specs import WindowSection
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
 from resources.ledger import NothingToAccept
@@ -25,6 +29,18 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
 
 def test_the_plan_knows_that_it_was_trained(shop: Terminal, trained: Said) -> None:
     assert "It has been trained and evaluated before" in shop("plan", "store_demand", TRAINED_WEEK).out
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 3}, {"window": WindowSection(train=39, validation=4, holdout=4)}]
+)
+def test_the_plan_says_that_other_settings_train_anew(
+    shop: Terminal, trained: Said, redeclared: Callable[..., None], change: dict[str, Any]
+) -> None:
+    redeclared(**change)
+    said = shop("plan", "store_demand", TRAINED_WEEK).out
+    assert "finds the finished training" not in said
+    assert "It was trained with other settings, code or columns before" in said
 
 
 def test_promoting_names_author_and_reason_and_the_log_keeps_them(shop: Terminal, trained: Said) -> None:

@@ -1,8 +1,12 @@
 """`ml-assets plan` says what a run would do or lack, and changes nothing."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import polars as pl
 import pytest
 
+from ml_assets.components.specs import WindowSection
 from ml_assets_tests.cli.conftest import WEEK
 from ml_assets_tests.cli.terminal import Terminal
 
@@ -20,6 +24,39 @@ def test_an_empty_home_lacks_everything_down_to_the_source(terminal: Terminal) -
     )
     assert "It would refuse" in said.out
     assert "build_missing_upstream" in said.out
+
+
+def test_planning_in_an_empty_home_makes_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert Terminal(home)("plan", "store_demand", WEEK).status == 0
+    assert not home.exists()
+
+
+def test_planning_in_a_home_at_work_changes_no_file(shop: Terminal) -> None:
+    def files() -> dict[str, int]:
+        # SQLite makes and removes -wal and -shm whenever a database is opened; locks hold nothing.
+        passing = ("-wal", "-shm", "-journal", ".lock")
+        found = [path for path in shop.home.rglob("*") if not path.name.endswith(passing)]
+        return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
+
+    shop("plan", "store_demand", WEEK)
+    before = files()
+    assert shop("plan", "store_demand", WEEK).status == 0
+    assert files() == before
+
+
+def test_a_partition_that_is_too_early_is_told_the_first_possible_one(
+    shop: Terminal, redeclared: Callable[..., None]
+) -> None:
+    redeclared(window=WindowSection(train=47, validation=4, holdout=4))
+    early = shop("plan", "store_demand", WEEK).out
+    assert early.endswith(
+        "The first partition that has them is 2024-02-12: ml-assets plan store_demand 2024-02-12\n"
+    )
+    assert "too early" in shop("plan", "store_demand", "2024-02-05").out
+    assert "too early" not in shop("plan", "store_demand", "2024-02-12").out
+    redeclared(window=WindowSection(train=200, validation=4, holdout=4))
+    assert f"{FEATURES} has fewer: choose a shorter window." in shop("plan", "store_demand", WEEK).out
 
 
 def test_a_whole_window_would_run_the_five_steps(shop: Terminal) -> None:
@@ -85,7 +122,8 @@ def test_a_week_rejected_after_its_features_were_built_is_named_and_would_be_ref
     [
         ("store_deman", WEEK, "there are: flight_delay, flight_delay_nightly, store_demand"),
         ("store_demand", "2024-01-02", "they go from 2024-01-01 to 2024-06-24; the one before it is '2024-01-01'"),
-        ("store_demand", "yesterday", "no partition 'yesterday'"),
+        ("store_demand", "yesterday", "no partition 'yesterday', which is not a date: write YYYY-MM-DD"),
+        ("store_demand", "2012-13-45", "no partition '2012-13-45', which is not a date: write YYYY-MM-DD"),
         ("store_demand", "2024-01-01..2024-01-08", "one partition at a time"),
     ],
 )  # fmt: skip

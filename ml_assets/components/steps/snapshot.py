@@ -1,5 +1,6 @@
 """Step 2: freeze what will be trained on, keep it from garbage collection, and describe the job."""
 
+import hashlib
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -186,6 +187,13 @@ def training_job(
         entry=model.entry or "",
         decode=spec.features.sample.decode if spec.features.sample else "",
     )
+
+
+def settings_digest(spec: TrainingPipelineSpec) -> str:
+    """SHA-256 of all that a training follows from but the data: settings, seed, code, columns, window."""
+    job = training_job(spec, "", Path(), "")
+    chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
+    return hashlib.sha256("\n".join((job.fingerprint, *chosen)).encode()).hexdigest()
 
 
 def _inputs_current(name: str, asset: dg.AssetKey, judged: dict[str, Any]) -> dg.AssetCheckResult:

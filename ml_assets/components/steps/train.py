@@ -11,6 +11,7 @@ from ml_assets.checkout import ROOT
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import counted, readable, run_url, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.snapshot import settings_digest
 from ml_assets.components.steps.spending import Attempts, spent
 from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
@@ -25,6 +26,8 @@ from resources.tracker import RunFacts, TrackedRun
 
 RESOURCES = "ml_assets/resources"
 """Tag on a run: changes of the pipeline's resources for this launch, `memory=8Gi,nodes=2` or a JSON object."""
+SETTINGS_DIGEST = "settings_digest"
+"""Metadata of a checkpoint: all it follows from but the data. `ml-assets plan` compares it with the declaration."""
 OBSERVE_EVERY_SECONDS = 1.0
 """Each observation is a row in Dagster's event log; the tracker gets every point."""
 _MEASURING = {
@@ -84,6 +87,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                     **_shown(result),
                     **_survived(read_events(folder)),
                     "reused": report.events == 0,
+                    SETTINGS_DIGEST: settings_digest(spec),
                     **tracked_facts(platform.tracker.uri, tracked.run_id),
                     "folder": dg.MetadataValue.path(str(folder)),
                 },

@@ -1,0 +1,47 @@
+"""What a person types wrongly is answered in a line with a remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from ml_assets.cli.variables import read_settings
+from ml_assets_tests.cli.terminal import Terminal
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("lanch", "parts", "2024-03-31"), "no command 'lanch': did you mean 'launch'?"),
+        (("xyz",), "no command 'xyz'; there are: accept, "),
+        (("ui", "--port", "80000"), "80000 is not in the range 1<=x<=65535"),
+        (("ui", "--port", "0"), "0 is not in the range 1<=x<=65535"),
+    ],
+)
+def test_a_command_that_cannot_be_is_refused_in_a_line(
+    terminal: Terminal, typed: tuple[str, ...], said: str
+) -> None:
+    refused = terminal(*typed)
+    assert refused.status == 2
+    assert said in refused.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("typed", [("doctor",), ("launch", "store_demand", "2024-01-01")])
+def test_a_home_that_cannot_be_written_is_named_with_the_setting(
+    tmp_path: Path, typed: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("")
+    home = tmp_path / "file" / "home"
+    refused = Terminal(home)(*typed)
+    assert refused.status == 1
+    assert refused.err.startswith(f"Error: the home {home} cannot be written (Not a directory): ")
+    assert "set ML_ASSETS_HOME to another folder" in refused.err
+    assert refused.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["HOME", "LAKE_URL", "GPU_HOUR_PRICE", "KUBERNETES_LEASE_SECONDS"])
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(f"ML_ASSETS_{name}", raising=False)
+    unset = read_settings()
+    monkeypatch.setenv(f"ML_ASSETS_{name}", "")
+    assert read_settings() == unset
+    assert unset.home.is_absolute()
