@@ -1,17 +1,15 @@
 """Making a bundle: from a trained model to the folder that is registered, served and reproduced.
 
 Here: the files of a bundle and the proof that its graph answers as the model. Not here: the graph
-itself (`graph`), where bundles lie (`store`), how they are served (`runtime`).
+itself (`graph`), what MLflow reads (`mlflow_files`), where bundles lie (`store`), how they are served (`runtime`).
 """
 
 # pyright: reportUnknownMemberType=false
 # (torch is typed in part)
 
 import copy
-import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,12 +17,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.features import categories
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
 from ml_assets.release.graph import null_category, serving_graph
 from ml_assets.release.matrix import MatrixGraph
+from ml_assets.release.mlflow_files import write_mlflow_files
 from ml_assets.release.runtime import (
     DECODE,
     FACTS,
@@ -45,10 +43,6 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-6
 """Largest accepted difference between graph and torch module on the golden rows, absolute for answers up to
 1 and relative above."""
-
-
-_SERVING = {"mlflow": "3.17", "numpy": "2.1", "onnxruntime": "1.23", "polars": "2.1"}
-"""Package → oldest version that serves a bundle."""
 
 
 class ParityBroken(Exception):
@@ -121,7 +115,7 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
         (folder / WEIGHTS).write_bytes(_weights(model))
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
-        _write_mlflow_files(folder, inputs, () if decode is None else decode.packages)
+        write_mlflow_files(folder, inputs, golden, () if decode is None else decode.packages)
         try:
             ServingModel.load(folder, tolerance=TOLERANCE)
         except GoldenMismatch as mismatch:
@@ -186,34 +180,3 @@ def _weights(module: "nn.Module | MatrixGraph") -> bytes:
         return save({})
 
     return save({name: tensor.contiguous() for name, tensor in module.state_dict().items()})
-
-
-def _requirements(packages: Iterable[str]) -> list[str]:
-    """What a bundle needs to be served, with `packages` (names to import) no older than they are here."""
-    brought: Mapping[str, list[str]] = packages_distributions() if set(packages) - set(_SERVING) else {}
-    more = {brought[package][0] for package in packages if package in brought} - set(_SERVING)
-    lines = {name: version(name).partition("+")[0] for name in more} | _SERVING
-    return [f"{name}>={least}" for name, least in sorted(lines.items())]
-
-
-def _write_mlflow_files(folder: Path, inputs: tuple[InputColumn, ...], packages: Iterable[str]) -> None:
-    import yaml
-
-    here = Path(__file__).parent
-    for source in (here / "pyfunc.py", here / "runtime.py", Path(categories.__file__)):
-        (folder / source.name).write_bytes(source.read_bytes())
-    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in _requirements(packages)))
-    # No `signature`: with one MLflow refuses an integer for a double and a pandas category for a string, and
-    # takes 30 times as long as the prediction. The runtime checks columns itself and names what is wrong.
-    description: dict[str, Any] = {
-        "flavors": {
-            "python_function": {
-                "loader_module": "mlflow.pyfunc.model",
-                "model_code_path": "pyfunc.py",
-                "artifacts": {"bundle": {"path": ".", "uri": "."}},
-                "python_version": ".".join(platform.python_version_tuple()[:2]),
-            },
-        },
-        "metadata": {"inputs": {column.name: column.dtype for column in inputs}},
-    }
-    (folder / "MLmodel").write_text(yaml.safe_dump(description, sort_keys=True))

@@ -59,7 +59,8 @@ def _series(column: Any, values: Any) -> pl.Series:
             [base64.b64decode(one) if isinstance(one, str) else one for one in present],
             pl.Binary,
         )
-    return pl.Series(column.name, present)  # the runtime makes a category's text of it
+    # The runtime makes a category's text of it; MLflow may have made doubles of single-precision numbers before.
+    return pl.Series(column.name, present, pl.Float32 if column.dtype == "float32" else None)
 
 
 def _as_pandas(frame: pl.DataFrame, inputs: Any) -> pd.DataFrame:

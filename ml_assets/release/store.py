@@ -16,15 +16,14 @@ from functools import cached_property
 from pathlib import Path
 
 from ml_assets.release.facts import BundleFacts
+from ml_assets.release.mlflow_files import MLFLOW_FILES, MLMODEL
 from ml_assets.release.runtime import DECODE, FACTS, GOLDEN, GRAPH
 from resources.artifacts import ArtifactMissing, Artifacts
 
 WEIGHTS = "model.safetensors"
-_MARKER = "MLmodel"
+_MARKER = MLMODEL
 """Arrives last: with it a bundle is whole."""
-FILES = (
-    GRAPH, WEIGHTS, FACTS, GOLDEN, _MARKER, "pyfunc.py", "runtime.py", "categories.py", "requirements.txt",
-)  # fmt: skip
+FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES)
 """Everything a bundle consists of, and `decode.py` where rows have samples. MLflow leaves a `registered_model_meta`
 beside them when it loads a version; it is no part of the bundle."""
 

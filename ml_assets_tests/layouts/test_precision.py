@@ -208,4 +208,4 @@ def test_a_training_whose_memory_is_full_ends_with_advice_and_is_not_tried_again
     watcher = Watcher()
     with pytest.raises(OutOfMemory, match=r"ran out of memory .* 13 rows at once .* accumulate 2 \(7 rows"):
         watcher.run(small_job(snapshot_in(place), "hungry"), place / "job")
-    assert watcher.kinds().count("started") == 1
+    assert "started" not in watcher.kinds(), "the pass before the first step finds it"

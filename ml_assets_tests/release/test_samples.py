@@ -89,11 +89,12 @@ def test_what_a_bundle_says_of_samples_survives_the_file(seeing: Bundle) -> None
         ("picture", "sample", "binary"),
     ]
     needs = (seeing.folder / "requirements.txt").read_text().splitlines()
-    assert [line.partition(">=")[0].lower() for line in needs] == [
+    assert [line.partition("==")[0].lower() for line in needs] == [
         "pyyaml",
         "mlflow",
         "numpy",
         "onnxruntime",
+        "pandas",
         "polars",
     ]
 

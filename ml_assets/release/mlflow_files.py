@@ -1,0 +1,123 @@
+"""What MLflow reads of a bundle: MLmodel with a signature, an input example, and the environment to serve it in.
+
+`mlflow models serve -m models:/NAME/VERSION` works with these in a fresh environment. Written as text: importing mlflow
+takes seconds. Not here: how MLflow calls the bundle (`pyfunc`), what it answers (`runtime`).
+"""
+
+import base64
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ml_assets.features import categories
+from ml_assets.release.runtime import InputColumn
+
+MLMODEL = "MLmodel"
+_SERVING = ("mlflow", "numpy", "onnxruntime", "pandas", "polars")
+"""Packages that serve a bundle."""
+_BUILDING = ("pip", "setuptools", "wheel")
+_EXAMPLE, _SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
+MLFLOW_FILES = (
+    MLMODEL, "conda.yaml", "python_env.yaml", "requirements.txt", _EXAMPLE, _SERVED_EXAMPLE, "pyfunc.py", "runtime.py",
+    "categories.py",
+)  # fmt: skip
+"""All that `write_mlflow_files` writes."""
+_EXAMPLE_ROWS = 2
+
+
+def write_mlflow_files(
+    folder: Path, inputs: Sequence[InputColumn], golden: pl.DataFrame, packages: Iterable[str]
+) -> None:
+    """Write `MLFLOW_FILES` into `folder`.
+
+    `golden` are rows the model may be asked with, the first of them the example; `packages` are imported besides those
+    of every bundle, by top-level name. All versions are those that are installed here.
+    """
+    import yaml
+
+    here = Path(__file__).parent
+    for source in (here / "pyfunc.py", here / "runtime.py", Path(categories.__file__)):
+        (folder / source.name).write_bytes(source.read_bytes())
+    requirements = _requirements(packages)
+    python = platform.python_version()
+    documents: dict[str, Any] = {
+        MLMODEL: {
+            "flavors": {
+                "python_function": {
+                    "loader_module": "mlflow.pyfunc.model",
+                    "model_code_path": "pyfunc.py",
+                    "artifacts": {"bundle": {"path": ".", "uri": "."}},
+                    "env": {"conda": "conda.yaml", "virtualenv": "python_env.yaml"},
+                    "python_version": python,
+                },
+            },
+            "metadata": {"inputs": {column.name: column.dtype for column in inputs}},
+            "mlflow_version": version("mlflow"),
+            "saved_input_example_info": {
+                "artifact_path": _EXAMPLE,
+                "pandas_orient": "split",
+                "serving_input_path": _SERVED_EXAMPLE,
+                "type": "dataframe",
+            },
+            "signature": {
+                "inputs": json.dumps([_described(column) for column in inputs]),
+                "outputs": json.dumps([{"type": "double", "name": "prediction", "required": True}]),
+                "params": None,
+            },
+        },
+        "python_env.yaml": {
+            "python": python,
+            "build_dependencies": list(_BUILDING),
+            "dependencies": ["-r requirements.txt"],
+        },
+        "conda.yaml": {
+            "name": "mlflow-env",
+            "channels": ["conda-forge"],
+            "dependencies": [f"python={python}", "pip", {"pip": requirements}],
+        },
+    }
+    for name, document in documents.items():
+        (folder / name).write_text(yaml.safe_dump(document, sort_keys=True))
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
+    example = _split(golden.head(_EXAMPLE_ROWS).select(column.name for column in inputs))
+    (folder / _EXAMPLE).write_text(json.dumps(example, indent=1))
+    (folder / _SERVED_EXAMPLE).write_text(json.dumps({"dataframe_split": example}, indent=1))
+
+
+def _described(column: InputColumn) -> dict[str, Any]:
+    """The column as MLflow's schema has it.
+
+    `any` but for samples: MLflow refuses whole numbers for a double and pandas' categories for a string, and the
+    runtime checks values itself. None is required: a missing value is legal, and the runtime names a missing column.
+    """
+    kind = "binary" if column.kind == "sample" else "any"
+    return {"type": kind, "name": column.name, "required": False}
+
+
+def _split(rows: pl.DataFrame) -> dict[str, Any]:
+    """Rows as pandas writes them with `orient="split"`: bytes as base64, moments as ISO 8601, no value as null."""
+    return {"columns": rows.columns, "data": [[_plain(value) for value in row] for row in rows.iter_rows()]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date):  # a datetime is one
+        return value.isoformat()
+    if isinstance(value, float) and value != value:
+        return None
+    return value
+
+
+def _requirements(packages: Iterable[str]) -> list[str]:
+    more = set(packages) - set(_SERVING)
+    brought: Mapping[str, list[str]] = packages_distributions() if more else {}
+    names = {brought[package][0] for package in more if package in brought} | set(_SERVING)
+    # Without a local part: an index has no `2.11.0+cpu`.
+    return [f"{name}=={version(name).partition('+')[0]}" for name in sorted(names)]
