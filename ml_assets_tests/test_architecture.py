@@ -7,22 +7,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LONGEST_FILE = 350
 
 
 def _tracked() -> list[Path]:
     """Files git knows and that exist."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
-
-
-def test_files_stay_one_idea_long() -> None:
-    lengths = {
-        path.relative_to(ROOT): len(path.read_text().splitlines())
-        for path in _tracked()
-        if path.suffix == ".py"
-    }
-    assert {str(path): lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
 
 
 def test_modules_say_what_belongs_in_them() -> None:
