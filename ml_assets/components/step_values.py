@@ -30,7 +30,7 @@ class StepValues(dg.IOManager):
         return json.loads(self._path(upstream).read_text())
 
     def _path(self, output: dg.OutputContext) -> Path:
-        run, *names = output.get_run_scoped_output_identifier()
+        run, *names = output.get_identifier()
         return self._folder / run / f"{'.'.join(names)}.json"
 
 

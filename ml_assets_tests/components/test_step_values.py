@@ -27,7 +27,7 @@ def two_steps() -> None:
     consume(produce())
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "error:`OutputContext")
 def test_a_run_goes_on_from_the_values_of_the_failed_one(tmp_path: Path) -> None:
     job = dg.reconstructable(two_steps)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
