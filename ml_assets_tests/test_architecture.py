@@ -1,4 +1,4 @@
-"""The rules of the house that no tool of `make lint` knows: sizes, locked requirements, what stays out."""
+"""The rules of the house that no tool of `make lint` knows: locked requirements, what stays out."""
 
 import re
 import subprocess

@@ -1,11 +1,11 @@
-"""How busy this rank's GPU is, asked of NVIDIA's driver; nothing on a machine without one.
+"""Figures of this rank's GPU, from NVIDIA's driver; nothing on a machine without one.
 
 Not here: which GPU a rank uses (group), how often this is asked (loop).
 """
 
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-# (pynvml is an extra: nvidia-ml-py)
+# (pynvml has no types)
 
 import logging
 from functools import lru_cache
