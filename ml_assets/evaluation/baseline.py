@@ -1,14 +1,18 @@
 """The naive model a challenger has to beat: the mean label of a group, fitted on training rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.metrics import Vector
+from ml_assets.evaluation.metrics import METRICS, Objective, Vector
+from ml_assets.evaluation.spec import BaselineSpec
 
+PRIORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+"""`prior_rows` that are tried on the validation rows, unless the pipeline gives one."""
 _MEAN, _PARENT, _SUM, _ROWS = "__mean", "__parent", "__sum", "__rows"
 
 
@@ -22,14 +26,46 @@ class GroupMeans:
     """
 
     groups: tuple[str, ...]
+    prior_rows: float
     overall: float
     levels: tuple[pl.DataFrame, ...]
     """Level i: the first i + 1 group columns and the mean, one row a group."""
+    chosen: bool = False
+    """True where `prior_rows` is the best of `PRIORS` on the validation rows."""
+
+    @classmethod
+    def best(
+        cls,
+        train: pl.DataFrame,
+        validation: pl.DataFrame,
+        spec: BaselineSpec,
+        objective: Objective,
+        *,
+        label: str = "label",
+    ) -> Self:
+        """Fit on the training rows, with the prior of `PRIORS` that predicts the validation rows best.
+
+        Best is the smallest log loss (binary) or RMSE (regression); of equals, the smallest prior. A prior that
+        `spec` gives is taken as it is. Raises `EvaluationInputError` as `fit` does.
+        """
+
+        def fitted(prior: float) -> Self:
+            return cls.fit(train, label=label, groups=spec.groups, prior_rows=prior)
+
+        if spec.prior_rows is not None:
+            return fitted(spec.prior_rows)
+        if not spec.groups:
+            return fitted(PRIORS[0])  # one mean for all has no parent to shrink towards
+        known = validation.drop_nulls(label)
+        y = known.get_column(label).cast(pl.Float64).to_numpy()
+        loss = METRICS["logloss" if objective == "binary" else "rmse"].on_rows
+        best = min((fitted(prior) for prior in PRIORS), key=lambda means: loss(y, means.predict(known)))
+        return replace(best, chosen=True)
 
     @classmethod
     def fit(
-        cls, train: pl.DataFrame, *, label: str = "label", groups: Sequence[str] = (), prior_rows: float = 100
-    ) -> "GroupMeans":
+        cls, train: pl.DataFrame, *, label: str = "label", groups: Sequence[str] = (), prior_rows: float
+    ) -> Self:
         """Fit on training rows; rows with a null label are left out.
 
         Raises `EvaluationInputError` for a missing column or no labelled rows.
@@ -44,14 +80,14 @@ class GroupMeans:
         if known.is_empty():
             raise EvaluationInputError("no training row has a label: the naive baseline has nothing to fit")
         overall = float(known.get_column(label).to_numpy().mean())
-        fitted = cls(tuple(groups), overall, ())
+        fitted = cls(tuple(groups), prior_rows, overall, ())
         for depth in range(1, len(groups) + 1):
             columns = list(groups[:depth])
             sums = known.group_by(columns).agg(pl.col(label).sum().alias(_SUM), pl.len().alias(_ROWS))
             parents = pl.Series(_PARENT, fitted.predict(sums))
             mean = (pl.col(_SUM) + prior_rows * parents) / (pl.col(_ROWS) + prior_rows)
             level = sums.select(*columns, mean.alias(_MEAN)).sort(columns)
-            fitted = cls(fitted.groups, overall, (*fitted.levels, level))
+            fitted = replace(fitted, levels=(*fitted.levels, level))
         return fitted
 
     def predict(self, frame: pl.DataFrame) -> Vector:
@@ -68,9 +104,9 @@ class GroupMeans:
 
     @property
     def name(self) -> str:
-        """How a report calls it."""
-        return (
-            f"naive baseline (mean by {' and '.join(self.groups)})"
-            if self.groups
-            else "naive baseline (mean)"
-        )
+        """Name in a report, with the prior and who chose it."""
+        if not self.groups:
+            return "naive baseline (mean)"
+        rows = f"{self.prior_rows:g} row{'' if self.prior_rows == 1 else 's'}"
+        source = ", chosen on validation" if self.chosen else ""
+        return f"naive baseline (mean by {' and '.join(self.groups)}, prior of {rows}{source})"

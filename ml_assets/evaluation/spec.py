@@ -104,8 +104,9 @@ class BaselineSpec(Section):
 
     groups: tuple[str, ...] = ()
     """Columns, coarse to fine; each level shrinks towards the one before. Empty: one mean for all."""
-    prior_rows: float = Field(default=100, gt=0)
-    """A group of so many rows counts half itself and half its parent."""
+    prior_rows: float | None = Field(default=None, gt=0)
+    """A group of so many rows counts half itself and half its parent. Unless given, it is chosen on the validation
+    rows, from 1 to 1000; the report says which."""
 
 
 class EvaluationSpec(Section):

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.evaluation.baseline import GroupMeans
+from ml_assets.evaluation.baseline import PRIORS, GroupMeans
 from ml_assets.evaluation.errors import EvaluationInputError
+from ml_assets.evaluation.metrics import METRICS, Objective
+from ml_assets.evaluation.spec import BaselineSpec
 
 TRAIN = pl.DataFrame(
     {
@@ -19,7 +21,7 @@ TRAIN = pl.DataFrame(
 
 
 def test_without_groups_everyone_gets_the_mean() -> None:
-    assert GroupMeans.fit(TRAIN).predict(TRAIN).tolist() == [0.5] * 8
+    assert GroupMeans.fit(TRAIN, prior_rows=1).predict(TRAIN).tolist() == [0.5] * 8
 
 
 def test_group_mean_is_pulled_towards_its_parent() -> None:
@@ -41,15 +43,15 @@ def test_rows_without_a_label_do_not_count() -> None:
     unlabelled = pl.DataFrame({"origin": ["JFK"], "carrier": ["AA"], "label": [None]}, schema=TRAIN.schema)
     more = pl.concat([TRAIN, unlabelled])
     groups = ["origin", "carrier"]
-    expected = GroupMeans.fit(TRAIN, groups=groups).predict(TRAIN)
-    assert np.array_equal(GroupMeans.fit(more, groups=groups).predict(TRAIN), expected)
+    expected = GroupMeans.fit(TRAIN, groups=groups, prior_rows=1).predict(TRAIN)
+    assert np.array_equal(GroupMeans.fit(more, groups=groups, prior_rows=1).predict(TRAIN), expected)
 
 
 def test_refusals_name_what_is_missing() -> None:
     with pytest.raises(EvaluationInputError, match="lack hour"):
-        GroupMeans.fit(TRAIN, groups=["hour"])
+        GroupMeans.fit(TRAIN, groups=["hour"], prior_rows=1)
     with pytest.raises(EvaluationInputError, match="no training row has a label"):
-        GroupMeans.fit(TRAIN.clear())
+        GroupMeans.fit(TRAIN.clear(), prior_rows=1)
 
 
 @given(
@@ -67,3 +69,38 @@ def test_means_stay_within_the_labels_and_follow_the_rows(
     assert (means <= 1).all()
     order = np.random.default_rng(0).permutation(len(groups))
     assert np.array_equal(fitted.predict(train[order.tolist()]), means[order])
+
+
+def months(seed: int, spread: float, objective: Objective) -> pl.DataFrame:
+    """85 rows for each of 12 months; months differ by `spread` around a level of 0.5."""
+    level = 0.5 + spread * np.sin(np.arange(12))
+    month = np.repeat(np.arange(12), 85)
+    random = np.random.default_rng(seed)
+    drawn = random.random(len(month)) < level[month]
+    label = drawn if objective == "binary" else level[month] + random.normal(0, 0.1, len(month))
+    return pl.DataFrame({"month": month, "label": label.astype(np.float64)})
+
+
+@pytest.mark.parametrize("objective", ["binary", "regression"])
+def test_months_that_differ_are_hardly_shrunk(objective: Objective) -> None:
+    train, validation, holdout = (months(seed, 0.4, objective) for seed in range(3))
+    found = GroupMeans.best(train, validation, BaselineSpec(groups=("month",)), objective)
+    assert found.prior_rows <= 10
+    assert "chosen on validation" in found.name
+    half_global = GroupMeans.fit(train, groups=["month"], prior_rows=100)
+    y = holdout.get_column("label").to_numpy()
+    loss = METRICS["logloss" if objective == "binary" else "rmse"].on_rows
+    assert loss(y, found.predict(holdout)) < 0.97 * loss(y, half_global.predict(holdout))
+
+
+def test_groups_that_do_not_differ_are_shrunk_most() -> None:
+    train, validation = (months(seed, 0.0, "binary") for seed in range(2))
+    found = GroupMeans.best(train, validation, BaselineSpec(groups=("month",)), "binary")
+    assert found.prior_rows == PRIORS[-1]
+
+
+def test_a_given_prior_is_taken_and_said() -> None:
+    found = GroupMeans.best(TRAIN, TRAIN, BaselineSpec(groups=("origin",), prior_rows=100), "binary")
+    assert (found.prior_rows, found.name) == (100, "naive baseline (mean by origin, prior of 100 rows)")
+    one = GroupMeans.best(TRAIN, TRAIN, BaselineSpec(), "binary")
+    assert one.name == "naive baseline (mean)"

@@ -100,11 +100,8 @@ def evaluate_job(
         bundles_of(platform),
     )
     label = spec.features.label
-    baseline = GroupMeans.fit(
-        train,
-        label=label,
-        groups=spec.evaluation.baseline.groups,
-        prior_rows=spec.evaluation.baseline.prior_rows,
+    baseline = GroupMeans.best(
+        train, chosen.of("validation"), spec.evaluation.baseline, spec.evaluation.objective, label=label
     )
     predictions = {
         "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
