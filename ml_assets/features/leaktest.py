@@ -2,12 +2,14 @@
 
 Here: how a table declares when its facts became known, cutting tables by that, and comparing two builds. It
 works for any feature function, and it also guards against skew between training and serving: the rebuild
-after a cut sees what serving would have seen. Not here: reading tables, and printing (cli).
+after a cut sees what serving would have seen. A partition built by itself, from what its lookback gives, is
+compared with the same partition of the range. Not here: reading tables, and printing (cli).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from typing import Literal
 
 import polars as pl
 
@@ -25,6 +27,10 @@ ALL_COLUMNS = "all columns"
 HIDDEN = "(hidden)"
 """Stands for each value of a column that examples do not show."""
 _EXAMPLES = 3
+_ROUNDING = 1e-5
+"""Of a float's own size: a hundred times the precision of float32."""
+_RESIDUE = 1e-9
+"""Of the largest size in its column."""
 
 
 class LeakTestError(ValueError):
@@ -70,6 +76,60 @@ class Leak:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alone:
+    """A partition of the range, as the platform builds it by itself."""
+
+    key: str
+    first: date
+    last: date
+    inputs: Mapping[str, pl.DataFrame]
+    """Exactly the rows that the declared lookback gives it."""
+
+
+Cause = Literal["lookback", "lookback or later", "range"]
+"""What gives a partition other values by itself: it sees less of the past; less of the past, or of the partitions
+after it; the days that are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffersAlone:
+    """A column with other values in a partition built by itself than in a range."""
+
+    key: str
+    """Of the partition."""
+    column: str
+    """`MISSING_ROW` where rows came or went."""
+    rows: int
+    """How many rows of the partition differ."""
+    examples: tuple[str, ...]
+    """Key, value in the range, value alone."""
+    cause: Cause
+
+    def explain(self) -> str:
+        """Return a line that says what to mend."""
+        found = (
+            f"{self.column} of {self.key} is another when the partition is built by itself: {self.rows} rows differ, "
+            f"for example {'; '.join(self.examples)}"
+        )
+        match self.cause:
+            case "lookback":
+                return (
+                    f"lookback is too short: {found}. Raise `lookback` of the inputs to as many partitions as the "
+                    "function reads before the one it builds"
+                )
+            case "lookback or later":
+                return (
+                    f"lookback is too short: {found}. Raise `lookback` of the inputs to as many partitions as the "
+                    "function reads before the one it builds; what lies in partitions after it is never there"
+                )
+            case "range":
+                return (
+                    f"the days asked for change the rows: {found}. Use `first` and `last` to filter the answer only, "
+                    "not in a mean or a rank over all rows of the range"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class LeakReport:
     """What the test found."""
 
@@ -80,19 +140,25 @@ class LeakReport:
     leaks: tuple[Leak, ...]
     always_known: Mapping[str, tuple[str, ...]]
     """Table → columns no rule hides: what the test takes as known before any prediction."""
+    alone: tuple[str, ...] = ()
+    """Keys of the partitions that were built by themselves."""
+    differs_alone: tuple[DiffersAlone, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """True where nothing leaked."""
-        return not self.leaks
+        """True where nothing leaked, and partitions built by themselves are those of the range."""
+        return not self.leaks and not self.differs_alone
 
     def explain(self) -> str:
-        """One line a leak, or one line that says what was compared; then one a table of which something counts as
-        always known."""
+        """One line a leak, or one line that says what was compared; the same of partitions built by themselves; then
+        one a table of which something counts as always known."""
         lines = [leak.explain() for leak in self.leaks] or [
             f"no leak: {self.rows_compared} rows × {len(self.columns_compared)} columns are the same "
             f"with the future hidden at {len(self.cuts)} moments"
         ]
+        lines += [one.explain() for one in self.differs_alone]
+        if self.alone and not self.differs_alone:
+            lines.append(f"lookback suffices: {' and '.join(self.alone)} are the same built each by itself")
         lines += [
             f"taken as always known: {table}: {', '.join(columns)}"
             for table, columns in self.always_known.items()
@@ -114,6 +180,8 @@ def leak_test(
     cuts: Sequence[datetime] | int = 3,
     hidden: Collection[str] = (),
     rebuild: Build | None = None,
+    alone: Sequence[Alone] = (),
+    partition_date: str = "partition_date",
 ) -> LeakReport:
     """Build `first`..`last` twice from all of `inputs`, then once per cut from what was known then, and compare.
 
@@ -123,12 +191,16 @@ def leak_test(
     `rebuild` is the same function in a process that never saw the future, in which cuts are built oldest first; by
     default `build`, whose memory of earlier calls then stays unnoticed.
 
+    Each of `alone`, partitions of the range in order, is built once more by itself. Its rows must be those that have
+    its first day as `partition_date` in the range, in every column but `labels`; floats may differ by rounding.
+
     Raises `LeakTestError` where a declaration does not fit the tables, `key` does not name the built rows, or
     none of them was predicted before a cut.
     """
     _require_rules(inputs, known)
     full = build(inputs, first, last)
-    missing = [name for name in (*key, predicted_at) if name not in full.columns]
+    needed = (*key, predicted_at, *((partition_date,) if alone else ()))
+    missing = [name for name in needed if name not in full.columns]
     if missing:
         raise LeakTestError(f"the built table has no columns {missing}; it has {full.columns}")
     if full.select(key).n_unique() < full.height:
@@ -137,7 +209,8 @@ def leak_test(
         )
     moments = _spread(full[predicted_at], cuts) if isinstance(cuts, int) else tuple(sorted(cuts))
     others = [name for name in full.columns if name not in key]
-    leaks = _differences(full, build(inputs, first, last), key, others, None, hidden)
+    compare = _Comparison(key, frozenset(hidden))
+    leaks = compare.leaks(full, build(inputs, first, last), others, None)
     unsteady = {leak.column for leak in leaks}  # of these a cut can tell nothing
     columns = tuple(name for name in others if name not in {*labels, *unsteady})
     rows_compared = 0
@@ -150,18 +223,42 @@ def leak_test(
         then = {table: known_by(rows, known[table], cut) for table, rows in inputs.items()}
         rows_compared += before.height
         rebuilt = (rebuild or build)(then, first, last).filter(pl.col(predicted_at) <= cut)
-        of_cut = _differences(before, rebuilt, key, columns, cut, hidden)
+        of_cut = compare.leaks(before, rebuilt, columns, cut)
         if of_cut and rebuild is not None:
             here = build(then, first, last).filter(pl.col(predicted_at) <= cut)
-            stay = {leak.column for leak in _differences(before, here, key, columns, cut, hidden)}
+            stay = {leak.column for leak in compare.leaks(before, here, columns, cut)}
             of_cut = [replace(leak, is_remembered=leak.column not in stay) for leak in of_cut]
         leaks += of_cut
+    differs_alone: list[DiffersAlone] = []
+    for one in alone:  # after the cuts: it sees more than they may
+        of_one = pl.col(partition_date) == one.first
+        by_itself = (rebuild or build)(one.inputs, one.first, one.last).filter(of_one)
+        differs = compare.differences(full.filter(of_one), by_itself, columns, _ALONE, rounding=True)
+        if differs:
+            # The same days from all inputs: a column that still differs is made of the days asked for.
+            wide = build(inputs, one.first, one.last).filter(of_one)
+            of_inputs = {
+                x.column for x in compare.differences(wide, by_itself, columns, _ALONE, rounding=True)
+            }
+            seen: Cause = "lookback" if one.last == last else "lookback or later"
+            differs_alone += [
+                DiffersAlone(
+                    key=one.key,
+                    column=x.column,
+                    rows=x.rows,
+                    examples=x.examples,
+                    cause=seen if x.column in of_inputs else "range",
+                )
+                for x in differs
+            ]
     return LeakReport(
         cuts=moments,
         rows_compared=rows_compared,
         columns_compared=columns,
         leaks=tuple(leaks),
         always_known={table: _always_known(rows, known[table]) for table, rows in inputs.items()},
+        alone=tuple(one.key for one in alone),
+        differs_alone=tuple(differs_alone),
     )
 
 
@@ -213,40 +310,95 @@ def _spread(moments: pl.Series, count: int) -> tuple[datetime, ...]:
     return tuple(distinct[(i + 1) * len(distinct) // (count + 1)] for i in range(count))
 
 
-def _differences(
-    before: pl.DataFrame,
-    after: pl.DataFrame,
-    key: Sequence[str],
-    columns: Sequence[str],
-    cut: datetime | None,
-    hidden: Collection[str],
-) -> list[Leak]:
-    one, other = ("with", "without") if cut else ("the first time", "the second time")
-    lost, come = before.join(after, on=key, how="anti"), after.join(before, on=key, how="anti")
-    leaks: list[Leak] = []
-    secret = {name for column in hidden for name in (column, f"{column}__after")}
+@dataclass(frozen=True, kw_only=True)
+class _Words:
+    """Names of the two builds, for an example."""
 
-    def rows_of(frame: pl.DataFrame, *names: str) -> list[tuple[object, ...]]:
+    one: str
+    other: str
+    one_row: str
+    other_row: str
+
+
+_FUTURE = _Words(one="with", other="without", one_row="with the future", other_row="without it")
+_TWICE = _Words(
+    one="the first time", other="the second time", one_row="the first time", other_row="the second time"
+)
+_ALONE = _Words(one="in the range", other="alone", one_row="in the range", other_row="alone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Difference:
+    column: str
+    rows: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Compares two builds of the same rows."""
+
+    key: Sequence[str]
+    hidden: frozenset[str]
+
+    def leaks(
+        self, before: pl.DataFrame, after: pl.DataFrame, columns: Sequence[str], cut: datetime | None
+    ) -> list[Leak]:
+        found = self.differences(before, after, columns, _FUTURE if cut else _TWICE)
+        return [Leak(cut=cut, column=one.column, rows=one.rows, examples=one.examples) for one in found]
+
+    def differences(
+        self,
+        before: pl.DataFrame,
+        after: pl.DataFrame,
+        columns: Sequence[str],
+        words: _Words,
+        *,
+        rounding: bool = False,
+    ) -> list[_Difference]:
+        """Differences by column, those of whole rows first. With `rounding`, floats may differ by it."""
+        key = self.key
+        lost, come = before.join(after, on=key, how="anti"), after.join(before, on=key, how="anti")
+        found: list[_Difference] = []
+        if len(lost) or len(come):
+            examples = (
+                *(f"{_name(row)}: only {words.one_row}" for row in self._rows(lost, *key)),
+                *(f"{_name(row)}: only {words.other_row}" for row in self._rows(come, *key)),
+            )
+            found.append(_Difference(column=MISSING_ROW, rows=len(lost) + len(come), examples=examples))
+        both = before.join(after, on=key, how="inner", suffix="__after", maintain_order="left")
+        for column in columns:
+            other = f"{column}__after"
+            unlike = pl.col(column).ne_missing(pl.col(other))
+            if rounding and both.schema[column].is_float() and both.schema[other].is_float():
+                unlike &= ~_is_rounding(pl.col(column), pl.col(other))
+            differs = both.filter(unlike)
+            if len(differs):
+                shown = self._rows(differs, *key, column, other)
+                examples = tuple(
+                    f"{_name(row[:-2])}: {_said(row[-2])} {words.one}, {_said(row[-1])} {words.other}"
+                    for row in shown
+                )
+                found.append(_Difference(column=column, rows=len(differs), examples=examples))
+        return found
+
+    def _rows(self, frame: pl.DataFrame, *names: str) -> list[tuple[object, ...]]:
+        """A few rows to show, without the values of hidden columns."""
+        secret = {name for column in self.hidden for name in (column, f"{column}__after")}
         masked = [pl.lit(HIDDEN).alias(name) if name in secret else pl.col(name) for name in names]
         return frame.head(_EXAMPLES).select(masked).rows()
 
-    if len(lost) or len(come):
-        one_row, other_row = ("with the future", "without it") if cut else (one, other)
-        examples = (
-            *(f"{_name(row)}: only {one_row}" for row in rows_of(lost, *key)),
-            *(f"{_name(row)}: only {other_row}" for row in rows_of(come, *key)),
-        )
-        leaks.append(Leak(cut=cut, column=MISSING_ROW, rows=len(lost) + len(come), examples=examples))
-    both = before.join(after, on=key, how="inner", suffix="__after", maintain_order="left")
-    for column in columns:
-        differs = both.filter(pl.col(column).ne_missing(pl.col(f"{column}__after")))
-        if len(differs):
-            shown = rows_of(differs, *key, column, f"{column}__after")
-            examples = tuple(
-                f"{_name(row[:-2])}: {_said(row[-2])} {one}, {_said(row[-1])} {other}" for row in shown
-            )
-            leaks.append(Leak(cut=cut, column=column, rows=len(differs), examples=examples))
-    return leaks
+
+def _is_rounding(one: pl.Expr, other: pl.Expr) -> pl.Expr:
+    """True where two finite floats differ as sums of the same numbers do.
+
+    A running sum carries the rounding of the partitions before its window: 1e-13 in the range, 0.0 alone.
+    """
+    one, other = one.cast(pl.Float64), other.cast(pl.Float64)
+    size = pl.max_horizontal(one.abs(), other.abs())
+    largest = pl.when(size.is_finite()).then(size).max()
+    near = (one - other).abs() <= _ROUNDING * size + _RESIDUE * largest
+    return (one.is_finite() & other.is_finite() & near).fill_null(value=False)
 
 
 def _name(row: Sequence[object]) -> str:

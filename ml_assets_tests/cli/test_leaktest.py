@@ -1,5 +1,6 @@
 """`ml-assets leaktest` finds a column that knows the future, by exit status and by name."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
@@ -9,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from ml_assets.components import FeatureTable
 from ml_assets.defs.store_demand import features
 from ml_assets_tests.cli.terminal import Terminal
 
@@ -43,7 +45,34 @@ def test_honest_features_pass_and_what_counts_as_known_is_printed(shop: Terminal
     said = shop("leaktest", "features/sales_features")
     assert said.status == 0
     assert said.out.startswith("no leak: ")
+    assert "lookback suffices: 2024-01-01 and 2024-01-08 are the same built each by itself" in said.out
     assert "taken as always known: datasets/sales: " in said.out
+
+
+def test_a_lookback_too_short_is_named_with_column_day_and_values(
+    shop: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = FeatureTable.load.__func__
+
+    def shortened(cls: type[FeatureTable], spec: Any, context: Any) -> FeatureTable:
+        if spec.name == "sales_features":
+            inputs = tuple(one.model_copy(update={"lookback": 1}) for one in spec.inputs)
+            spec = spec.model_copy(update={"inputs": inputs})
+        return load(cls, spec, context)
+
+    monkeypatch.setattr(FeatureTable, "load", classmethod(shortened))
+    said = shop(*LEAKTEST)
+    assert said.status == 1
+    assert "lookback is too short: units_4w of 2024-01-08 is another" in said.out
+    assert re.search(r"2024-01-08 store_\d\d apples: \d+\.0 in the range, None alone", said.out)
+    assert "units_1w of" not in said.out
+    assert "lookback suffices" not in said.out
+
+
+def test_a_single_partition_says_that_its_lookback_was_not_tested(shop: Terminal) -> None:
+    said = shop(*LEAKTEST, "--first", "2024-01-08")
+    assert said.status == 0
+    assert "lookback not tested: 2024-01-08 alone is the whole range; choose an earlier --first" in said.out
 
 
 @pytest.mark.parametrize(

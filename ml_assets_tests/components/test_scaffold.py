@@ -18,7 +18,7 @@ from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import require_consistent
 from ml_assets.components.imports import resolve_function
-from ml_assets.features.leaktest import leak_test
+from ml_assets.features.leaktest import Alone, leak_test
 from ml_assets_tests.components.world import World, key_of
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +52,9 @@ def test_scaffolded_features_pass_the_leakage_test(sandbox: DefsFolderSandbox) -
         dataset, features = spec_of(components, Dataset), spec_of(components, FeatureTable)
         read = resolve_function(dataset.source.function)
         days = [date(2024, 1, day) for day in range(1, 21)]
+        (section,) = features.inputs
+        assert isinstance(section.lookback, int)
+        history = pl.concat(read(day) for day in days[-1 - section.lookback :])
         report = leak_test(
             resolve_function(features.function),
             {"datasets/bike_trips": pl.concat(read(day) for day in days)},
@@ -60,6 +63,15 @@ def test_scaffolded_features_pass_the_leakage_test(sandbox: DefsFolderSandbox) -
             days[-1],
             key=features.contract.key,
             labels=features.labels,
+            alone=[
+                Alone(
+                    key="2024-01-20",
+                    first=days[-1],
+                    last=days[-1],
+                    inputs={section.table: history},
+                )
+            ],
+            partition_date=features.partition_date,
         )
     assert report.ok, report.explain()
     assert report.rows_compared > 1000

@@ -10,6 +10,7 @@ import pytest
 
 from ml_assets.features.leaktest import (
     MISSING_ROW,
+    Alone,
     KnowledgeRule,
     LeakReport,
     LeakTestError,
@@ -109,6 +110,89 @@ def test_examples_show_no_value_of_a_hidden_column() -> None:
         peeking, INPUTS, KNOWN, FIRST, LAST, key=["order"], labels=["returned"], hidden=["order", "peek"]
     )
     assert report.leaks[0].examples[0] == "(hidden): (hidden) with, (hidden) without"
+
+
+# Partitions built by themselves
+
+
+def by_themselves(build: Callable[[Inputs, date, date], pl.DataFrame], lookback: int) -> LeakReport:
+    """The last two days of the range, each also from `lookback` days before it alone."""
+
+    def alone(day: date) -> Alone:
+        orders = ORDERS.filter(pl.col("day").is_between(day - timedelta(days=lookback), day))
+        inputs = {**INPUTS, "datasets/orders": orders}
+        return Alone(key=day.isoformat(), first=day, last=day, inputs=inputs)
+
+    days = [LAST - timedelta(days=1), LAST]
+    return leak_test(
+        build,
+        INPUTS,
+        KNOWN,
+        FIRST,
+        LAST,
+        key=["order"],
+        labels=["returned"],
+        alone=[alone(day) for day in days],
+        partition_date="day",
+    )
+
+
+def recent(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+    """How many orders were placed on this day and the three before it."""
+    per_day = inputs["datasets/orders"].group_by("day").len("orders").sort("day")
+    summed = per_day.rolling("day", period="4d").agg(pl.col("orders").sum().alias("orders_4d"))
+    return _placed(inputs, first, last).join(summed, on="day", how="left", maintain_order="left")
+
+
+def _placed(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+    orders = inputs["datasets/orders"].filter(pl.col("day").is_between(first, last))
+    return orders.select("day", "order", "returned", pl.col("placed_at").alias("predicted_at"))
+
+
+def test_a_lookback_that_suffices_gives_the_same_alone() -> None:
+    report = by_themselves(recent, lookback=3)
+    assert report.ok, report.explain()
+    assert "lookback suffices: 2024-03-05 and 2024-03-06 are the same" in report.explain()
+
+
+def test_a_lookback_one_day_too_short_is_named_with_both_values() -> None:
+    report = by_themselves(recent, lookback=2)
+    assert not report.leaks
+    assert {(one.key, one.column, one.rows) for one in report.differs_alone} == {
+        (day, "orders_4d", 4) for day in ("2024-03-05", "2024-03-06")
+    }
+    assert (
+        "lookback is too short: orders_4d of 2024-03-06 is another when the partition is built by itself: "
+        "4 rows differ, for example 20: 16 in the range, 12 alone; "
+    ) in report.explain()
+
+
+def test_rows_that_come_from_the_lookback_alone_are_counted() -> None:
+    def last_of_three_days(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        seen = inputs["datasets/orders"]["day"].n_unique()
+        return _placed(inputs, first, last).filter(pl.lit(seen > 2))
+
+    report = by_themselves(last_of_three_days, lookback=1)
+    assert {one.column for one in report.differs_alone} == {MISSING_ROW}
+
+
+def test_a_mean_over_the_range_is_not_called_a_short_lookback() -> None:
+    def share(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        return _placed(inputs, first, last).with_columns(
+            (pl.col("order") / pl.col("order").max()).alias("share")
+        )
+
+    (first,) = by_themselves(share, lookback=3).differs_alone
+    assert first.explain().startswith("the days asked for change the rows: share of 2024-03-05 ")
+
+
+def test_the_rounding_of_a_running_sum_is_no_difference() -> None:
+    def summed(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        rows = _placed(inputs, first, last)
+        carried = 1e-12 * inputs["datasets/orders"].height
+        return rows.with_columns((pl.col("order") / 7 + carried).alias("sum"))
+
+    assert by_themselves(summed, lookback=1).ok
 
 
 def test_bytes_that_leak_are_told_by_their_number() -> None:

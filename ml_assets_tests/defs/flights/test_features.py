@@ -9,10 +9,12 @@ import pytest
 
 from ml_assets.defs.flights import features
 from ml_assets.defs.flights.features import LOOKBACK_DAYS, WEATHER_LOOKBACK_DAYS, flight_departures
-from ml_assets.features.leaktest import LeakReport, leak_test
+from ml_assets.features.leaktest import Alone, LeakReport, leak_test
+from ml_assets.tables.declared import InputTable
 from ml_assets_tests.defs.flights import declared
 
 Inputs = Mapping[str, pl.DataFrame]
+DATES = {"datasets/flights": "flight_date", "datasets/weather": "weather_date"}
 KEY = ["partition_date", "carrier", "flight", "origin"]
 
 
@@ -84,13 +86,28 @@ def examine(year: Inputs, build: Callable[[Inputs, date, date], pl.DataFrame]) -
         key=spec.contract.key,
         labels=spec.labels,
         cuts=2,
+        alone=[alone(year, last)],
     )
+
+
+def alone(year: Inputs, day: date) -> Alone:
+    """A day from exactly the partitions that the lookback of `defs.yaml` gives it."""
+    inputs = dict(year)
+    for section in declared.flight_departures().inputs:
+        partitions = declared.dataset(section.table.removeprefix("datasets/")).cadence
+        if section.lookback != "whole":
+            read = InputTable(table=section.table, cadence=partitions, lookback=section.lookback)
+            keys = read.needed_for(day.isoformat())
+            column = DATES[section.table]
+            inputs[section.table] = year[section.table].filter(pl.col(column).cast(pl.String).is_in(keys))
+    return Alone(key=day.isoformat(), first=day, last=day, inputs=inputs)
 
 
 def test_nothing_of_the_future_is_in_the_features(year: Inputs) -> None:
     report = examine(year, flight_departures)
     assert report.ok, report.explain()
     assert report.rows_compared > 5_000
+    assert report.alone == ("2013-06-30",)
     assert set(features.NUMERIC) < set(report.columns_compared)
 
 
