@@ -49,7 +49,10 @@ def plan(
     for table in inputs:
         wanted = sorted({needed for key in keys for needed in table.needed_for(key)})
         verdict = judge_window(reader, ledger, tables, table.table, wanted)
-        bad[table.table] = verdict.barred
+        # What is wrong with a partition's rows or columns is said here: nothing else names it to who builds on it.
+        bad[table.table] = {
+            key: verdict.unusable.get(f"{table.table} {key}", why) for key, why in verdict.barred.items()
+        }
         for name, lacking in verdict.to_build.items():
             missing[name] = tuple(sorted({*missing.get(name, ()), *lacking}))
     refused: dict[str, str] = {}

@@ -9,6 +9,7 @@ import polars as pl
 
 from ml_assets.tables import layout
 from ml_assets.tables.manifest import ManifestUnreadable, PartitionManifest, content_digest
+from ml_assets.validation.column_types import explain_columns
 from resources.lake import ObjectStat, VersionedStore
 from resources.words import name_some
 
@@ -23,6 +24,25 @@ class PartitionMissing(Exception):
         )
         self.table = table
         self.keys = keys
+
+
+class ColumnsDiffer(Exception):
+    """Partitions that are read together have other columns from some partition on."""
+
+    def __init__(self, table: str, schemas: Mapping[str, Mapping[str, str]]) -> None:
+        """`schemas`: key → column → type name, keys in the order of reading; at least two differ."""
+        (before, first), *later = schemas.items()
+        changed = next(key for key, schema in later if list(schema.items()) != list(first.items()))
+        # The newest partition was made by the declaration of today, or is nearest to it.
+        newest = list(schemas[max(schemas)].items())
+        odd = [key for key, schema in schemas.items() if list(schema.items()) != newest]
+        super().__init__(
+            f"{table} has other columns from {changed} on than in {before}: "
+            f"{explain_columns(schemas[changed], first)}. "
+            f"Partitions that are read together need the same columns: materialize {name_some(odd)} again"
+        )
+        self.table = table
+        self.odd = tuple(odd)
 
 
 class TableReader:
@@ -92,11 +112,13 @@ class TableReader:
     def scan(self, table: str, keys: Sequence[str]) -> pl.LazyFrame:
         """Rows of `keys`, in that order and within each in file order. `PartitionMissing` names what lacks.
 
-        The frame reads immutable local files in place; all partitions must have one schema.
+        The frame reads immutable local files in place. `ColumnsDiffer` unless all partitions have the same columns,
+        of the same types.
         """
         if not keys:
             raise ValueError(f"no keys to scan of {table}: name at least one partition")
         self._require(table, keys)
+        self._require_same_columns(table, keys)
         partitions = self._partitions(table)
         paths = [f.path for k in keys for f in partitions[k]]
         local = self.store.fetch(self.commit_id, paths)
@@ -128,6 +150,13 @@ class TableReader:
         lacking = tuple(k for k in keys if k not in partitions)
         if lacking:
             raise PartitionMissing(table, lacking, self.commit_id)
+
+    def _require_same_columns(self, table: str, keys: Sequence[str]) -> None:
+        # By the manifests: polars notices only while it reads, and then names a file and not the partition.
+        described = [k for k in keys if layout.manifest_path(table, k) in self.object_hashes(table, k)]
+        found = self.manifests(table, described)
+        if len({manifest.schema_hash for manifest in found.values()}) > 1:
+            raise ColumnsDiffer(table, {key: manifest.schema for key, manifest in found.items()})
 
     def _partitions(self, table: str) -> dict[str, list[ObjectStat]]:
         if table not in self._files:

@@ -14,6 +14,7 @@ from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.judge import verdict_of
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.reader import TableReader
+from ml_assets.validation.column_types import explain_columns
 from resources.ledger import Ledger, VerdictRow
 from resources.words import name_some
 
@@ -165,10 +166,9 @@ def _compare(
             read, wants = len(manifest.inputs[name]), len(needed[name])
             one.differs.append(f"the lookback on {name} changed ({read} partitions to {wants})")
     if is_read and one.state == "current" and manifest.schema_hash != declared.schema_hash:
-        names = sorted({name for name, _ in set(manifest.schema.items()) ^ set(declared.columns)})
-        what = f"they differ in {name_some(names)}" if names else "they have another order"
+        what = explain_columns(manifest.schema, dict(declared.columns))
         one.state = "unusable"
-        one.why = f"is unusable: its columns are not those of the contract, {what}"
+        one.why = f"is unusable: its columns are not those of the contract: {what}"
         # Rows of today's contract that lack its columns were accepted by a person: the same would come again.
         one.can_be_mended = not same_contract
         if one.can_be_mended:

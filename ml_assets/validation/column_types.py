@@ -5,7 +5,7 @@ Names, because `str(polars_dtype)` changes between polars versions while a store
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import polars as pl
@@ -77,3 +77,17 @@ def schema_hash(schema: Sequence[tuple[str, str]]) -> str:
     """SHA-256, 64 hex digits, of ordered (name, type name): what training asserts before it is launched."""
     canonical = json.dumps([list(column) for column in schema], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def explain_columns(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    """Say in words how `found` (column → type name, in order) differs from `expected`; empty where they are equal."""
+    said = [
+        f"{name} is {dtype}, not {expected[name]}"
+        for name, dtype in found.items()
+        if expected.get(name, dtype) != dtype
+    ]
+    said += [f"{name} ({dtype}) is missing" for name, dtype in expected.items() if name not in found]
+    said += [f"{name} ({dtype}) is added" for name, dtype in found.items() if name not in expected]
+    if not said and list(found) != list(expected):
+        return "they have another order"
+    return ", ".join(said)

@@ -64,3 +64,15 @@ def test_an_accepted_input_is_used_as_it_is(world: World, source: Source) -> Non
     assert world.run(FEATURES, partition=day).success
     rows = TableReader.at(world.platform.lake).scan(FEATURES, [day]).collect()
     assert "robot" in rows["machine"].to_list()
+
+
+def test_an_accepted_day_with_a_column_more_is_refused_by_the_name_and_type_of_it(
+    world: World, source: Source
+) -> None:
+    first, second = days(2)
+    source.spoiled[second] = lambda rows: rows.with_columns(pl.lit(3, pl.Int64).alias("crew"))
+    world.run(READINGS, partition=first, last=second)
+    accept_partition(world.platform.lake, world.platform.ledger, READINGS, second, "ada", "crews are new")
+    said = failure_of(world.run(FEATURES, partition=first, last=second))
+    assert "its columns are not those of the contract: crew (int64) is added" in said
+    assert world.main.keys(FEATURES) == [first]

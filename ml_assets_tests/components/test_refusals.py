@@ -197,7 +197,7 @@ def test_columns_other_than_those_declared_are_refused_before_anything_is_launch
     wider = {**rules, "columns": [*rules["columns"], {"name": "crew", "dtype": "int64"}]}
     result = ready.declared_as(plant_components(features={"contract": wider})).train(LAST)
     said = failure_of(result)
-    assert "is unusable: its columns are not those of the contract, they differ in crew" in said
+    assert "is unusable: its columns are not those of the contract: crew (int64) is missing" in said
     assert missing_in(failure_metadata(result)) == {FEATURES: days(WINDOW, start=1)}
     assert _steps(result) == [f"{MODEL}.validate_inputs"]
 

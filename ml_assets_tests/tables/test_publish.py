@@ -9,7 +9,7 @@ import pytest
 from ml_assets.tables import parquet
 from ml_assets.tables.cadence import Cadence, KeyRefused
 from ml_assets.tables.prepare import KeyTwice
-from ml_assets.tables.reader import PartitionMissing, TableReader
+from ml_assets.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
 from ml_assets.tables.spec import Incoming, SourceFailed
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
@@ -260,3 +260,34 @@ def test_missing_partitions_are_named(place: Place) -> None:
     with pytest.raises(PartitionMissing, match="2013-01-02, 2013-01-03 at commit") as caught:
         TableReader.at(place.store).scan(ORDERS, keys(3))
     assert caught.value.keys == tuple(keys(3)[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "declared", "said"),
+    [
+        (
+            pl.col("order").cast(pl.Int32),
+            {"name": "order", "dtype": "int32"},
+            "order is int32, not int64",
+        ),
+        (pl.lit(value=True).alias("coupon"), {"name": "coupon", "dtype": "bool"}, "coupon (bool) is added"),
+    ],
+    ids=["type", "added"],
+)
+def test_a_column_that_changes_from_some_day_on_is_named_with_the_days_to_build_again(
+    place: Place, change: pl.Expr, declared: dict[str, str], said: str
+) -> None:
+    place.publish(days(3))
+    columns = {one["name"]: one for one in shop.RULES["columns"]} | {declared["name"]: declared}
+    contract = Contract.model_validate(shop.RULES | {"columns": [*columns.values()]})
+    later = {key: day(key).with_columns(change) for key in keys(2, start=3)}
+    place.publish(later, run="run00002", contract=contract)
+    reader = TableReader.at(place.store)
+    assert reader.scan(ORDERS, keys(3)).collect().height == 120
+    assert reader.scan(ORDERS, list(later)).collect().height == 80
+    with pytest.raises(ColumnsDiffer) as caught:
+        reader.scan(ORDERS, keys(5))
+    assert str(caught.value) == (
+        f"datasets/orders has other columns from 2013-01-04 on than in 2013-01-01: {said}. Partitions that are read "
+        "together need the same columns: materialize 2013-01-01, 2013-01-02, 2013-01-03 again"
+    )
