@@ -4,6 +4,7 @@ Dagster's helpers for step logs answer it with a traceback of theirs each, over 
 """
 
 import _thread
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,16 @@ from contextlib import contextmanager
 
 _LOOK_SECONDS = 0.3
 _INTERRUPT = {signal.SIGINT}
+_POOLS = [
+    logging.getLogger(f"sqlalchemy.pool.impl.{name}") for name in ("NullPool", "QueuePool", "StaticPool")
+]
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """False for an interrupt that met SQLAlchemy while it closed a connection: the pool logs it with a traceback and
+    raises it, so the one line comes anyway."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, KeyboardInterrupt)
 
 
 @contextmanager
@@ -21,6 +32,8 @@ def not_for_children() -> Iterator[None]:
     the signal and interrupts the main thread.
     """
     over = threading.Event()
+    for pool in _POOLS:
+        pool.addFilter(_is_worth_saying)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)
     taker = threading.Thread(target=_take, args=(over,), daemon=True)
     taker.start()
@@ -29,6 +42,8 @@ def not_for_children() -> Iterator[None]:
     finally:
         over.set()
         taker.join()
+        for pool in _POOLS:
+            pool.removeFilter(_is_worth_saying)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

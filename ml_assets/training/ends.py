@@ -20,9 +20,11 @@ _NAME = "ended-{}"
 
 
 def leave_code(code: int) -> None:
-    """Write down how this rank ends; before it ends."""
+    """Write down how this rank ends; before it ends. A process that no agent started tells nobody."""
+    if (rank := os.environ.get("LOCAL_RANK")) is None:
+        return
     with suppress(OSError):  # a full disk: the agent then has what torch found
-        _path(int(os.environ["LOCAL_RANK"])).write_text(f"{code} {time.monotonic()}")
+        _path(int(rank)).write_text(f"{code} {time.monotonic()}")
 
 
 def forget_codes(local_ranks: Iterable[int]) -> None:

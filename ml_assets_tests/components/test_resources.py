@@ -40,7 +40,7 @@ def test_a_partition_and_a_launch_each_change_what_they_name() -> None:
         ({"nodes": {"min": 2, "max": 1}}, "nodes.max 1 is less than nodes.min 2"),
         (
             {"partitions": {"2024-05-27": {"nodes": 3}}},
-            "use 3 workers, or other nodes (partition 2024-05-27)",
+            "resources.partitions.2024-05-27\n  Value error, training.workers 2 cannot be shared equally by",
         ),
         ({"partitions": {"2024-05-27": {"ram": "1Gi"}}}, "resources have no 'ram'"),
         ({"volumes": [{"mount_path": "/a"}]}, "one of claim, secret, config_map, host_path; /a has none"),
