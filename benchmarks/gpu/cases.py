@@ -1,4 +1,4 @@
-"""What the GPU benchmark trains, and the bar of each figure (T1, T2, T9, T10).
+"""The trainings of the GPU benchmark, and the bar of each figure (T1, T2, T9, T10).
 
 Here: the trainings, small and large. Not here: running one (trainings), the table (__main__).
 """
@@ -30,7 +30,7 @@ class Scale:
     """Sizes for one kind of machine."""
 
     rows: int
-    """Of the table of columns."""
+    """Training rows of the table of columns."""
     batch: int
     flights_epochs: int
     small: dict[str, int]
@@ -75,8 +75,9 @@ class Bench:
     def __init__(self, folder: Path, device: str) -> None:
         self._folder, self.device = folder, device
         self.scale = GPU if device == "cuda" else CPU
+        self._made: dict[str, Snapshot] = {}
         self.figures: dict[str, dict[str, float]] = {}
-        """Of each training by its name, for the JSON."""
+        """Figures by the name of the training, for the JSON."""
 
     def results(self, names: list[str]) -> Iterator[Result]:
         """Run the parts in `names` one after the other; a part that raises becomes a result that falls short."""
@@ -187,10 +188,6 @@ class Bench:
         if name not in self._made:
             self._made[name] = make(self._folder / name)
         return self._made[name]
-
-    @property
-    def _made(self) -> dict[str, Snapshot]:
-        return self.__dict__.setdefault("_snapshots", {})
 
 
 def collectives_and_feeding(bench: Bench) -> Iterator[Result]:
