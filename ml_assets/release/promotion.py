@@ -105,6 +105,8 @@ class Releases:
                 reason=reason,
                 bundle_digest=version.bundle_digest,
                 evaluation_digest=rests_on,
+                # Once more at the moment of writing: another evaluation may have come while the bundle was verified.
+                allow=lambda newest: _evaluation_to_rest_on(version, replace(found, newest=newest)),
             )
         self.show(model)
         return promotion

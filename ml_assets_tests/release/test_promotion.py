@@ -94,6 +94,34 @@ def test_promoting_what_is_in_production_adds_nothing(
     assert len(releases.log("small")) == 1
 
 
+def test_a_rejection_that_comes_while_the_bundle_is_verified_stops_the_promotion(
+    ledger: Ledger, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    """Reading the files of a bundle takes its time, and another run evaluates it meanwhile."""
+    slow = _EvaluatedMeanwhile(store, ledger)
+    releases = Releases(ledger, registry, slow)
+    with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
+        releases.promote("small", 2, author="ada", reason="better")
+    assert slow.opened == [two_versions[1].digest]
+    assert releases.log("small") == []
+    assert registry.aliased("small", "production") is None
+
+
+class _EvaluatedMeanwhile(BundleStore):
+    """A store whose bundles are rejected while it reads them."""
+
+    def __init__(self, store: BundleStore, ledger: Ledger) -> None:
+        self._store = store
+        self._ledger = ledger
+        self.opened: list[str] = []
+
+    def open(self, digest: str) -> Bundle:
+        bundle = self._store.open(digest)
+        self.opened.append(digest)
+        judged(self._ledger, bundle, "rejected", told="meanwhile")
+        return bundle
+
+
 def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
     releases: Releases, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:

@@ -1,6 +1,7 @@
 """`ModelLog`: what was decided about models, append-only: evaluations, semantic versions, promotions, demotions."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,9 @@ import sqlalchemy as sa
 from resources.ledger.database import Database
 from resources.ledger.rows import Demotion, EvaluationRow, NewEvaluation, Promotion, SemanticName
 from resources.ledger.tables import demotions, evaluations, promotions, semantic_names
+
+TURN_PATIENCE_SECONDS = 60.0
+"""How long an evaluation or promotion waits for another of the same model; each is one short transaction."""
 
 
 class ModelLog:
@@ -23,6 +27,7 @@ class ModelLog:
         """Append one evaluation and return its row.
 
         A step that is retried repeats its evaluation: where the bundle's newest has the same digest, return that.
+        No promotion of the model is decided meanwhile.
         """
         facts: dict[str, Any] = {**vars(new), "at": at or datetime.now(UTC)}
 
@@ -35,7 +40,8 @@ class ModelLog:
             ).scalar_one()
             return EvaluationRow(id=row_id, **facts)
 
-        return self._database.write(work)
+        with self._turn(new.model):
+            return self._database.write(work)
 
     def newest_evaluation(self, model: str, bundle_digest: str) -> EvaluationRow | None:
         """The evaluation that decides about a bundle, or None where it was never evaluated."""
@@ -97,8 +103,13 @@ class ModelLog:
         bundle_digest: str,
         evaluation_digest: str,
         at: datetime | None = None,
+        allow: Callable[[EvaluationRow | None], object] | None = None,
     ) -> Promotion:
-        """Append: from `at` on, `version` holds the role `alias` of `model`."""
+        """Append: from `at` on, `version` holds the role `alias` of `model`.
+
+        `allow` gets the bundle's newest evaluation while no other can be recorded, and may raise: then nothing is
+        appended.
+        """
         facts: dict[str, Any] = {
             "model": model,
             "version": version,
@@ -111,10 +122,14 @@ class ModelLog:
         }
 
         def work(connection: sa.Connection) -> Promotion:
+            if allow is not None:
+                newest = connection.execute(_newest(model, bundle_digest)).mappings().first()
+                allow(None if newest is None else EvaluationRow(**newest))
             row_id = connection.execute(sa.insert(promotions).returning(promotions.c.id), facts).scalar_one()
             return Promotion(id=row_id, **facts)
 
-        return self._database.write(work)
+        with self._turn(model):
+            return self._database.write(work)
 
     def demote(
         self, promotion: Promotion, *, author: str, reason: str, at: datetime | None = None
@@ -152,6 +167,10 @@ class ModelLog:
         found = _promotion(row)
         has_ended = found.demotion is not None and (at is None or found.demotion.at <= at)
         return None if has_ended else found
+
+    def _turn(self, model: str) -> AbstractContextManager[None]:
+        """Evaluations and promotions of one model come one after the other, so that the newest is what decided."""
+        return self._database.turn(f"models/{model}", TURN_PATIENCE_SECONDS)
 
 
 _ended = [demotions.c[name] for name in ("author", "reason", "at")]
