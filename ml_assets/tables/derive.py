@@ -110,6 +110,7 @@ def derive(
                 key=key,
                 data=by_key[key],
                 inputs={t.table: reader.input_digests(t.table, t.needed_for(key)) for t in inputs},
+                behind=reader.behind({t.table: t.needed_for(key) for t in inputs}),
             )
 
 

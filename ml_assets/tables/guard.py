@@ -15,13 +15,13 @@ A window is refused where any of its partitions is missing, or anything it is ma
 Every partition is looked at once, so the cost grows with the partitions and not with the paths between them.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.standing import NAMED, Node, Standing, State, look_up
+from ml_assets.tables.standing import NAMED, Node, Standing, State, look_up, reached_from
 from resources.ledger import Ledger
 from resources.words import name_some
 
@@ -84,9 +84,7 @@ def judge_window(
     found = look_up(reader, ledger, tables, table, keys)
     wanted = [(table, key) for key in keys]
     stale = _stale(found)
-    root = _reached_from(
-        found, [node for node, one in found.items() if one.state in ("rejected", "unusable")]
-    )
+    root = reached_from(found, [node for node, one in found.items() if one.state in ("rejected", "unusable")])
     to_build = _to_build(found, wanted)
     return WindowVerdict(
         table=table,
@@ -122,7 +120,7 @@ def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
         }
         if one.manifest is not None and (one.differs or one.changed or gone[node]):
             own.append(node)
-    reached = _reached_from(found, own)
+    reached = reached_from(found, own)
     reasons: dict[Node, str] = {}
     for node in reached:
         one = found[node]
@@ -146,7 +144,7 @@ def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
 
 def _to_build(found: Mapping[Node, Standing], window: Sequence[Node]) -> set[Node]:
     """What materializing can mend: of the window, what it rests on, and what those lack to be built."""
-    doomed = _reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
+    doomed = reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
     todo = [node for node in found if found[node].state == "unusable"]
     todo += [node for node in window if found[node].state == "missing"]
     chosen: set[Node] = set()
@@ -159,24 +157,6 @@ def _to_build(found: Mapping[Node, Standing], window: Sequence[Node]) -> set[Nod
         for name, keys in one.reads.items():
             todo += [(name, key) for key in keys if found[name, key].state == "missing"]
     return chosen
-
-
-def _reached_from(found: Mapping[Node, Standing], roots: Sequence[Node]) -> dict[Node, Node]:
-    """Every partition made from any of `roots`, themselves included → the nearest root."""
-    readers: dict[Node, list[Node]] = defaultdict(list)
-    if roots:
-        for node, one in found.items():
-            for name, keys in one.reads.items():
-                for key in keys:
-                    readers[name, key].append(node)
-    reached = {node: node for node in sorted(roots)}
-    todo = list(reached)
-    for node in todo:  # grows while it is walked
-        for reader in readers[node]:
-            if reader not in reached:
-                reached[reader] = reached[node]
-                todo.append(reader)
-    return reached
 
 
 def _barred(found: Mapping[Node, Standing], node: Node, root: Mapping[Node, Node]) -> str:

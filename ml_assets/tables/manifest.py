@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 _PROFILE = ',\n"profile":'
 """What the profile follows in the text. A line break occurs nowhere else in canonical JSON."""
 
@@ -57,6 +57,9 @@ class PartitionManifest:
     """How far the source had got, ISO 8601 in UTC, if it says so."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """For a derived table: table → key → content digest of every partition that was read."""
+    behind: tuple[tuple[str, str, str], ...] = ()
+    """(table, key, content digest) of what those partitions were made from in turn, at any depth; sorted. A later
+    version of them may be made from other rows, and say nothing of these."""
     profile_json: str = "{}"
     """The profile as text: `profile_text`."""
 
@@ -109,6 +112,7 @@ class PartitionManifest:
         del facts["format"], facts["content_digest"], facts["rows"]
         facts["files"] = tuple(FileEntry(**f) for f in facts["files"])
         facts["schema"] = dict(facts["schema"])
+        facts["behind"] = tuple(tuple(one) for one in facts["behind"])
         facts["event_time"] = tuple(facts["event_time"]) if facts["event_time"] else None
         return cls(**facts, profile_json=profile[:-1])
 

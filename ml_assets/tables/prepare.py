@@ -110,6 +110,7 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         event_time=_event_range(profiled, spec.contract.event_time),
         source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
         inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
+        behind=incoming.behind,
         profile_json=profile_text(profiled),
     )
     objects[layout.manifest_path(spec.table, incoming.key)] = manifest.to_json()

@@ -129,6 +129,22 @@ class TableReader:
         digests = self.digests(table)
         return {key: digests.get(key, "") for key in keys}
 
+    def behind(self, read: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str, str], ...]:
+        """Sorted (table, key, content digest) of what the partitions `read` (table → keys) were made from, at any
+        depth; those that do not exist were made from nothing."""
+        found: set[tuple[str, str, str]] = set()
+        for table, keys in read.items():
+            present = [key for key in keys if key in self._partitions(table)]
+            for manifest in self.manifests(table, present).values():
+                found.update(manifest.behind)
+                found.update(
+                    (source, key, digest)
+                    for source, made_from in manifest.inputs.items()
+                    for key, digest in made_from.items()
+                    if digest
+                )
+        return tuple(sorted(found))
+
     def object_hashes(self, table: str, key: str) -> dict[str, str]:
         """Path → SHA-256 of every object of a partition, its manifest included; empty if there is none."""
         if table not in self._manifest_hashes:

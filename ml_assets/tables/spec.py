@@ -71,6 +71,8 @@ class Incoming:
     """Any columns: a frame that breaks the contract is judged and kept like any other."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """For a derived table: table → key → content digest of each partition the rows were made from."""
+    behind: tuple[tuple[str, str, str], ...] = ()
+    """What those were made from in turn: see `TableReader.behind`."""
     watermark: datetime | None = None
     """How far the source had got. Must follow from the content: a clock here makes every re-run a change."""
 

@@ -64,13 +64,13 @@ def look_up(
             for key, one in _standings(reader, ledger, tables, name, sorted(some), is_read=is_read)
         }
         found |= here
-        _look_for_rows_rejected_later(ledger, here)
         todo = defaultdict(set)
         for one in here.values():
             for name, read in one.reads.items():
                 if fresh := {key for key in read if (name, key) not in found}:
                     todo[name] |= fresh
         is_read = False
+    _look_for_rows_rejected_later(ledger, found)
     return found
 
 
@@ -175,25 +175,60 @@ def _compare(
             one.why += "; materialize it again"
 
 
-def _look_for_rows_rejected_later(ledger: Ledger, here: Mapping[Node, Standing]) -> None:
-    """Bar what was made from rows that were rejected since, though main holds others by now."""
-    replaced: dict[str, set[Node]] = defaultdict(set)
-    for one in here.values():
-        for name, key in one.changed:
-            replaced[name].add((key, one.read_digest(name, key)))
-    judged = {name: ledger.judgements_of(name, contents) for name, contents in replaced.items()}
-    for one in here.values():
-        bad: list[str] = []
-        for name, key in sorted(one.changed):
-            row = judged[name].get((key, one.read_digest(name, key)))
-            if row is not None and row.blocks:
-                bad.append(f"{name} {key}")
+def reached_from(found: Mapping[Node, Standing], roots: Sequence[Node]) -> dict[Node, Node]:
+    """Every partition made from any of `roots`, themselves included → the nearest root."""
+    readers: dict[Node, list[Node]] = defaultdict(list)
+    if roots:
+        for node, one in found.items():
+            for name, keys in one.reads.items():
+                for key in keys:
+                    readers[name, key].append(node)
+    reached = {node: node for node in sorted(roots)}
+    todo = list(reached)
+    for node in todo:  # grows while it is walked
+        for reader in readers[node]:
+            if reader not in reached:
+                reached[reader] = reached[node]
+                todo.append(reader)
+    return reached
+
+
+def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, Standing]) -> None:
+    """Bar what was made, at any depth, from rows that were rejected since, though main holds others by now."""
+    barred = reached_from(
+        found, [node for node, one in found.items() if one.state in ("rejected", "unusable")]
+    )
+    made_from = {node: _replaced(found, one) for node, one in found.items()}
+    for node, one in found.items():
+        if one.manifest is not None and node not in barred:
+            # Else the reason is at hand: what it was made from has a standing of its own.
+            made_from[node] = made_from[node].union(one.manifest.behind)
+    contents: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for rows in made_from.values():
+        for name, key, digest in rows:
+            contents[name].add((key, digest))
+    judged = {name: ledger.judgements_of(name, some) for name, some in contents.items()}
+    for node, rows in made_from.items():
+        one = found[node]
+        verdicts = {(name, key, digest): judged[name].get((key, digest)) for name, key, digest in rows}
+        bad = sorted({f"{name} {key}" for (name, key, _), row in verdicts.items() if row and row.blocks})
         if bad and one.state == "current":
             one.state, one.can_be_mended = "unusable", True
             one.why = (
                 f"is unusable: it was made from rows of {name_some(bad, NAMED)} that were rejected; "
                 "materialize it again"
             )
+
+
+def _replaced(found: Mapping[Node, Standing], one: Standing) -> set[tuple[str, str, str]]:
+    """(table, key, content digest) of what was read and main no longer holds as a partition of that table."""
+    return {
+        (name, key, digest)
+        for name, keys in one.reads.items()
+        for key in keys
+        if (digest := one.read_digest(name, key))
+        and ((name, key) in one.changed or found[name, key].state == "missing")
+    }
 
 
 def _is_key(declared: DeclaredTable | None, key: str) -> bool:

@@ -128,15 +128,19 @@ def test_a_raw_day_rejected_after_its_features_were_built_is_refused_by_name(
 
 
 def test_features_cannot_be_built_on_features_of_a_rejected_day(ready: World, source: Source) -> None:
-    day = days(WINDOW, start=1)[5]
-    source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
-    assert not ready.run(READINGS, partition=day).success
+    before, day = days(WINDOW, start=1)[4:6]
     ideas: dict[str, Any] = {
         "name": "ideas",
         "function": f"{__name__}.ideas",
         "inputs": [{"table": FEATURES, "lookback": 0}],
     }
     deeper = ready.declared_as([*plant_components(), component(FeatureTable, FEATURE_TABLE, **ideas)])
+    assert deeper.run("features/ideas", partition=day).success
+    raw = deeper.main.digests(READINGS)
+    made_from = deeper.main.manifest("features/ideas", day).behind
+    assert made_from == ((READINGS, before, raw[before]), (READINGS, day, raw[day]))
+    source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
+    assert not ready.run(READINGS, partition=day).success
     said = failure_of(deeper.run("features/ideas", partition=day))
     assert f"{FEATURES} {day} is made from {READINGS} {day}, which is rejected" in said
 

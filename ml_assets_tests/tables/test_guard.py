@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from ml_assets.tables import layout
-from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import judge_window
 from ml_assets.tables.publish import publish
@@ -31,17 +31,15 @@ HABITS = _spec("habits", ORDERS)
 def _derive(place: Place, spec: TableSpec, wanted: list[str], factor: float = 2.0) -> None:
     """Publish a table made from what main holds of its inputs."""
     reader = TableReader.at(place.store)
-    incoming = [
-        Incoming(
-            key=key,
-            data=day(key, factor=factor),
-            inputs={
-                table: reader.input_digests(table, spec.cadence.window(key, (lookback or 0) + 1))
-                for table, lookback in spec.inputs.items()
-            },
-        )
-        for key in wanted
-    ]
+    incoming: list[Incoming] = []
+    for key in wanted:
+        read = {
+            table: [UNPARTITIONED] if lookback is None else spec.cadence.window(key, lookback + 1)
+            for table, lookback in spec.inputs.items()
+        }
+        inputs = {table: reader.input_digests(table, keys) for table, keys in read.items()}
+        data = day(key, factor=factor)
+        incoming.append(Incoming(key=key, data=data, inputs=inputs, behind=reader.behind(read)))
     result = publish(place.store, place.ledger, spec, incoming, RunFacts(run_id=f"run{spec.name}"))
     assert list(result.merged) == wanted
 
@@ -168,23 +166,63 @@ def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(place:
     assert place.judge(keys(4)).ok
 
 
+TIGHT = Contract.model_validate(
+    shop.RULES
+    | {"columns": [dict(one, le=10) if one["name"] == "amount" else one for one in shop.RULES["columns"]]}
+)
+"""Rejects what `day` gives from the second day on."""
+
+
 def test_features_of_rows_that_were_rejected_later_are_unusable_though_main_was_mended(place: Place) -> None:
     place.publish(days(3))
     _derive(place, HABITS, keys(3))
     (bad,) = keys(1, start=1)
-    strict = Contract.model_validate(
-        shop.RULES
-        | {"columns": [*shop.RULES["columns"][:3], {"name": "amount", "dtype": "float64", "le": 5}]}
-        | {"columns": [dict(one, le=10) if one["name"] == "amount" else one for one in shop.RULES["columns"]]}
-    )
-    assert list(place.publish({bad: day(bad)}, contract=strict).rejected) == [bad]
-    assert list(place.publish({bad: day(bad, factor=0.1)}, contract=strict).merged) == [bad]
-    window = place.judge(keys(3), shop.spec(contract=strict), HABITS)
+    assert list(place.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
+    assert list(place.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
+    window = place.judge(keys(3), shop.spec(contract=TIGHT), HABITS)
     assert list(window.barred) == keys(2, start=1)
     assert (
         f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{FEATURES} {bad}"]
     )
     assert window.to_build == {FEATURES: tuple(keys(2, start=1))}
+
+
+def test_features_of_features_of_rejected_rows_are_unusable_though_all_between_was_built_again(
+    place: Place,
+) -> None:
+    """No partition on main was made from the rejected rows but the last, and what it read was never rejected."""
+    place.publish(days(3))
+    _derive(place, HABITS, keys(3))
+    summary = _spec("summary", FEATURES, lookback=0)
+    _derive(place, summary, keys(3))
+    (bad,) = keys(1, start=1)
+    assert list(place.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
+    tables = (shop.spec(contract=TIGHT), HABITS, summary)
+    assert not place.judge(keys(3), *tables).unusable
+    assert list(place.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
+    _derive(place, HABITS, keys(3), factor=0.2)
+    window = place.judge(keys(3), *tables)
+    assert list(window.barred) == keys(2, start=1)
+    assert (
+        f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{SUMMARY} {bad}"]
+    )
+    assert window.to_build == {SUMMARY: tuple(keys(2, start=1))}
+    _derive(place, summary, keys(3))
+    assert place.judge(keys(3), *tables).ok
+
+
+def test_features_of_a_rejected_table_stay_unusable_where_it_is_cut_into_days(place: Place) -> None:
+    """A verdict on the whole table is none on its days, and still one on the rows that were read."""
+    (key,) = keys(1, start=1)
+    whole = Cadence("none")
+    place.publish({UNPARTITIONED: day(key)}, cadence=whole)
+    of_whole = shop.spec(kind="features", name="habits", inputs={ORDERS: None})
+    _derive(place, of_whole, [key])
+    assert place.publish({UNPARTITIONED: day(key)}, cadence=whole, contract=TIGHT).rejected
+    assert not place.judge([key], shop.spec(cadence=whole, contract=TIGHT), of_whole).ok
+    window = place.judge([key], shop.spec(contract=TIGHT), _spec("habits", ORDERS, lookback=0))
+    assert list(window.barred) == [key]
+    assert "it was made from rows of datasets/orders all that were rejected" in window.explain()
 
 
 def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(place: Place) -> None:

@@ -99,6 +99,8 @@ class Record:
     made: Declared
     inputs: Mapping[str, int] = field(default_factory=dict[str, int])
     """Key of the input table → content."""
+    behind: frozenset[tuple[str, str, int]] = frozenset()
+    """(table, key, content) of what those were made from."""
 
 
 @dataclass
@@ -124,6 +126,13 @@ def _spec(table: str, declared: Declared) -> TableSpec:
     )
 
 
+def _incoming(reader: TableReader, table: str, key: str, content: int, reads: list[str]) -> Incoming:
+    """Rows made from `reads` of the table's input."""
+    read = {INPUT[table]: reads} if reads else {}
+    inputs = {source: reader.input_digests(source, keys) for source, keys in read.items()}
+    return Incoming(key=key, data=_rows(key, content), inputs=inputs, behind=reader.behind(read))
+
+
 @cache
 def _whole() -> Path:
     """An installation with every partition of each table, to be copied: histories begin where there is much to lose."""
@@ -135,8 +144,7 @@ def _whole() -> Path:
         incoming: list[Incoming] = []
         for key in DAYS:
             reads = declared.needs(key) if table in INPUT else []
-            inputs = {INPUT[table]: reader.input_digests(INPUT[table], reads)} if reads else {}
-            incoming.append(Incoming(key=key, data=_rows(key, 1), inputs=inputs))
+            incoming.append(_incoming(reader, table, key, 1, reads))
         publish(place.store, place.ledger, _spec(table, declared), incoming, RUN)
     return folder
 
@@ -270,6 +278,9 @@ class Histories(RuleBasedStateMachine):
             self._was_rejected_since(table, needed, content) for needed, content in record.inputs.items()
         ):
             return True
+        origins = [self.judged.get(one) for one in record.behind] if record else []
+        if any(attempt is not None and attempt.status == "rejected" for attempt in origins):
+            return True
         return any(self._is_spoiled(INPUT[table], needed) for needed in read)
 
     def _was_rejected_since(self, table: str, key: str, content: int) -> bool:
@@ -316,9 +327,7 @@ class Histories(RuleBasedStateMachine):
 
     def _publish(self, table: str, key: str, content: int) -> None:
         reads = self.declared[table].needs(key) if table in INPUT else []
-        digests = TableReader.at(self.place.store).input_digests(INPUT[table], reads) if reads else {}
-        inputs = {INPUT[table]: digests} if reads else {}
-        one = Incoming(key=key, data=_rows(key, content), inputs=inputs)
+        one = _incoming(TableReader.at(self.place.store), table, key, content, reads)
         result = publish(self.place.store, self.place.ledger, self._spec(table), [one], RUN)
         status = self._note(table, key, content)
         assert list(result.rejected) == [key] * (status == "rejected")
@@ -326,9 +335,14 @@ class Histories(RuleBasedStateMachine):
     def _note(self, table: str, key: str, content: int) -> str:
         declared = self.declared[table]
         reads = declared.needs(key) if table in INPUT else []
-        record = Record(
-            content, declared, {needed: self.main[INPUT[table], needed].content for needed in reads}
-        )
+        read = {needed: self.main[INPUT[table], needed] for needed in reads}
+        behind = {
+            (INPUT[INPUT[table]], origin, made_from)
+            for one in read.values()
+            for origin, made_from in one.inputs.items()
+        }
+        inputs = {needed: one.content for needed, one in read.items()}
+        record = Record(content, declared, inputs, frozenset(behind))
         before = self.newest.get((table, key))
         again = before is not None and (before.content, before.rules) == (content, declared.rules)
         accepted = again and before is not None and before.status == "accepted"
