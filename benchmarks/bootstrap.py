@@ -57,6 +57,7 @@ def made_up_holdout() -> tuple[pl.DataFrame, dict[str, Vector]]:
     return frame, {
         "challenger": chance(-1.35 + 0.75 * known + 0.4 * hardness + random.normal(0, 0.3, ROWS)),
         "champion": chance(-1.35 + 0.70 * known + 0.3 * hardness + random.normal(0, 0.4, ROWS)),
+        "reference": chance(-1.35 + 0.5 * known),
         "baseline": np.full(ROWS, 0.25) + 0.02 * (frame.get_column("origin") == "EWR").to_numpy(),
     }
 

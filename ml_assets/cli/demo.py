@@ -128,6 +128,9 @@ def _facts(project: Project, finished: Any, story: Story, seconds: float) -> dic
         "baseline_auc": evaluation["baseline_auc"],
         "baseline_logloss": evaluation["baseline_logloss"],
         "baseline_ece": evaluation["baseline_ece"],
+        "reference_auc": evaluation["reference_auc"],
+        "reference_logloss": evaluation["reference_logloss"],
+        "reference_ece": evaluation["reference_ece"],
         "gate": evaluation["verdict"],
         "why": evaluation["why"],
         "model_version": of["registered_model"].get("version"),
@@ -146,11 +149,12 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title="flight_delay 2013-12-31, holdout November and December 2013", title_justify="left")
-    for column in ("", "model", "naive baseline"):
+    for column in ("", "model", "naive baseline", "logistic regression"):
         table.add_column(column, justify="left" if not column else "right")
-    table.add_row("AUC", f"{facts['auc']:.4f}", f"{facts['baseline_auc']:.4f}")
-    table.add_row("log loss", f"{facts['logloss']:.4f}", f"{facts['baseline_logloss']:.4f}")
-    table.add_row("calibration error", f"{facts['ece']:.4f}", f"{facts['baseline_ece']:.4f}")
+    roles = ("", "baseline_", "reference_")
+    table.add_row("AUC", *(f"{facts[f'{role}auc']:.4f}" for role in roles))
+    table.add_row("log loss", *(f"{facts[f'{role}logloss']:.4f}" for role in roles))
+    table.add_row("calibration error", *(f"{facts[f'{role}ece']:.4f}" for role in roles))
     console.print(table)
     say(f"gate        {facts['why']}")
     say(f"report      {facts['report']}")

@@ -70,7 +70,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     made = counted(finished.materialized, "materialization")
     say(f"{' '.join(filter(None, (target, partitions)))}: {made} in {finished.seconds:.1f} s")
     for key, facts in finished.metadata.items():
-        shown = [f"{name} {_short(facts[name])}{_naive(facts, name)}" for name in SHOWN if name in facts]
+        shown = [f"{name} {_short(facts[name])}{_beside(facts, name)}" for name in SHOWN if name in facts]
         if shown:
             say(f"  {key.to_user_string()}: {', '.join(shown)}")
     for key, text in finished.observed.items():
@@ -84,10 +84,11 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _naive(facts: Mapping[str, Any], name: str) -> str:
-    """What the naive baseline reached, beside what the model did."""
-    value = facts.get(f"baseline_{name}")
-    return f" (naive {_short(value)})" if value is not None else ""
+def _beside(facts: Mapping[str, Any], name: str) -> str:
+    """Values of the naive baseline and of the regression on the same columns, beside that of the model."""
+    said = {"naive": facts.get(f"baseline_{name}"), "regression": facts.get(f"reference_{name}")}
+    known = [f"{model} {_short(value)}" for model, value in said.items() if value is not None]
+    return f" ({', '.join(known)})" if known else ""
 
 
 def _model_named(project: Project, target: str, partitions: str | None) -> "TrainingPipelineSpec | None":

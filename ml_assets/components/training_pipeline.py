@@ -30,7 +30,7 @@ STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
 _DESCRIPTIONS = {
     TRAINING_SET: "An immutable snapshot of the window: splits, fitted encodings and shards.",
     CHECKPOINT: "Weights with the best validation loss, trained by torchrun.",
-    EVALUATION: "Holdout metrics beside the champion and the naive baseline, and the gate's verdict.",
+    EVALUATION: "Holdout metrics beside the champion, the naive baseline and a regression, and the gate's verdict.",
     REGISTERED_MODEL: "A registered version with its bundle; not materialized when a gate rejects.",
 }
 _KINDS = {

@@ -8,6 +8,7 @@ its predictions on these very rows, never through numbers it once got.
     metrics.py     what a metric is, on rows           blocks.py      the same metrics as functions of blocks
     bootstrap.py   redraws and intervals               slices.py      which rows belong to which slice
     baseline.py    the naive model to beat             curves.py      calibration, ROC, histograms, as numbers
+    reference.py   a regression on the same columns
     gates.py       rules and the verdict               words.py       sentences of the verdict
     evaluate.py    holdout in, Evaluation out          result.py      Evaluation, the document
     report.py      HTML and JSON                       pictures.py    plots

@@ -18,8 +18,8 @@ from ml_assets.evaluation.result import Evaluation, Part, Role
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
 
-_ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline")
-_REFERENCES: tuple[Reference, ...] = ("champion", "baseline")
+_ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
+_REFERENCES: tuple[Reference, ...] = ("champion", "baseline", "reference")
 
 
 def evaluate(
@@ -30,12 +30,14 @@ def evaluate(
     champion: Champion | None = None,
     label: str = "label",
     baseline_name: str = "naive baseline",
+    reference_name: str = "regression on the same columns",
 ) -> Evaluation:
     """Measure, compare and judge a challenger on one holdout.
 
     `holdout`: one row a prediction, with `label` (binary: 0/1 or bool; regression: numbers; no nulls), the
     block column and the slice columns of `spec`. `predictions`: float64 `[N]` in the rows' order (binary:
-    probabilities) for `challenger` and `baseline`, and for `champion` exactly when `champion` is given and can score.
+    probabilities) for `challenger`, `baseline` and `reference`, and for `champion` exactly when `champion` is given and
+    can score.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.verdict`.
     """
@@ -48,7 +50,11 @@ def evaluate(
     slices = everything | slice_rows(holdout, spec.sliced_by)
     cells = [_measure(key, rows, y, scores, blocks, counts, spec) for key, rows in slices.items()]
     parts = [_part(cell, rows, y, scores, spec) for cell, rows in zip(cells, slices.values(), strict=True)]
-    called: dict[Role, str] = {"challenger": "challenger", "baseline": baseline_name}
+    called: dict[Role, str] = {
+        "challenger": "challenger",
+        "baseline": baseline_name,
+        "reference": reference_name,
+    }
     if champion is not None and not champion.cannot_score:
         called["champion"] = f"champion ({champion.name})"
     return Evaluation(
@@ -94,7 +100,7 @@ def _predictions(
     given: Mapping[str, Vector], rows: int, spec: EvaluationSpec, champion: Champion | None
 ) -> dict[Role, Vector]:
     scores_too = champion is not None and not champion.cannot_score
-    wanted = {"challenger", "baseline"} | ({"champion"} if scores_too else set[str]())
+    wanted = {"challenger", "baseline", "reference"} | ({"champion"} if scores_too else set[str]())
     if set(given) != wanted:
         raise EvaluationInputError(
             f"predictions are for {', '.join(sorted(given))}; expected {', '.join(sorted(wanted))} "

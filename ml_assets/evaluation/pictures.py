@@ -14,9 +14,15 @@ import numpy as np
 from ml_assets.evaluation.result import Evaluation, LossCurve, Role
 from ml_assets.evaluation.words import number
 
-COLOURS: dict[Role, str] = {"challenger": "#1d5fa6", "champion": "#d9822b", "baseline": "#8b9099"}
-_LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-"}
+COLOURS: dict[Role, str] = {
+    "challenger": "#1d5fa6",
+    "champion": "#d9822b",
+    "baseline": "#8b9099",
+    "reference": "#3f8f6b",
+}
+_LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-", "reference": ":"}
 """So that nobody has to tell colours apart."""
+_FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challenger")
 _POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
 _INK, _GRID = "#2b3138", "#e3e6ea"
 
@@ -102,7 +108,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
         low = 0.0
     axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     # The challenger is drawn last, on top.
-    for role in sorted(curves, key=["baseline", "champion", "challenger"].index):
+    for role in sorted(curves, key=_FIRST_DRAWN.index):
         bins = curves[role]
         x, y = [one.predicted for one in bins], [one.observed.value or 0.0 for one in bins]
         if role == "challenger":
@@ -115,7 +121,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
                 linewidth=1.1,
                 alpha=0.55,
             )
-        marker = "o" if role == "challenger" else "." if role == "champion" else "s"
+        marker = "o" if role == "challenger" else "s" if role == "baseline" else "."
         line = "none" if role == "baseline" else _LINES[role]
         axes.plot(
             x, y, color=COLOURS[role], marker=marker, markersize=4, linestyle=line, linewidth=1.3, label=role
@@ -130,7 +136,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
 def _ranking(axes: Axes, evaluation: Evaluation) -> None:
     axes.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
     roc: Mapping[Role, Sequence[tuple[float, float]]] = evaluation.curves.roc
-    for role in sorted(roc, key=["baseline", "champion", "challenger"].index):
+    for role in sorted(roc, key=_FIRST_DRAWN.index):
         area = evaluation.overall.metrics[role]["auc"].value
         axes.plot(
             [x for x, _ in roc[role]],

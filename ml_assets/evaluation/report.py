@@ -155,9 +155,22 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
             for how, which in (("better", better), ("worse", worse), ("not to be told apart", level))
             if which
         ]
-        if parts:
+        if reference == "reference" and worse and not better:
+            found.append(_reference_is_better(evaluation))
+        elif parts:
             found.append(f"Against {words.THE[reference]} the challenger is {'; '.join(parts)}.")
     return found
+
+
+def _reference_is_better(evaluation: Evaluation) -> str:
+    metrics, improvements = evaluation.overall.metrics, evaluation.overall.improvements["reference"]
+    by_metric = [
+        f"{metric.label} {words.number(metrics['reference'][metric.name].value)} "
+        f"against {words.number(metrics['challenger'][metric.name].value)}"
+        for metric in metrics_of(evaluation.objective)
+        if (high := improvements[metric.name].high) is not None and high < 0
+    ]
+    return f"A {evaluation.names['reference']} is better: {', '.join(by_metric)}."
 
 
 def survived(report: Report) -> str:

@@ -11,7 +11,7 @@ from ml_assets.evaluation.metrics import Objective
 from ml_assets.evaluation.spec import Reference
 from resources.launcher.recoveries import Recovery
 
-Role = Literal["challenger", "champion", "baseline"]
+Role = Literal["challenger", "champion", "baseline", "reference"]
 RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]
 VerdictStatus = Literal["blessed", "rejected", "undecided"]
 

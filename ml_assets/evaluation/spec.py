@@ -10,7 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from ml_assets.evaluation.metrics import Metric, Objective, metric_named
 from ml_assets.sections import Section, Seed
 
-Reference = Literal["champion", "baseline"]
+Reference = Literal["champion", "baseline", "reference"]
+"""Model that a challenger is compared with: in production, the naive one, or a regression on the same columns."""
 SliceValue = str | bool | int | float | date
 EVERY = "*"
 """As a slice's value: each value of the column in turn."""

@@ -6,7 +6,11 @@ from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.metrics import Metric
 from ml_assets.evaluation.spec import Gate, Margin, Reference
 
-THE: dict[Reference, str] = {"champion": "the champion", "baseline": "the naive baseline"}
+THE: dict[Reference, str] = {
+    "champion": "the champion",
+    "baseline": "the naive baseline",
+    "reference": "the reference model",
+}
 
 
 def number(value: float | None, *, signed: bool = False) -> str:

@@ -16,6 +16,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from ml_assets.evaluation.result import Report
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.store import WEIGHTS
@@ -135,6 +136,22 @@ def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: Chapter) 
     assert first.facts[EVALUATION]["rmse"] < first.facts[EVALUATION]["baseline_rmse"]
     report = Path(first.facts[EVALUATION]["report"].removeprefix("file://")).read_text()
     assert re.search(r"aive baseline \(mean by machine, prior of \d+ rows?, chosen on validation\)", report)
+
+
+def test_a_regression_on_the_same_columns_stands_beside_the_model(world: World, first: Chapter) -> None:
+    reference = first.facts[EVALUATION]["reference_rmse"]
+    assert reference < 0.5 * first.facts[EVALUATION]["baseline_rmse"]
+    tracked = mlflow_run(world, first.facts[CHECKPOINT]["mlflow/run"]).data.metrics
+    assert tracked["holdout_reference_rmse"] == pytest.approx(reference, rel=1e-6)
+    page = Path(first.facts[EVALUATION]["report"].removeprefix("file://"))
+    report = Report.model_validate_json((page.parent / "evaluation.json").read_text())
+    assert report.evaluation.values("reference")["rmse"] == pytest.approx(reference, rel=1e-6)
+    name = report.evaluation.names["reference"]
+    assert name.startswith("linear regression on the same columns (penalty ")
+    assert f"L{name[1:]}" in page.read_text()
+    summary = first.facts[EVALUATION]["summary"]
+    assert "| metric | challenger | baseline | reference |" in summary
+    assert "Against the reference model" in summary or f"A {name} is better: " in summary
 
 
 # Lineage

@@ -17,10 +17,11 @@ class Case:
     challenger: Vector
     champion: Vector
     baseline: Vector
+    reference: Vector
 
     def predictions(self, *, champion: bool = True) -> dict[str, Vector]:
         """As `evaluate` takes them."""
-        some = {"challenger": self.challenger, "baseline": self.baseline}
+        some = {"challenger": self.challenger, "baseline": self.baseline, "reference": self.reference}
         return some | ({"champion": self.champion} if champion else {})
 
 
@@ -50,4 +51,5 @@ def make_case(days: int = 40, rows_a_day: int = 60, seed: int = 0) -> Case:
         challenger=sigmoid(-1.35 + 0.8 * known + 0.5 * hardness),
         champion=sigmoid(-1.35 + 0.5 * known + random.normal(0, 0.4, rows)),
         baseline=np.full(rows, 0.25),
+        reference=sigmoid(-1.3 + 0.3 * known),
     )

@@ -99,7 +99,15 @@ class TestChampionIsWhatItPredicts:
     def test_champion_brings_no_metrics(self) -> None:
         assert list(inspect.signature(Champion).parameters) == ["name", "seen", "cannot_score"]
         given = set(inspect.signature(evaluate).parameters)
-        assert given == {"holdout", "predictions", "spec", "champion", "label", "baseline_name"}
+        assert given == {
+            "holdout",
+            "predictions",
+            "spec",
+            "champion",
+            "label",
+            "baseline_name",
+            "reference_name",
+        }
 
     def test_noise_in_its_place_changes_the_verdict(self, case: Case) -> None:
         challenger, strong = case.champion, case.challenger
@@ -122,7 +130,7 @@ def test_first_model_needs_no_champion(case: Case) -> None:
     found = evaluate(case.holdout, case.predictions(champion=False), SPEC)
     assert found.verdict.status == "blessed"
     assert found.verdict.rules[2].status == "not_applicable"
-    assert list(found.overall.improvements) == ["baseline"]
+    assert list(found.overall.improvements) == ["baseline", "reference"]
 
 
 def test_champion_that_has_seen_the_holdout_is_told(case: Case) -> None:
@@ -162,7 +170,11 @@ def test_regression_is_measured_in_the_labels_unit() -> None:
             "gates": [{"name": "beats the mean", "metric": "rmse", "better_than": "baseline", "by": "50%"}],
         }
     )
-    predictions = {"challenger": 50 + 10 * known, "baseline": np.full(rows, 50.0)}
+    predictions = {
+        "challenger": 50 + 10 * known,
+        "baseline": np.full(rows, 50.0),
+        "reference": 50 + 9 * known,
+    }
     found = evaluate(holdout, predictions, spec)
     assert found.verdict.status == "blessed"
     assert found.values() == pytest.approx({"rmse": 1, "mae": 0.8, "r2": 0.99}, rel=0.05)
@@ -180,7 +192,7 @@ def scores(case: Case, **changes: Any) -> dict[str, Any]:
         ({"challenger": np.zeros(3)}, r"have shape \(3,\), expected \(2400,\)"),
         ({"challenger": np.full(2400, np.nan)}, "2400 of 2400 predictions of the challenger are not finite"),
         ({"champion": np.full(2400, 3.0)}, r"must be probabilities.*logits\? apply the sigmoid"),
-        ({"challenger ": np.zeros(2400)}, "expected baseline, challenger, champion"),
+        ({"challenger ": np.zeros(2400)}, "expected baseline, challenger, champion, reference"),
     ],
 )
 def test_bad_predictions_are_refused(case: Case, changes: dict[str, Any], complaint: str) -> None:

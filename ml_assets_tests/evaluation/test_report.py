@@ -183,7 +183,7 @@ def test_roc_is_thin_and_its_area_is_the_auc(case: Case) -> None:
 
 
 def test_heavy_libraries_wait_until_they_are_needed() -> None:
-    modules = ["spec", "evaluate", "gates", "baseline", "report", "pictures", "result"]
+    modules = ["spec", "evaluate", "gates", "baseline", "reference", "report", "pictures", "result"]
     imports = "; ".join(f"import ml_assets.evaluation.{name}" for name in modules)
     heavy = ["matplotlib", "jinja2", "sklearn", "scipy", "torch", "mlflow", "pandas", "dagster"]
     check = f"{imports}; import sys; print([name for name in {heavy} if name in sys.modules])"

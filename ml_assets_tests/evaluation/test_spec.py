@@ -48,7 +48,7 @@ def test_margin_is_a_number_or_a_share(by: float | str, margin: Margin) -> None:
         (GATE | {"at_lest": 0.7}, "unknown key 'at_lest': did you mean 'at_least'"),
         ({"name": "g", "metric": "auc", "better_than": "champion", "by": "half"}, 'such as "0.5%"'),
         ({"name": "g", "metric": "auc", "better_than": "champion", "by": "0.5%%"}, 'such as "0.5%"'),
-        ({"name": "g", "metric": "auc", "better_than": "champoin"}, "'champion' or 'baseline'"),
+        ({"name": "g", "metric": "auc", "better_than": "champoin"}, "'champion', 'baseline' or 'reference'"),
     ],
 )
 def test_gate_that_cannot_be_meant_is_refused(gate: dict[str, Any], complaint: str) -> None:

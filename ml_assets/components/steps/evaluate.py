@@ -38,7 +38,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
     @dg.op(
         name=f"{spec.name}__evaluate",
         out={"evaluation": dg.Out(), "gate": dg.Out(is_required=False)},
-        description="Score challenger, champion and naive baseline on the same holdout; judge the gates.",
+        description="Score challenger, champion, naive baseline and a regression on the same holdout; judge the gates.",
         retry_policy=RETRY_TRANSIENT,
     )
     def evaluate(
@@ -65,6 +65,7 @@ def evaluate_job(
     """Score the job's weights and the models they are compared with; judge by the gates."""
     from ml_assets.evaluation.baseline import GroupMeans
     from ml_assets.evaluation.evaluate import evaluate
+    from ml_assets.evaluation.reference import LinearReference
     from ml_assets.evaluation.result import Report
     from ml_assets.features.encoding import FittedState
     from ml_assets.release.bundle import BundleContents, build_bundle
@@ -85,10 +86,11 @@ def evaluate_job(
     require_same_choice(chosen, snapshot)
     holdout, train = chosen.of("holdout"), chosen.of("train")
     decode = decoder_of(spec.features)
+    fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
     bundle = build_bundle(
         BundleContents(
             module=_trained(job, snapshot, Path(result.weights)),
-            fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
+            fitted=fitted,
             objective=spec.evaluation.objective,
             rows=holdout
             if decode is None
@@ -103,9 +105,13 @@ def evaluate_job(
     baseline = GroupMeans.best(
         train, chosen.of("validation"), spec.evaluation.baseline, spec.evaluation.objective, label=label
     )
+    reference = LinearReference.fit(
+        train, chosen.of("validation"), fitted.encode, spec.evaluation.objective, label=label
+    )
     predictions = {
         "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
         "baseline": baseline.predict(holdout),
+        "reference": reference.predict(holdout),
     }
     rival = rival_of(spec, platform, bundle.digest, chosen, table)
     if rival is not None and rival.predictions is not None:
@@ -117,6 +123,7 @@ def evaluate_job(
         champion=None if rival is None else rival.champion,
         label=label,
         baseline_name=baseline.name,
+        reference_name=reference.name,
     )
     report = Report(
         title=spec.name,

@@ -18,7 +18,7 @@ from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.evaluation.report import ReportFiles
-    from ml_assets.evaluation.result import Report
+    from ml_assets.evaluation.result import Report, Role
     from ml_assets.evaluation.spec import EvaluationSpec
     from ml_assets.release.store import Bundle
 
@@ -90,6 +90,10 @@ def show(
     report, bundle = judged.report, judged.bundle
     verdict = report.evaluation.verdict
     values = report.evaluation.values()
+    compared: tuple[Role, ...] = ("baseline", "reference")
+    beside = {
+        f"{role}_{name}": value for role in compared for name, value in report.evaluation.values(role).items()
+    }
     judgements = [
         {
             "rule": rule.rule,
@@ -102,7 +106,7 @@ def show(
         for rule in verdict.rules
     ]
     run = checkpoint["mlflow_run"]
-    platform.tracker.record(run, {f"holdout_{name}": value for name, value in values.items()})
+    platform.tracker.record(run, {f"holdout_{name}": value for name, value in (values | beside).items()})
     newest = {"gate_status": verdict.status, "evaluation": row.name, "bundle_digest": bundle.digest}
     platform.tracker.tag(run, newest)
     for file in (files.html, files.json):
@@ -132,10 +136,7 @@ def show(
             "verdict": verdict.status,
             "why": verdict.summary,
             **{name: readable(value) for name, value in values.items()},
-            **{
-                f"baseline_{name}": readable(value)
-                for name, value in report.evaluation.values("baseline").items()
-            },
+            **{name: readable(value) for name, value in beside.items()},
             "evaluation": row.name,
             "report": dg.MetadataValue.path(row.report),
             "bundle": bundle.digest,

@@ -1,0 +1,139 @@
+"""The reference model: a regression on the challenger's columns, held against scikit-learn's, and what reports say."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml_assets.evaluation import reference
+from ml_assets.evaluation.evaluate import evaluate
+from ml_assets.evaluation.metrics import METRICS, Objective
+from ml_assets.evaluation.reference import PENALTIES, LinearReference
+from ml_assets.evaluation.report import plain_findings, summary_markdown
+from ml_assets.evaluation.result import Report
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.features.encoding import FittedState, fit
+
+OBJECTIVES: tuple[Objective, ...] = ("binary", "regression")
+
+
+def weather(rows: int, seed: int) -> pl.DataFrame:
+    """Linear in two numbers, one of them missing at times with a meaning of its own, and a category."""
+    random = np.random.default_rng(seed)
+    wind, rain = random.normal(20, 8, rows), random.exponential(3, rows)
+    gauge_is_out, place = random.random(rows) < 0.1, random.integers(0, 5, rows)
+    level = 0.1 * (wind - 20) + 0.2 * (rain - 3) + 1.5 * gauge_is_out + 0.5 * (place - 2)
+    return pl.DataFrame(
+        {
+            "wind": wind,
+            "rain": np.where(gauge_is_out, np.nan, rain),
+            "place": [f"place {one}" for one in place],
+            "binary": (random.random(rows) < 1 / (1 + np.exp(-level))).astype(np.float64),
+            "regression": 1000 + 50 * (level + random.normal(0, 0.5, rows)),
+        }
+    ).with_columns(pl.col("rain").fill_nan(None))
+
+
+TRAIN, VALIDATION, HOLDOUT = (weather(rows, seed) for seed, rows in enumerate((3000, 500, 1000)))
+STATE = fit(TRAIN, ["wind", "rain"], ["place"])
+
+
+def fitted(objective: Objective, state: FittedState = STATE, train: pl.DataFrame = TRAIN) -> LinearReference:
+    return LinearReference.fit(train, VALIDATION, state.encode, objective, label=objective)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_predicts_what_scikit_learn_does(objective: Objective) -> None:
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    found = fitted(objective)
+
+    def matrix(frame: pl.DataFrame) -> Any:
+        numeric, category = STATE.encode(frame)
+        return np.hstack([np.nan_to_num(numeric), np.isnan(numeric[:, 1:]), np.eye(6)[category[:, 0]][:, 1:]])
+
+    y = TRAIN[objective].to_numpy()
+    if objective == "binary":
+        peer = LogisticRegression(C=1 / found.penalty, tol=1e-10, max_iter=10_000).fit(matrix(TRAIN), y)
+        expected = peer.predict_proba(matrix(HOLDOUT))[:, 1]
+    else:
+        expected = Ridge(alpha=found.penalty).fit(matrix(TRAIN), y).predict(matrix(HOLDOUT))
+    assert found.predict(HOLDOUT) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_same_rows_give_the_same_bytes_and_the_best_penalty(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fitted(objective)
+    assert found.predict(HOLDOUT).tobytes() == fitted(objective).predict(HOLDOUT).tobytes()
+    y = VALIDATION[objective].to_numpy()
+    loss = METRICS["logloss" if objective == "binary" else "rmse"].on_rows
+    losses: dict[float, float] = {}
+    for penalty in PENALTIES:
+        monkeypatch.setattr(reference, "PENALTIES", (penalty,))
+        losses[penalty] = loss(y, fitted(objective).predict(VALIDATION))
+    assert min(losses, key=lambda penalty: losses[penalty]) == found.penalty
+
+
+def test_categories_not_seen_and_of_no_weight_count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = HOLDOUT.with_columns(pl.lit("elsewhere").alias("place"))
+    found = fitted("regression")
+    numbers_only = found.columns.dense(STATE.encode(new)[0]) @ found.weights[:4]
+    assert found.predict(new) == pytest.approx(found.offset + found.scale * numbers_only)
+    monkeypatch.setattr(reference, "MOST_CATEGORIES", 2)
+    few = fitted("regression")
+    assert len(few.weights) == 4 + 2
+    assert np.isfinite(few.predict(HOLDOUT)).all()
+
+
+def test_of_a_long_window_rows_spread_evenly_are_fitted_and_it_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference, "MOST_VALUES", 3 * 1000)
+    found = fitted("binary")
+    assert "fitted on 1,000 of 3,000 rows" in found.name
+    assert METRICS["auc"].on_rows(HOLDOUT["binary"].to_numpy(), found.predict(HOLDOUT)) > 0.7
+
+
+def test_without_columns_it_is_the_mean() -> None:
+    found = fitted("binary", fit(TRAIN, [], []))
+    assert found.name == "logistic regression without a column: the mean"
+    assert found.predict(HOLDOUT) == pytest.approx(np.full(1000, TRAIN["binary"].to_numpy().mean()), rel=1e-5)
+
+
+def test_labels_that_numbers_tell_apart_are_no_trouble() -> None:
+    apart = TRAIN.with_columns((pl.col("wind") > 20).cast(pl.Float64).alias("binary"))
+    found = fitted("binary", train=apart).predict(HOLDOUT)
+    assert np.isfinite(found).all()
+    assert METRICS["auc"].on_rows((HOLDOUT["wind"] > 20).cast(pl.Float64).to_numpy(), found) > 0.99
+
+
+def test_a_reference_that_is_better_is_said_and_fails_its_gate() -> None:
+    found = fitted("regression")
+    spec = EvaluationSpec.model_validate(
+        {
+            "objective": "regression",
+            "block": "day",
+            "draws": 100,
+            "gates": [{"name": "worth a network", "metric": "rmse", "better_than": "reference"}],
+        }
+    )
+    day = pl.Series("day", np.arange(1000) // 50)
+    flat = np.full(1000, TRAIN["regression"].to_numpy().mean())
+    evaluation = evaluate(
+        HOLDOUT.with_columns(day),
+        {"challenger": flat, "baseline": flat, "reference": found.predict(HOLDOUT)},
+        spec,
+        label="regression",
+        reference_name=found.name,
+    )
+    assert evaluation.verdict.status == "rejected"
+    assert "over the reference model" in evaluation.verdict.reasons[0]
+    (said,) = [one for one in plain_findings(evaluation) if "regression on the same columns" in one]
+    assert said.startswith("A linear regression on the same columns (penalty ")
+    assert "is better: RMSE " in said
+    page = summary_markdown(Report(title="m", partition="p", lineage={}, evaluation=evaluation), {})
+    assert said in page
+    assert "| metric | challenger | baseline | reference |" in page
