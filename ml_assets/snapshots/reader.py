@@ -223,8 +223,10 @@ def _inputs(sample: str = "", **columns: list[Any]) -> InputSpec:
     return InputSpec(sample=sample, **{name: tuple(values) for name, values in columns.items()})
 
 
-def open_snapshot(folder: Path, digest: str | None = None) -> Snapshot:
+def open_snapshot(folder: Path, digest: str | None = None, columns: str = "") -> Snapshot:
     """Read the manifest in `folder`; with `digest`, refuse (`ShardChanged`) another snapshot than that one.
+
+    With `columns`, a `schema_hash`, refuse one of other columns or types, and say so: its digest is another, too.
 
     The shards themselves are not read: call `verify` for those you are going to use.
     """
@@ -233,6 +235,11 @@ def open_snapshot(folder: Path, digest: str | None = None) -> Snapshot:
     except OSError as error:
         raise ShardChanged(f"no snapshot in {folder}: {error}. {_REBUILD}") from error
     snapshot = Snapshot.from_json(text, folder)
+    if columns and snapshot.schema_hash != columns:
+        raise ShardChanged(
+            f"{folder} holds columns of schema {snapshot.schema_hash[:12]}…, the training was submitted with "
+            f"{columns[:12]}…. {_REBUILD}, then train again"
+        )
     if digest is not None and snapshot.digest != digest:
         raise ShardChanged(
             f"{folder} holds snapshot {snapshot.digest[:12]}…, the job names {digest[:12]}…. {_REBUILD}"

@@ -193,7 +193,7 @@ def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
     artifacts = open_artifacts(above, settings.scratch / "snapshots")
     try:
         folder = artifacts.pull(name, [MANIFEST])
-        snapshot = open_snapshot(folder, job.snapshot_digest)
+        snapshot = open_snapshot(folder, job.snapshot_digest, job.schema_hash)
         shards = snapshot.shards_of("validation")  # read again and again
         if settings.shard_cache is None or job.entry:  # a script reads a whole split
             shards += snapshot.shards_of("train")

@@ -238,7 +238,7 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     settings = job.settings
     refuse_unable(settings.precision, group.device)
     try:
-        snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+        snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
         source = ShardSource.read(snapshot.folder)
         here = snapshot.shards_of("validation") + (snapshot.shards_of("train") if source is None else ())
         # Each rank of this machine its part: reading is what takes time.

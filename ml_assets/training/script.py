@@ -85,7 +85,7 @@ def attach() -> "Training":
         ) from None
     job = TrainingJob.from_json(job_file.read_text())
     try:
-        snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+        snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
     except ShardChanged as error:
         raise InputChanged(str(error)) from error
     mirror = Mirror(address, folder) if (address := os.environ.get(MIRROR)) else None

@@ -174,6 +174,9 @@ def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
     assert version.tags["partition"] == DAY
     assert version.tags["fingerprint"] == run["fingerprint"] == first.facts[TRAINING_SET]["fingerprint"]
     assert version.tags["snapshot_digest"] == run["snapshot_digest"] == commit.metadata["snapshot"]
+    assert (
+        run["schema_hash"] == first.facts[TRAINING_SET]["schema_hash"]
+    )  # of the job, checked by its workers
     lineage = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"]).facts.lineage
     assert lineage.feature_versions == {FEATURES: world.main.manifests(FEATURES, [DAY])[DAY].code_version}
 

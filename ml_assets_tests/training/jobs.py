@@ -73,6 +73,7 @@ def small_job(
         hyperparameters=hyperparameters,
         snapshot=str(snapshot.folder),
         snapshot_digest=snapshot.digest,
+        schema_hash=snapshot.schema_hash,
         code_version="tests",
         seed=3,
         settings=TrainingSettings(**settings),

@@ -1,5 +1,6 @@
 """Trainings in real processes: two ranks under torchrun's agent, ended in every way they can end."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -285,6 +286,16 @@ def test_a_final_failure_of_one_rank_ends_the_job_as_what_it_is(tmp_path: Path, 
     with pytest.raises(OutOfMemory, match="rank 1 of 2 ran out of memory"):
         watcher.run(small_job(snapshot, "ml_assets_tests.training.unfit.OneRankShort"), tmp_path)
     assert watcher.kinds().count("started") == 1
+
+
+def test_a_snapshot_of_other_columns_than_were_submitted_is_refused(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    job = dataclasses.replace(small_job(snapshot), schema_hash="4" * 64)
+    said = f"columns of schema {snapshot.schema_hash[:12]}…, the training was submitted with 444444444444"
+    with pytest.raises(InputChanged, match=said):
+        Watcher().run(job, tmp_path / "job")
+    assert not (tmp_path / "job" / "result.json").exists()
 
 
 def test_a_changed_shard_ends_the_job_on_every_rank(tmp_path: Path) -> None:

@@ -61,6 +61,9 @@ class TrainingJob:
     code_version: str
     """Digest of the model function or script, of the project modules it reaches, and of `decode`."""
     seed: int
+    schema_hash: str = ""
+    """SHA-256 of the ordered (column, type) pairs that the training was submitted with, label included; the worker
+    refuses (66) a snapshot with others."""
     initial_weights: str = ""
     """SHA-256 of the file of weights that training begins with; none: random ones, by the seed."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
@@ -81,7 +84,7 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot"):
             del facts[place]
-        for name in ("initial_weights", "entry", "decode", "loop_version", "packages"):
+        for name in ("schema_hash", "initial_weights", "entry", "decode", "loop_version", "packages"):
             if not facts[name]:  # as it was before there were any
                 del facts[name]
         facts["settings"] = self.settings.identity

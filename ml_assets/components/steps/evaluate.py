@@ -76,7 +76,7 @@ def evaluate_job(
     from ml_assets.snapshots.rows import choose_rows, require_same_choice
 
     job = TrainingJob.from_json(snapshot_facts["job"])
-    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
+    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
     result = TrainingResult.read(Path(checkpoint["folder"]) / RESULT)
     events = read_events(Path(checkpoint["folder"]))
     reader = TableReader(platform.lake, snapshot_facts["source_commit"])

@@ -78,7 +78,7 @@ def take_snapshot(
     if spec.features.sample is not None:
         require_readable(spec.features, chosen, reader.scan(columns.table, judged["keys"]))
     weights = "" if initial is None else initial.weights_sha256
-    job = training_job(spec, partition, snapshot.folder, snapshot.digest, weights)
+    job = training_job(spec, partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash)
     branch = keep_branch(job.fingerprint)
     page = run_url(platform.settings.ui_url, run_id)
     link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
@@ -86,7 +86,6 @@ def take_snapshot(
     facts = {
         "job": job.to_json(),
         "snapshot_digest": snapshot.digest,
-        "schema_hash": snapshot.schema_hash,
         "commit": commit,
         "source_commit": snapshot.source_commit,
         "branch": branch,
@@ -166,7 +165,12 @@ def cutoffs_of(spec: TrainingPipelineSpec, split: "Split") -> "Cutoffs":
 
 
 def training_job(
-    spec: TrainingPipelineSpec, partition: str, folder: Path, snapshot_digest: str, initial_weights: str = ""
+    spec: TrainingPipelineSpec,
+    partition: str,
+    folder: Path,
+    snapshot_digest: str,
+    initial_weights: str = "",
+    schema_hash: str = "",
 ) -> TrainingJob:
     """The whole of what the workers get."""
     model, code = spec.model, training_code(spec)
@@ -183,6 +187,7 @@ def training_job(
         packages=dict(code.packages),
         seed=spec.seed,
         initial_weights=initial_weights,
+        schema_hash=schema_hash,
         settings=spec.training,
         entry=model.entry or "",
         decode=spec.features.sample.decode if spec.features.sample else "",

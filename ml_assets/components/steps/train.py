@@ -226,7 +226,7 @@ def tracking_facts(
             "loop_version": job.loop_version,
             "dagster_run": snapshot["run_id"],
             "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
-            "schema_hash": snapshot["schema_hash"],
+            "schema_hash": job.schema_hash,
             "world_size": str(settings.workers),
             "artifacts": platform.artifacts.address(training_folder_name(job)),
             **({"init_from": initial["version"]} if (initial := snapshot.get("initial")) else {}),

@@ -45,6 +45,7 @@ def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None
         {"code_version": "2"},
         {"seed": 1},
         {"nonce": "again"},
+        {"schema_hash": "4" * 64},
         {"initial_weights": "2" * 64},
         {"entry": "a.c"},
         {"decode": "a.d"},
