@@ -108,7 +108,7 @@ class DiffersAlone:
     def explain(self) -> str:
         """Return a line that says what to mend."""
         found = (
-            f"{self.column} of {self.key} is another when the partition is built by itself: {self.rows} rows differ, "
+            f"{self.column} of {self.key} differs when the partition is built by itself: {self.rows} rows, "
             f"for example {'; '.join(self.examples)}"
         )
         match self.cause:

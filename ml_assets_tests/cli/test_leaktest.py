@@ -63,7 +63,7 @@ def test_a_lookback_too_short_is_named_with_column_day_and_values(
     monkeypatch.setattr(FeatureTable, "load", classmethod(shortened))
     said = shop(*LEAKTEST)
     assert said.status == 1
-    assert "lookback is too short: units_4w of 2024-01-08 is another" in said.out
+    assert "lookback is too short: units_4w of 2024-01-08 differs" in said.out
     assert re.search(r"2024-01-08 store_\d\d apples: \d+\.0 in the range, None alone", said.out)
     assert "units_1w of" not in said.out
     assert "lookback suffices" not in said.out

@@ -162,8 +162,8 @@ def test_a_lookback_one_day_too_short_is_named_with_both_values() -> None:
         (day, "orders_4d", 4) for day in ("2024-03-05", "2024-03-06")
     }
     assert (
-        "lookback is too short: orders_4d of 2024-03-06 is another when the partition is built by itself: "
-        "4 rows differ, for example 20: 16 in the range, 12 alone; "
+        "lookback is too short: orders_4d of 2024-03-06 differs when the partition is built by itself: "
+        "4 rows, for example 20: 16 in the range, 12 alone; "
     ) in report.explain()
 
 
