@@ -141,7 +141,7 @@ def _facts(project: Project, finished: Any, story: Story, seconds: float) -> dic
         "seconds": round(seconds, 1),
         "stages": story.seconds,
         "reused": story.reused,
-        "report": str(evaluation["report"]),
+        "report": str(evaluation["report_file"]),
     }
 
 

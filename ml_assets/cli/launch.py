@@ -75,7 +75,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
             say(f"  {key.to_user_string()}: {', '.join(shown)}")
     for key, text in finished.observed.items():
         say(f"  {key.to_user_string()}: {text}")
-    for report in {facts["report"]: None for facts in finished.metadata.values() if "report" in facts}:
+    for report in {one["report_file"]: None for one in finished.metadata.values() if "report_file" in one}:
         say(f"  report {report}")
     say(f"  run {project.settings.ui_url}/runs/{finished.run_id}")
 

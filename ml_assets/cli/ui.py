@@ -29,8 +29,9 @@ def command(port: int) -> None:
     end_abandoned(project.settings, project.instance)
     bin_folder = Path(sys.executable).parent
     workspace = ["-w", str(ROOT / "workspace.yaml")]
+    webserver = [sys.executable, "-m", "ml_assets.webserver", "-h", "127.0.0.1", "-p", str(port)]
     commands = {
-        "webserver": [str(bin_folder / "dagster-webserver"), "-h", "127.0.0.1", "-p", str(port), *workspace],
+        "webserver": [*webserver, *workspace],
         "daemon": [str(bin_folder / "dagster-daemon"), "run", *workspace],
     }
     stop = threading.Event()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import dagster as dg
 
@@ -15,6 +16,8 @@ MAX_ROWS = 100
 """Rows of a table on a page: each is stored in an event."""
 ON_A_PAGE = 12
 """Names in a sentence there, before it says how many more there are."""
+REPORTS = "reports"
+"""Folder of all evaluation reports among the artifacts, and their path on the server of the pages."""
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
@@ -62,6 +65,19 @@ def column_schema(contract: Contract) -> dg.TableSchema:
 def run_url(ui_url: Address, run_id: str) -> str:
     """Page of a Dagster run."""
     return f"{ui_url}/runs/{run_id}"
+
+
+def report_page(ui_url: Address, name: str) -> str:
+    """Address of a report beside the pages; `name` is its folder among the artifacts, `reports/…`.
+
+    It has no host: a page leads to the report on its own server, on any port and through any tunnel.
+    """
+    return f"{urlsplit(str(ui_url)).path.rstrip('/')}/{quote(name)}/report.html"
+
+
+def report_facts(page: str, file: str) -> dict[str, dg.MetadataValue]:
+    """Return the link to a report, and the address of its file for readers without the pages."""
+    return {"report": dg.MetadataValue.url(page), "report_file": dg.MetadataValue.text(file)}
 
 
 def commit_facts(lake: VersionedStore, commit_id: str) -> dict[str, Any]:

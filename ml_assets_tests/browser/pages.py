@@ -87,6 +87,19 @@ class Pages:
         toast.wait_for(timeout=30_000)
         return Launch(run=toast.inner_text().split()[2][:8], dialogs=dialogs)
 
+    def open_report(self, picture: str) -> None:
+        """Follow the asset page's link to a report, which opens in a tab of its own, whole and with its pictures."""
+        with self.page.context.expect_page() as opened:
+            self.page.locator("a[href*='/reports/']").first.click()
+        report = opened.value
+        expect(report.locator("h1")).to_be_visible(timeout=30_000)
+        drawn = report.locator("figure img").evaluate_all("all => all.map(one => one.naturalWidth > 0)")
+        assert drawn
+        assert all(drawn), drawn
+        self.screenshots.mkdir(parents=True, exist_ok=True)
+        report.screenshot(path=self.screenshots / f"{picture}.png")
+        report.close()
+
     def show_markdown(self) -> None:
         """Open the first markdown of the page's metadata: Dagster shows it in a dialog."""
         self.page.get_by_text("[Show Markdown]").first.click()

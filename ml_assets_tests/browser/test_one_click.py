@@ -134,6 +134,7 @@ def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
     pages.shows(re.compile("rmse"))
     pages.shows(re.compile("baseline"))
     pages.picture("asset-evaluation")
+    pages.open_report("report")
     pages.show_markdown()
     pages.picture("asset-evaluation-summary")
     pages.open_asset("store_demand/evaluation", view="checks")

@@ -95,7 +95,7 @@ def test_page_and_report_say_how_many_rows_were_known_too_late(late: World) -> N
     quick = plant.PIPELINE["training"] | {"epochs": 1, "workers": 1}
     facts = late.declared_as(plant_components(pipeline={"training": quick})).trained(DAY)
     assert facts[STAGES[0]]["left out"] == {LABEL_TOO_LATE: 3 * ROWS_A_DAY}
-    page = Path(facts[STAGES[2]]["report"].removeprefix("file://"))
+    page = Path(facts[STAGES[2]]["report_file"].removeprefix("file://"))
     report = Report.model_validate_json((page.parent / "evaluation.json").read_text())
     assert [one.left_out for one in report.splits] == [{LABEL_TOO_LATE: ROWS_A_DAY}] * 3
     taken = [(size - 1) * ROWS_A_DAY for size in (TRAIN, VALIDATION, HOLDOUT)]

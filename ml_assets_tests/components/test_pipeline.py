@@ -134,7 +134,7 @@ def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: Chapter) 
     assert checks["gate"].passed
     assert first.facts[EVALUATION]["verdict"] == "blessed"
     assert first.facts[EVALUATION]["rmse"] < first.facts[EVALUATION]["baseline_rmse"]
-    report = Path(first.facts[EVALUATION]["report"].removeprefix("file://")).read_text()
+    report = Path(first.facts[EVALUATION]["report_file"].removeprefix("file://")).read_text()
     assert re.search(r"aive baseline \(mean by machine, prior of \d+ rows?, chosen on validation\)", report)
 
 
@@ -143,7 +143,7 @@ def test_a_regression_on_the_same_columns_stands_beside_the_model(world: World, 
     assert reference < 0.5 * first.facts[EVALUATION]["baseline_rmse"]
     tracked = mlflow_run(world, first.facts[CHECKPOINT]["mlflow/run"]).data.metrics
     assert tracked["holdout_reference_rmse"] == pytest.approx(reference, rel=1e-6)
-    page = Path(first.facts[EVALUATION]["report"].removeprefix("file://"))
+    page = Path(first.facts[EVALUATION]["report_file"].removeprefix("file://"))
     report = Report.model_validate_json((page.parent / "evaluation.json").read_text())
     assert report.evaluation.values("reference")["rmse"] == pytest.approx(reference, rel=1e-6)
     name = report.evaluation.names["reference"]
@@ -336,7 +336,7 @@ def test_an_observation_says_which_rule_kept_it_from_being_registered(challenger
 
 
 def test_numbers_stored_with_the_champion_change_no_verdict(challenger: Chapter, praised: Chapter) -> None:
-    own = {"evaluation": "", "report": ""}
+    own = {"evaluation": "", "report": "", "report_file": ""}
     assert praised.facts[EVALUATION] | own == challenger.facts[EVALUATION] | own
     assert praised.facts[CHECKPOINT]["reused"] is True
 
@@ -353,14 +353,14 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
 ) -> None:
     """Its partition again, beside a champion that has seen its holdout: another evaluation, in another folder."""
     releases = releases_of(world.platform)
-    report = Path(again.facts[EVALUATION]["report"].removeprefix("file://"))
+    report = Path(again.facts[EVALUATION]["report_file"].removeprefix("file://"))
     before = {path.name: path.read_bytes() for path in report.parent.iterdir()}
     releases.promote(MODEL, dethroned.facts[REGISTERED]["version"], author="ada", reason="of the next day")
     earlier = live(world, DAY)
 
     assert earlier.facts[EVALUATION]["verdict"] == "undecided"
     assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
-    assert earlier.facts[EVALUATION]["report"] != again.facts[EVALUATION]["report"]
+    assert earlier.facts[EVALUATION]["report_file"] != again.facts[EVALUATION]["report_file"]
     assert {path.name: path.read_bytes() for path in report.parent.iterdir()} == before
     rows = [one for one in releases.evaluations(MODEL) if one.partition == DAY]
     for row in (rows[1], rows[-1]):

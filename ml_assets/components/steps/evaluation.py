@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ml_assets.components.pages import readable, table_of
+from ml_assets.components.pages import REPORTS, readable, report_facts, report_page, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from resources.ledger import EvaluationRow, NewEvaluation, evaluation_name
 from resources.platform import Platform
@@ -36,7 +36,7 @@ class Judged:
 
 def report_name(model: str, partition: str, evaluation: str) -> str:
     """Name among the artifacts of report and JSON of one evaluation, by its digest: no other has this folder."""
-    return f"reports/{model}/{partition}/{evaluation_name(evaluation)}"
+    return f"{REPORTS}/{model}/{partition}/{evaluation_name(evaluation)}"
 
 
 def data_version_of(judged: Judged, rules: "EvaluationSpec") -> str:
@@ -107,6 +107,7 @@ def show(
     ]
     run = checkpoint["mlflow_run"]
     platform.tracker.record(run, {f"holdout_{name}": value for name, value in (values | beside).items()})
+    page = report_page(platform.settings.ui_url, report_name(row.model, row.partition, row.evaluation_digest))
     newest = {"gate_status": verdict.status, "evaluation": row.name, "bundle_digest": bundle.digest}
     platform.tracker.tag(run, newest)
     for file in (files.html, files.json):
@@ -128,7 +129,8 @@ def show(
             "summary": verdict.summary,
             "failed": [row for row in judgements if row["judged"] == "failed"],
             "bundle": bundle.digest,
-            "report": row.report,
+            "report": page,
+            "report_file": row.report,
         },
         output_name="evaluation",
         metadata={
@@ -138,7 +140,7 @@ def show(
             **{name: readable(value) for name, value in values.items()},
             **{name: readable(value) for name, value in beside.items()},
             "evaluation": row.name,
-            "report": dg.MetadataValue.path(row.report),
+            **report_facts(page, row.report),
             "bundle": bundle.digest,
         },
         data_version=dg.DataVersion(data_version_of(judged, spec.evaluation)),

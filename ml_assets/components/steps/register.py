@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import commit_facts, run_url, table_of, tracked_facts
+from ml_assets.components.pages import (
+    commit_facts,
+    report_facts,
+    report_page,
+    run_url,
+    table_of,
+    tracked_facts,
+)
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.evaluation import report_name
 from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.release.registry import RegisteredVersion
     from ml_assets.release.standing import Standing
+    from resources.ledger import EvaluationRow
 
 
 def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg.OpDefinition:
@@ -61,7 +70,7 @@ def _why_not(asset: dg.AssetKey, partition: str, evaluation: dict[str, Any]) -> 
             "verdict": "rejected",
             "why": evaluation["summary"],
             "failed": table_of(failed),
-            "report": dg.MetadataValue.path(evaluation["report"]),
+            **report_facts(evaluation["report"], evaluation["report_file"]),
         },
     )
 
@@ -114,10 +123,15 @@ def register_version(
             ),
             **commit_facts(platform.lake, snapshot["commit"]),
             "lake/branch": kept,
-            **({} if shown is None else {"report": dg.MetadataValue.path(shown.report)}),
+            **({} if shown is None else report_facts(_page_of(shown, platform), shown.report)),
         },
         data_version=dg.DataVersion(bundle.digest),
     )
+
+
+def _page_of(shown: "EvaluationRow", platform: Platform) -> str:
+    name = report_name(shown.model, shown.partition, shown.evaluation_digest)
+    return report_page(platform.settings.ui_url, name)
 
 
 def _next(version: "RegisteredVersion", found: "Standing") -> str:

@@ -1,0 +1,83 @@
+"""Dagster's webserver with the evaluation reports beside its pages, read-only.
+
+`python -m ml_assets.webserver` takes the options of `dagster-webserver`. Browsers refuse `file://` links on a page, and
+object storage that only the cluster reaches has no link to sign: this server fetches a report from the artifacts
+when someone opens it. Not here: what a report says.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dagster_webserver import cli
+from dagster_webserver.app import create_app_from_workspace_process_context
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ml_assets.components.pages import REPORTS
+from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
+from resources.platform import Platform
+from resources.settings import Settings
+
+FILES = {"report.html": "text/html", "evaluation.json": "application/json"}
+"""Files of an evaluation that are served, and their types."""
+HEADERS = {
+    # A report has styles and pictures of its own. Nothing of it runs with the rights of Dagster's pages.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+PATIENCE_SECONDS = 5.0
+"""Someone looks at an empty tab meanwhile."""
+
+
+def main() -> None:
+    """Run `dagster-webserver` with reports."""
+    # Dagster has no other place for a route.
+    cli.create_app_from_workspace_process_context = with_reports  # pyright: ignore[reportPrivateImportUsage]
+    cli.main()
+
+
+def with_reports(context: Any, path_prefix: str = "", *others: Any, **options: Any) -> Starlette:
+    """Return Dagster's application, and in front of its routes that of the reports, below the same prefix."""
+    app = create_app_from_workspace_process_context(context, path_prefix, *others, **options)
+    artifacts = Platform(Settings(), PATIENCE_SECONDS).artifacts
+    app.router.routes.insert(0, Route(f"{path_prefix}/{REPORTS}/{{path:path}}", serving(artifacts)))
+    return app
+
+
+def serving(artifacts: Artifacts) -> Callable[[Request], Response]:
+    """Return the answer to GET of `path`: 404 for anything but the files of an evaluation, 502 if its storage fails."""
+
+    def serve(request: Request) -> Response:
+        folder, _, file = request.path_params["path"].rpartition("/")
+        name = f"{REPORTS}/{folder}"
+        try:
+            relative(name)
+        except ArtifactsError:
+            file = ""
+        if file not in FILES:
+            return _told(
+                404, "no such report: its address is /reports/MODEL/PARTITION/EVALUATION/report.html"
+            )
+        try:
+            with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
+                artifacts.fetch(name, file, target := Path(fetched) / file)
+                return Response(target.read_bytes(), media_type=FILES[file], headers=HEADERS)
+        except ArtifactMissing as error:
+            return _told(404, f"{error}")
+        except ArtifactsError as error:
+            return _told(502, f"{error}")
+
+    return serve
+
+
+def _told(status: int, why: str) -> Response:
+    return PlainTextResponse(f"{why}\n", status, HEADERS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Reports beside Dagster's pages: those files and no others, as documents in which nothing runs."""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from ml_assets.components.pages import report_page
+from ml_assets.webserver import serving
+from resources.addresses import Address
+from resources.artifacts import Artifacts, FolderArtifacts, artifacts_of
+
+NAME = "reports/energy/2024-03-31/fd4040088282"
+SECRET = "not a report"
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> FolderArtifacts:
+    """One report, and files around it that are nobody's business."""
+    made = FolderArtifacts(tmp_path_factory.mktemp("home") / "artifacts")
+    folder = made.folder(NAME)
+    (folder / "report.html").write_text("<title>energy</title>")
+    (folder / "evaluation.json").write_text("{}")
+    (folder / "notes.txt").write_text(SECRET)
+    for outside in (made.root / "bundles" / "b1", made.root, made.root.parent):
+        outside.mkdir(exist_ok=True, parents=True)
+        for file in ("report.html", "evaluation.json"):
+            (outside / file).write_text(SECRET)
+    return made
+
+
+def _ask(artifacts: Artifacts, path: str, method: str = "GET") -> httpx.Response:
+    app = Starlette(routes=[Route("/reports/{path:path}", serving(artifacts))])
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://ui.test") as client:
+            return await client.request(method, path)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "content"),
+    [("report.html", "text/html", "<title>energy</title>"), ("evaluation.json", "application/json", "{}")],
+)
+def test_a_report_is_a_document_in_which_nothing_runs(
+    artifacts: FolderArtifacts, file: str, kind: str, content: str
+) -> None:
+    answer = _ask(artifacts, f"/{NAME}/{file}")
+    assert (answer.status_code, answer.text) == (200, content)
+    assert answer.headers["content-type"].startswith(kind)
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_reports_are_only_read(artifacts: FolderArtifacts, method: str) -> None:
+    assert _ask(artifacts, f"/{NAME}/report.html", method).status_code == 405
+
+
+_PARTS = st.sampled_from(
+    ["..", ".", "", "reports", "energy", "2024-03-31", "fd4040088282", "bundles", "b1", "\\..", "\0"]
+)
+_ENDS = st.sampled_from(["report.html", "evaluation.json", "notes.txt", "..", ""])
+
+
+@given(st.lists(_PARTS, max_size=8), _ENDS, st.booleans())
+@example(["..", "bundles", "b1"], "report.html", True)
+@example(["energy", "2024-03-31", "fd4040088282", "..", "..", "..", ".."], "report.html", True)
+@example(["", *["", "etc"]], "report.html", True)
+@example(["energy", "2024-03-31", "fd4040088282"], "notes.txt", False)
+def test_no_path_leads_out_of_the_reports(
+    artifacts: FolderArtifacts, parts: list[str], end: str, is_quoted: bool
+) -> None:
+    """A client normalizes `..` unless it is quoted, as an attacker's would not."""
+    path = "/".join([*parts, end])
+    answer = _ask(
+        artifacts, f"/reports/{quote(path, safe='').replace('.', '%2E') if is_quoted else quote(path)}"
+    )
+    assert SECRET not in answer.text
+    if answer.status_code == 200:
+        assert f"reports/{path}".startswith(f"{NAME}/")
+
+
+def test_storage_that_does_not_answer_is_told_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    away = artifacts_of("s3://artifacts/x", tmp_path, "http://127.0.0.1:9", patience_seconds=0.1)
+    answer = _ask(away, f"/{NAME}/report.html")
+    assert answer.status_code == 502
+    assert "ML_ASSETS_S3_ENDPOINT_URL" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("ui", "prefix"),
+    [
+        ("http://127.0.0.1:3000", ""),
+        ("https://ada:secret@dagster.example.com/team/", "/team"),
+    ],
+)
+def test_a_link_is_right_on_any_host_below_the_pages_prefix(ui: str, prefix: str) -> None:
+    assert report_page(Address(ui), NAME) == f"{prefix}/{NAME}/report.html"
