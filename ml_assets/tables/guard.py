@@ -15,13 +15,13 @@ A window is refused where any of its partitions is missing, or anything it is ma
 Every partition is looked at once, so the cost grows with the partitions and not with the paths between them.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.standing import NAMED, Node, Standing, State, look_up, reached_from
+from ml_assets.tables.standing import NAMED, Node, Standing, State, findings_of, look_up, reached_from
 from resources.ledger import Ledger
 from resources.words import name_some
 
@@ -104,6 +104,27 @@ def judge_window(
         },
         inputs=tuple(_rows(found, tables, stale)),
     )
+
+
+def rejected_since(reader: TableReader, ledger: Ledger, table: str, keys: Sequence[str]) -> dict[str, str]:
+    """`table key` → why, of `keys` and all they were made from at the reader's commit, where by now the newest
+    attempt, or the newest verdict on those very rows, is a rejection.
+
+    For what goes on later with a window that was judged then. Newer rows that passed are no reason.
+    """
+    contents: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    contents[table].update((key, reader.digests(table)[key]) for key in keys)
+    for name, key, digest in reader.behind({table: keys}):
+        contents[name].add((key, digest))
+    found: dict[str, str] = {}
+    for name, rows in contents.items():
+        of_rows = ledger.judgements_of(name, rows)
+        newest = ledger.newest_verdicts(name, {key for key, _ in rows})
+        for key, digest in sorted(rows):
+            for row in (newest.get(key), of_rows.get((key, digest))):
+                if row is not None and row.blocks:
+                    found.setdefault(f"{name} {key}", f"is rejected: {findings_of(row)}")
+    return found
 
 
 def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:

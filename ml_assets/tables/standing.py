@@ -124,7 +124,7 @@ def _own_state(
     """The state by verdict and content alone. `digest`: of what main holds as a partition of this table."""
     # A verdict by other rules, such as those of another cadence, is not about today's partition.
     if row is not None and row.blocks and (declared is None or row.contract_digest == declared.rules_digest):
-        return Standing("rejected", f"is rejected: {_findings(row)}")
+        return Standing("rejected", f"is rejected: {findings_of(row)}")
     if digest is None:
         return Standing("missing", "is missing")
     why = ""
@@ -133,7 +133,7 @@ def _own_state(
     elif row is None:
         why = "the ledger has no verdict on it"
     elif row.blocks:
-        why = f"its newest attempt was rejected by rules that changed since: {_findings(row)}"
+        why = f"its newest attempt was rejected by rules that changed since: {findings_of(row)}"
     elif row.content_digest != digest:
         why = f"main holds other rows than its newest attempt, {row.attempt}, was about"
     if why:
@@ -242,7 +242,8 @@ def _is_key(declared: DeclaredTable | None, key: str) -> bool:
     return True
 
 
-def _findings(row: VerdictRow) -> str:
+def findings_of(row: VerdictRow) -> str:
+    """In one line: what a rejection found, and where its evidence lies."""
     findings = [f for f in verdict_of(row).findings if f.blocks]
     what = "; ".join(f"{f.rule}{f' in {f.column}' if f.column else ''}: {f.measured}" for f in findings)
     return f"{what} (evidence on {row.branch}, attempt {row.attempt})"

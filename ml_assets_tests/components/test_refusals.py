@@ -1,7 +1,9 @@
 """A model is never trained on inputs that are missing, rejected or too few; it says which, before any launch."""
 
+import os
 from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -25,10 +27,13 @@ from ml_assets_tests.components.plant import (
     shifts,
 )
 from ml_assets_tests.components.world import (
+    QUIET,
+    STAGES,
     World,
     component,
     failure_metadata,
     failure_of,
+    key_of,
     plant_components,
 )
 from resources.lake import LakeBusy
@@ -243,6 +248,52 @@ def test_a_gate_on_a_slice_that_no_row_is_in_is_refused_before_anything_is_launc
     assert "gate 'saws' judges the slice machine=saw" in failure_of(result)
     assert "machine has drill, lathe, mill, press" in failure_of(result)
     assert _steps(result)[-1] == f"{MODEL}.snapshot"
+
+
+_HOME, _NO_LAUNCHER = "REFUSALS_HOME", "REFUSALS_NO_LAUNCHER"
+
+
+def _train_job() -> dg.JobDefinition:
+    """Made anew for each run, as a process of its own does."""
+    world = World(Path(os.environ[_HOME]))
+    if _NO_LAUNCHER in os.environ:
+        world.platform.__dict__["launcher"] = None  # the step fails where it would launch
+    return world.defs.resolve_job_def(f"train_{MODEL}")
+
+
+def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejected_since(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its window was judged by the run before, which failed when the training was to begin."""
+    monkeypatch.setenv(_HOME, str(tmp_path))
+    world = World(tmp_path)
+    (tmp_path / "dagster").mkdir()
+    job = dg.reconstructable(_train_job)
+    common: dict[str, Any] = {"tags": {"dagster/partition": LAST}, "run_config": QUIET}
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        world.instance = instance
+        world.run(READINGS, partition=days(1)[0], last=LAST)
+        assert world.run(FEATURES, partition=FIRST, last=LAST).success
+        with monkeypatch.context() as away:
+            away.setenv(_NO_LAUNCHER, "yes")
+            four = [key_of(name) for name in STAGES]
+            failed = dg.execute_job(job, instance=instance, asset_selection=four, **common)
+        assert _failed(failed) == {f"{MODEL}.train"}
+        day = days(WINDOW, start=1)[5]
+        source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
+        assert not world.run(READINGS, partition=day).success
+        onward = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+        again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
+        assert _steps(again) == [f"{MODEL}.train"]
+        (failure,) = [event.step_failure_data for event in again.all_events if event.is_step_failure]
+        assert failure.user_failure_data is not None
+        assert f"{READINGS} {day} (is rejected: out_of_range in load" in str(
+            failure.user_failure_data.description
+        )
+
+
+def _failed(result: Any) -> set[str]:
+    return {event.step_key for event in result.all_events if event.is_step_failure}
 
 
 def test_a_lake_that_is_busy_is_asked_again(world: World) -> None:
