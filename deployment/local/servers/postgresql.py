@@ -32,7 +32,8 @@ class PostgreSQLServer:
     name = POSTGRESQL
     ask = signal.SIGINT
     """Its fast shutdown: ends sessions, where SIGTERM waits for them."""
-    seconds = 30.0
+    seconds = 120.0
+    """After a kill it recovers first: 30 s were too few beside a build of Kubernetes."""
 
     def prepare(self, record: Record) -> None:
         """Make the database cluster, once and whole; remove what a killed server left in it."""
