@@ -42,8 +42,6 @@ def columns(folder: Path, rows: int) -> Snapshot:
     inputs = InputSpec(
         numeric=tuple(f"x{column}" for column in range(NUMERIC)),
         fill=(0.0,) * NUMERIC,
-        mean=(0.0,) * NUMERIC,
-        scale=(1.0,) * NUMERIC,
         categorical=tuple(f"c{column}" for column in range(len(CARDINALITIES))),
         cardinalities=CARDINALITIES,
     )
@@ -71,8 +69,6 @@ def texts(folder: Path, rows: int, tokens: int) -> Snapshot:
     inputs = InputSpec(
         numeric=("x",),
         fill=(0.0,),
-        mean=(0.0,),
-        scale=(1.0,),
         categorical=(),
         cardinalities=(),
         sample="text",
