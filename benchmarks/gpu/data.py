@@ -119,7 +119,7 @@ def _write(folder: Path, inputs: InputSpec, rows: int, shard_rows: int, make: _M
         fitted_digest="benchmark",
         inputs=inputs,
         label=_LABEL,
-        cutoff="2024-02-01T00:00:00+00:00",
+        cutoffs=dict.fromkeys(SPLITS, "2024-02-01T00:00:00+00:00"),
         index=tuple(index),
         shards=tuple(shards),
     )
