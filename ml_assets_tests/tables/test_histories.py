@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -36,6 +37,7 @@ from ml_assets_tests.tables.shop import Place
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
 """How many histories are played; the nightly plays 100,000."""
+pytestmark = pytest.mark.timeout(240 + 3 * HISTORIES)
 
 ORDERS, HABITS, SUMMARY = "datasets/orders", "features/habits", "features/summary"
 INPUT = {HABITS: ORDERS, SUMMARY: HABITS}
