@@ -5,17 +5,17 @@ connections for each: 20.7 kB of disk and 15 ms a materialization. Here one file
 transaction. Named in `dagster.yaml` (`deployment/dagster-embedded.yaml`). Not here: what is stored.
 """
 
-import fcntl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from dagster import DagsterEventType
 from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log import ConsolidatedSqliteEventLogStorage
 from dagster._core.storage.event_log.polling_event_watcher import SqlPollingEventWatcher
+from dagster._core.storage.event_log.sqlite.consolidated_sqlite_event_log import SQLITE_EVENT_LOG_FILENAME
 from dagster._core.storage.runs import SqliteRunStorage
 from dagster._core.storage.schedules import SqliteScheduleStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
@@ -24,6 +24,9 @@ from dagster._serdes import ConfigurableClassData
 from sqlalchemy.pool import NullPool
 
 from ml_assets.dagster_planned import OnePlanACheck
+from resources.sqlite_file import make_whole
+
+T = TypeVar("T")
 
 _PAGE_BYTES = 16384
 """Of the file. A materialization is 2 kB: with SQLite's pages of 4 kB every second half would be empty."""
@@ -34,12 +37,7 @@ class OneFileEventLog(OnePlanACheck, ConsolidatedSqliteEventLogStorage):
     """Events of all runs in one file. Processes take turns to write; readers wait for nobody."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
-        folder = Path(base_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        # Of two processes that come first at once, the second would find a file without tables.
-        with (folder / "opening.lock").open("w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            super().__init__(base_dir, inst_data)
+        super().__init__(base_dir, inst_data)
         self._watcher = SqlPollingEventWatcher(self)
 
     def _init_db(self) -> None:
@@ -97,9 +95,10 @@ class OneFileStorage(DagsterSqliteStorage):
         super(DagsterSqliteStorage, self).__init__()
         self.base_dir = base_dir
         self._inst_data = inst_data
-        self._run_storage = SqliteRunStorage.from_local(str(Path(base_dir) / "history"))
-        self._event_log_storage = OneFileEventLog(str(Path(base_dir) / "history"))
-        self._schedule_storage = SqliteScheduleStorage.from_local(str(Path(base_dir) / "schedules"))
+        history, schedules = Path(base_dir) / "history", Path(base_dir) / "schedules"
+        self._run_storage = _opened(history / "runs.db", SqliteRunStorage.from_local)
+        self._event_log_storage = _opened(history / f"{SQLITE_EVENT_LOG_FILENAME}.db", OneFileEventLog)
+        self._schedule_storage = _opened(schedules / "schedules.db", SqliteScheduleStorage.from_local)
 
     @classmethod
     def from_config_value(
@@ -107,6 +106,12 @@ class OneFileStorage(DagsterSqliteStorage):
     ) -> "OneFileStorage":
         """Called by Dagster with the section of `dagster.yaml`, references to the environment resolved."""
         return cls(config_value["base_dir"], inst_data)
+
+
+def _opened(path: Path, storage: Callable[[str], T]) -> T:
+    """Return what `storage` makes of the folder of `path`, whose tables are there, all of them, or the file is not."""
+    make_whole(path, lambda making: storage(str(making.parent)))
+    return storage(str(path.parent))
 
 
 def _id(inserted: sa.CursorResult[Any]) -> int:

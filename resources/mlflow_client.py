@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from resources.addresses import Address
-from resources.mlflow_database import make_database
+from resources.sqlite_file import make_whole
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -63,11 +63,18 @@ def open_client(uri: str) -> "MlflowClient":
 
         if uri.startswith(_SQLITE):
             path = Path(uri.removeprefix(_SQLITE))
-            make_database(path)
+            make_whole(path, lambda making: _make_tables(f"{_SQLITE}{making}"))
             # Written once into the file: from then on readers, such as the UI, do not stop writers.
             with closing(sqlite3.connect(path)) as database:
                 database.execute("PRAGMA journal_mode=WAL")
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _make_tables(uri: str) -> None:
+    """Make MLflow's tables, which takes one to six seconds."""
+    from mlflow.tracking import MlflowClient
+
+    MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def page_of(uri: str, place: str) -> str | None:

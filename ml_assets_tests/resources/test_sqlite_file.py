@@ -1,0 +1,90 @@
+"""Databases that other packages make: a process that dies at any statement of that leaves nothing that stays broken."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from ml_assets.dagster_sqlite import OneFileStorage
+
+PATIENCE = 180.0
+
+
+@pytest.fixture(scope="module")
+def children() -> ForkServerContext:
+    """Processes that have imported Dagster and opened nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def test_a_kill_while_dagsters_tables_are_made_does_not_spoil_the_home(
+    children: ForkServerContext, tmp_path: Path
+) -> None:
+    statements = _statements(children, tmp_path / "unbroken")
+    assert statements > 100
+    for last in range(1, statements, statements // 12):
+        home = tmp_path / f"killed-{last}"
+        killed = children.Process(target=_open, args=(home, last))
+        killed.start()
+        killed.join(PATIENCE)
+        assert killed.exitcode == -signal.SIGKILL, last
+        assert _tables(home) == _tables(tmp_path / "unbroken"), last
+        assert not list(home.rglob(".*.making"))
+
+
+def test_processes_that_open_an_empty_home_together_all_find_its_tables(
+    children: ForkServerContext, tmp_path: Path
+) -> None:
+    processes = [children.Process(target=_open, args=(tmp_path / "home", 0)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in processes] == [0] * 4
+
+
+def _tables(home: Path) -> dict[str, tuple[list[str], int]]:
+    """Open a home and return database → its tables, and how many migrations it counts as done."""
+    OneFileStorage(str(home))
+    found: dict[str, tuple[list[str], int]] = {}
+    for file in home.rglob("*.db"):
+        engine = sa.create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
+        names = sa.inspect(engine).get_table_names()
+        with engine.connect() as connection:
+            count = connection.execute(sa.text("SELECT count(*) FROM secondary_indexes")).scalar_one()
+        found[file.name] = sorted(names), count
+    return found
+
+
+def _statements(children: ForkServerContext, home: Path) -> int:
+    """Open a home and return how many statements that took."""
+    said, says = children.Pipe(duplex=False)
+    process = children.Process(target=_open, args=(home, 0, says))
+    process.start()
+    says.close()  # so that a child that fails ends the waiting
+    counted = said.recv()
+    process.join(PATIENCE)
+    return counted
+
+
+def _open(home: Path, last: int, says: "multiprocessing.connection.Connection | None" = None) -> None:
+    """Open a home, and die before its `last` statement (0: never)."""
+    counted = 0
+
+    def count(*_: object) -> None:
+        nonlocal counted
+        counted += 1
+        if counted == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(sa.Engine, "before_cursor_execute", count)
+    OneFileStorage(str(home))
+    if says is not None:
+        says.send(counted)
