@@ -189,16 +189,52 @@ def test_time_without_a_zone_is_refused(ledger: Ledger) -> None:
         )
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET at = at"])
+WAYS_TO_CHANGE = (
+    "DELETE FROM {table}",
+    "UPDATE {table} SET at = at",
+    "UPDATE OR REPLACE {table} SET at = at",
+    "UPDATE OR IGNORE {table} SET at = at",
+    "INSERT OR REPLACE INTO {table} SELECT * FROM {table}",
+    "REPLACE INTO {table} SELECT * FROM {table}",
+    "INSERT INTO {table} SELECT * FROM {table} WHERE true ON CONFLICT DO UPDATE SET at = '2000-01-01'",
+    "INSERT OR REPLACE INTO {table} (rowid, {columns}) SELECT rowid, {others} FROM {table}",
+)
+
+
+@pytest.mark.parametrize("recursive", ["OFF", "ON"])
 @pytest.mark.parametrize("table", sorted(ledger_tables.metadata.tables))
-def test_nothing_written_can_be_changed(tmp_path: Path, table: str, statement: str) -> None:
+def test_nothing_written_can_be_changed(tmp_path: Path, table: str, recursive: str) -> None:
+    """Nor replaced: not by a row of the same key, and not by one of another key at the same place."""
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ledger.record_verdicts([new(status="rejected")])
     ledger.accept(TABLE, DAY, 1, "ada", "fine")
     write_one_of_each(ledger)
-    connecting = closing(sqlite3.connect(tmp_path / "ledger.db"))
-    with connecting as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        connection.execute(statement.format(table))
+    names = [column.name for column in ledger_tables.metadata.tables[table].columns if column.name != "id"]
+    others = {"attempt": "7", "semantic": "'7.0.0'", "bundle_digest": "'other'"}
+    words = {
+        "table": table,
+        "columns": ", ".join(f'"{name}"' for name in names),
+        "others": ", ".join(others.get(name, f'"{name}"') for name in names),
+    }
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA recursive_triggers = {recursive}")
+        before = connection.execute(f"SELECT * FROM {table}").fetchall()
+        assert len(before) == 1
+        for statement in WAYS_TO_CHANGE:
+            with pytest.raises(sqlite3.IntegrityError, match=f"{table} is append-only"):
+                connection.execute(statement.format(**words))
+        assert connection.execute(f"SELECT * FROM {table}").fetchall() == before
+
+
+@pytest.mark.parametrize("key", [("1.0.0", "another"), ("2.0.0", "b")])
+def test_neither_key_of_a_semantic_version_can_be_taken_over(tmp_path: Path, key: tuple[str, str]) -> None:
+    write_one_of_each(Ledger(f"sqlite:///{tmp_path}/ledger.db"))
+    values = "VALUES ('m', ?, ?, 's', 'r', '2014-01-01')"
+    with (
+        closing(sqlite3.connect(tmp_path / "ledger.db")) as connection,
+        pytest.raises(sqlite3.IntegrityError, match="append-only"),
+    ):
+        connection.execute(f"INSERT OR REPLACE INTO ledger_semantic_names {values}", key)
 
 
 def test_failed_batch_leaves_nothing_behind(ledger: Ledger) -> None:

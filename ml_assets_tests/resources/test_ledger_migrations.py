@@ -97,17 +97,3 @@ def test_database_of_a_newer_version_is_left_alone(path: Path) -> None:
     with pytest.raises(LedgerError, match=r"stands at step 9999.*use the newer version"):
         Ledger(f"sqlite:///{path}").record_verdicts([NEW])
     assert Ledger(f"sqlite:///{path}").step() == "9999"
-
-
-@pytest.mark.parametrize("verb", ["UPDATE ledger_verdicts SET rows = 1", "DELETE FROM ledger_promotions"])
-def test_rows_can_neither_be_changed_nor_deleted(path: Path, verb: str) -> None:
-    ledger = Ledger(f"sqlite:///{path}")
-    ledger.record_verdicts([NEW])
-    ledger.models.promote(
-        "model", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
-    )
-    with (
-        closing(sqlite3.connect(path)) as database,
-        pytest.raises(sqlite3.IntegrityError, match="append-only"),
-    ):
-        database.execute(verb)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -115,14 +116,36 @@ def test_going_back_and_forward_keeps_every_row(url: str) -> None:
     assert later.step() == migrations.NEWEST
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["UPDATE ledger_verdicts SET rows = 1", "DELETE FROM ledger_verdicts", "TRUNCATE ledger_promotions"],
+WAYS_TO_CHANGE = (
+    "UPDATE {table} SET at = at",
+    "DELETE FROM {table}",
+    "TRUNCATE {table}",
+    "TRUNCATE {table} CASCADE",
+    "INSERT INTO {table} SELECT * FROM {table} ON CONFLICT ({key}) DO UPDATE SET at = now()",
+    "WITH gone AS (DELETE FROM {table} RETURNING *) SELECT * FROM gone",
+    "MERGE INTO {table} USING (SELECT 1) AS one ON true WHEN MATCHED THEN UPDATE SET at = now()",
 )
-def test_rows_can_neither_be_changed_nor_deleted(url: str, connection: sa.Connection, statement: str) -> None:
-    Ledger(url).record_verdicts([NEW])
-    with pytest.raises(sa.exc.DatabaseError, match="is append-only"):
-        connection.execute(sa.text(statement))
+
+
+@pytest.mark.parametrize("role", ["origin", "replica", "local"])
+@pytest.mark.parametrize("table", sorted(metadata.tables))
+def test_nothing_written_can_be_changed(url: str, table: str, role: str) -> None:
+    """Nor replaced; a session that calls itself a replica, where ordinary triggers rest, gets no further."""
+    ledger = Ledger(url)
+    ledger.record_verdicts([replace(NEW, status="rejected")])
+    ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
+    write_one_of_each(ledger)
+    key = ", ".join(f'"{column.name}"' for column in metadata.tables[table].primary_key)
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"SET session_replication_role = {role}"))
+        before = connection.execute(sa.text(f"SELECT * FROM {table}")).all()
+        assert len(before) == 1
+        for statement in WAYS_TO_CHANGE:
+            with pytest.raises(sa.exc.DatabaseError, match=f"{table} is append-only"):
+                connection.execute(sa.text(statement.format(table=table, key=key)))
+        assert connection.execute(sa.text(f"SELECT * FROM {table}")).all() == before
+    engine.dispose()
 
 
 def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: RunningServers) -> None:

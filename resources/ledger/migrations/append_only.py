@@ -1,5 +1,7 @@
 """Triggers that let rows of a table neither change nor go, for steps from 0003 on."""
 
+from collections.abc import Sequence
+
 from alembic import op
 
 
@@ -26,3 +28,33 @@ def not_append_only(table: str) -> None:
         return
     for verb in ("update", "delete"):
         op.execute(f"DROP TRIGGER IF EXISTS {table}_no_{verb}")
+
+
+def not_replaced(table: str, keys: Sequence[Sequence[str]]) -> None:
+    """Refuse on SQLite an INSERT of a key that is there.
+
+    `INSERT OR REPLACE` deletes the row of that key, and fires no trigger for it unless the connection asks for
+    `recursive_triggers`, which a stranger's does not. A row is replaced by its row id, too.
+    """
+    same = [" AND ".join(f'"{column}" = NEW."{column}"' for column in key) for key in keys]
+    there = " OR ".join(f"({one})" for one in (*same, "rowid = NEW.rowid"))
+    op.execute(
+        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} WHEN EXISTS "
+        f"(SELECT 1 FROM {table} WHERE {there}) "
+        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+    )
+
+
+def replaced(table: str) -> None:
+    """Undo `not_replaced`."""
+    op.execute(f"DROP TRIGGER IF EXISTS {table}_no_replace")
+
+
+def always(table: str) -> None:
+    """Let PostgreSQL fire the trigger also where `session_replication_role` is `replica`."""
+    op.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {table}_append_only")
+
+
+def only_as_origin(table: str) -> None:
+    """Undo `always`."""
+    op.execute(f"ALTER TABLE {table} ENABLE TRIGGER {table}_append_only")
