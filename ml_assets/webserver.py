@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ml_assets.components.pages import REPORTS
+from ml_assets.dagster_partitions import page_backwards_from_the_end
 from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
 from resources.platform import Platform
 from resources.settings import Settings
@@ -36,6 +37,7 @@ PATIENCE_SECONDS = 5.0
 
 def main() -> None:
     """Run `dagster-webserver` with reports."""
+    page_backwards_from_the_end()  # else plots are empty where data has ended
     # Dagster has no other place for a route.
     cli.create_app_from_workspace_process_context = with_reports  # pyright: ignore[reportPrivateImportUsage]
     cli.main()

@@ -10,6 +10,16 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+_ALL_HAVE_POINTS = """() => [...document.querySelectorAll('canvas')].every(chart => {
+  const {data} = chart.getContext('2d').getImageData(0, 0, chart.width, chart.height);
+  let coloured = 0;  // axes and grid are grey
+  for (let i = 0; i < data.length; i += 4) {
+    const [red, green, blue, opacity] = data.slice(i, i + 4);
+    coloured += opacity > 128 && Math.max(red, green, blue) - Math.min(red, green, blue) > 80;
+  }
+  return coloured > 20;
+})"""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -104,6 +114,13 @@ class Pages:
         """Open the first markdown of the page's metadata: Dagster shows it in a dialog."""
         self.page.get_by_text("[Show Markdown]").first.click()
         self.page.get_by_role("dialog").filter(visible=True).get_by_text("Close").wait_for(timeout=30_000)
+
+    def show_plots(self, name: str, count: int) -> None:
+        """Open the plots of the page's metadata: `count` charts, one of `name`, each with points."""
+        self.page.get_by_role("button", name="Plots").click()
+        expect(self.page.get_by_text(name, exact=True).first).to_be_visible(timeout=30_000)
+        expect(self.page.locator("canvas")).to_have_count(count, timeout=30_000)
+        self.page.wait_for_function(_ALL_HAVE_POINTS, timeout=30_000)
 
     def terminate(self, picture: str) -> None:
         """On a run's page: click Terminate and agree; returns when the request was sent."""

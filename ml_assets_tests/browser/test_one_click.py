@@ -137,6 +137,9 @@ def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
     pages.open_report("report")
     pages.show_markdown()
     pages.picture("asset-evaluation-summary")
+    pages.open_asset("store_demand/evaluation")
+    pages.show_plots("rmse", count=9)  # three metrics of the model, the naive baseline and the regression
+    pages.picture("asset-evaluation-plots")
     pages.open_asset("store_demand/evaluation", view="checks")
     pages.shows("gate")
     pages.picture("asset-evaluation-gate")
