@@ -83,21 +83,14 @@ class Ledger:
 
     def newest_verdicts(self, table: str, keys: Iterable[str] | None = None) -> dict[str, VerdictRow]:
         """Key → its newest attempt, for those of `keys` that were ever judged (None: all of the table)."""
-        newest = (
-            sa.select(verdicts.c.table, verdicts.c.key, sa.func.max(verdicts.c.attempt).label("attempt"))
-            .where(verdicts.c.table == table)
-            .group_by(verdicts.c.table, verdicts.c.key)
-        )
         found: dict[str, VerdictRow] = {}
+        chunks = [None] if keys is None else _chunks(keys)
+        if not chunks:
+            return found
         with self._database.reading() as connection:
-            for some in [None] if keys is None else _chunks(keys):
-                chosen = (newest if some is None else newest.where(verdicts.c.key.in_(some))).subquery()
-                same = (
-                    (verdicts.c.table == chosen.c.table)
-                    & (verdicts.c.key == chosen.c.key)
-                    & (verdicts.c.attempt == chosen.c.attempt)
-                )
-                for row in connection.execute(_with_acceptance().join(chosen, same)):
+            for some in chunks:
+                query = _NEWEST if some is None else _NEWEST_OF_KEYS
+                for row in connection.execute(query, {"of": table, "keys": some} if some else {"of": table}):
                     found[row.key] = _verdict_row(row)
         return found
 
@@ -118,17 +111,9 @@ class Ledger:
         found: dict[str, VerdictRow] = {}
         with self._database.reading() as connection:
             for some in _chunks(contents):
-                query = (
-                    _with_acceptance()
-                    .where(
-                        verdicts.c.table == table,
-                        verdicts.c.contract_digest == contract_digest,
-                        verdicts.c.key.in_(some),
-                        verdicts.c.content_digest.in_({contents[key] for key in some}),
-                    )
-                    .order_by(verdicts.c.attempt)
-                )
-                for row in connection.execute(query):
+                digests = sorted({contents[key] for key in some})
+                asked = {"of": table, "rules": contract_digest, "keys": some, "digests": digests}
+                for row in connection.execute(_JUDGED_BY, asked):
                     if row.content_digest == contents[row.key]:
                         found[row.key] = _verdict_row(row)
         return found
@@ -141,29 +126,15 @@ class Ledger:
         found: dict[tuple[str, str], VerdictRow] = {}
         with self._database.reading() as connection:
             for some in _chunks(digest for _, digest in wanted):
-                query = (
-                    _with_acceptance()
-                    .where(verdicts.c.table == table, verdicts.c.content_digest.in_(some))
-                    .order_by(verdicts.c.attempt)
-                )
-                for row in connection.execute(query):
+                for row in connection.execute(_JUDGED, {"of": table, "digests": some}):
                     if (row.key, row.content_digest) in wanted:
                         found[row.key, row.content_digest] = _verdict_row(row)
         return found
 
     def volumes(self, table: str) -> dict[str, int]:
         """Key → rows of its newest attempt that passed, warned or was accepted; sorted by key."""
-        query = (
-            sa.select(verdicts.c.key, verdicts.c.rows)
-            .select_from(verdicts.outerjoin(acceptances, _same_attempt()))
-            .where(
-                verdicts.c.table == table,
-                (verdicts.c.status != "rejected") | acceptances.c.attempt.is_not(None),
-            )
-            .order_by(verdicts.c.key, verdicts.c.attempt)
-        )
         with self._database.reading() as connection:
-            return {row.key: row.rows for row in connection.execute(query)}
+            return {row.key: row.rows for row in connection.execute(_VOLUMES, {"of": table})}
 
     def accept(
         self, table: str, key: str, attempt: int, author: str, reason: str, at: datetime | None = None
@@ -220,6 +191,41 @@ def _with_acceptance() -> sa.Select[Any]:
     names = ("author", "reason", "at")
     theirs = [acceptances.c[name].label(f"accepted_{name}") for name in names]
     return sa.select(verdicts, *theirs).select_from(verdicts).outerjoin(acceptances, _same_attempt())
+
+
+# Statements of the guard and of publishing, made once: putting one together took longer than SQLite took to answer.
+_ANY_KEY = verdicts.c.table == sa.bindparam("of")
+_SOME_KEYS = _ANY_KEY & verdicts.c.key.in_(sa.bindparam("keys", expanding=True))
+_SOME_CONTENTS = verdicts.c.content_digest.in_(sa.bindparam("digests", expanding=True))
+
+
+def _newest(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    columns = verdicts.c.table, verdicts.c.key
+    newest = (
+        sa.select(*columns, sa.func.max(verdicts.c.attempt).label("attempt")).where(chosen).group_by(*columns)
+    )
+    one = newest.subquery()
+    same = (
+        (verdicts.c.table == one.c.table)
+        & (verdicts.c.key == one.c.key)
+        & (verdicts.c.attempt == one.c.attempt)
+    )
+    return _with_acceptance().join(one, same)
+
+
+_NEWEST, _NEWEST_OF_KEYS = _newest(_ANY_KEY), _newest(_SOME_KEYS)
+_JUDGED = _with_acceptance().where(_ANY_KEY, _SOME_CONTENTS).order_by(verdicts.c.attempt)
+_JUDGED_BY = (
+    _with_acceptance()
+    .where(_SOME_KEYS, _SOME_CONTENTS, verdicts.c.contract_digest == sa.bindparam("rules"))
+    .order_by(verdicts.c.attempt)
+)
+_VOLUMES = (
+    sa.select(verdicts.c.key, verdicts.c.rows)
+    .select_from(verdicts.outerjoin(acceptances, _same_attempt()))
+    .where(_ANY_KEY, (verdicts.c.status != "rejected") | acceptances.c.attempt.is_not(None))
+    .order_by(verdicts.c.key, verdicts.c.attempt)
+)
 
 
 def _verdict_row(row: sa.Row[Any]) -> VerdictRow:
