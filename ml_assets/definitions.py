@@ -12,6 +12,7 @@ import dagster as dg
 
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared import declared_tables
+from ml_assets.components.loading import load_pipelines
 from ml_assets.components.reconcile import tell_of_main
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.step_values import step_values
@@ -33,7 +34,7 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
     `DeclarationRefused` says in a line each what is wrong with the files of the defs folder.
     """
     with in_one_line():
-        pipelines = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+        pipelines = load_pipelines(Path(__file__).parent)
     require_consistent(pipelines)
     settings = settings or Settings()
     return dg.Definitions.merge(

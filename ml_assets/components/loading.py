@@ -1,0 +1,49 @@
+"""Loading the defs folder: its `defs.yaml` files, and those of its Python files that define something for Dagster.
+
+Dagster imports every Python file of a folder that has no `defs.yaml` of its own. A training script does its work when
+it is imported, and the modules beside it import libraries that this process need not have: one such file took all
+pipelines down. Not here: what is wrong with the files (declarations).
+"""
+
+import dataclasses
+from pathlib import Path
+from types import ModuleType
+
+import dagster as dg
+from dagster.components.core.context import ComponentDeclLoadContext
+from dagster.components.core.defs_module import ComponentPath, ResolvableToComponentLoc
+
+from ml_assets.tables.reach import SourceUnavailable, reached_by
+
+
+def load_pipelines(project: Path) -> dg.Definitions:
+    """Return the definitions of the project that the folder `project` lies in; see `dg.load_from_defs_folder`."""
+    return _Tree.for_project(project).build_defs()
+
+
+def defines_nothing(module: str) -> bool:
+    """Return True for a module that cannot hold definitions: it reaches Dagster by no import. It is read, not run."""
+    try:
+        return "dagster" not in reached_by([module]).packages
+    except (SourceUnavailable, SyntaxError):  # importing it says what is wrong
+        return False
+
+
+class _Context(ComponentDeclLoadContext):
+    def load_defs_relative_python_module(self, path: Path) -> ModuleType:
+        name = self.defs_relative_module_name(path)
+        return ModuleType(name) if defines_nothing(name) else super().load_defs_relative_python_module(path)
+
+
+class _Tree(dg.ComponentTree):
+    @property
+    def decl_load_context(self) -> ComponentDeclLoadContext:
+        base = super().decl_load_context
+        return _Context(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)})
+
+    def build_defs(self, loc: ResolvableToComponentLoc | None = None) -> dg.Definitions:
+        if isinstance(loc, ComponentPath) and loc.file_path.suffix == ".py":
+            name = self.decl_load_context.for_component_loc(loc).defs_relative_module_name(loc.file_path)
+            if defines_nothing(name):
+                return dg.Definitions()
+        return super().build_defs(loc)

@@ -1,0 +1,58 @@
+"""Training scripts in the defs folder, in a project of their own: none of them runs when the definitions load."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from ml_assets.components.loading import load_pipelines
+from ml_assets_tests.components.declared import DECLARED
+
+_SCRIPT = '''"""Trains."""
+from ml_assets.training.script import attach
+
+from plants.defs.demand import net
+
+training = attach()
+training.finish(net.build(), steps=1, validation_loss=1.0)
+'''
+_NET = '"""A model."""\nimport no_such_library\n\nbuild = no_such_library.build\n'
+_PAGES = '''"""An asset that is no pipeline."""
+import dagster as dg
+
+
+@dg.asset
+def page() -> None: ...
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with a folder of a script, whose pipeline lies in a folder of its own below."""
+    package = tmp_path / "plants"
+    pipeline = package / "defs" / "demand" / "model"
+    pipeline.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.dg.project]\nroot_module = "plants"\n')
+    for folder in (package, package / "defs", package / "defs" / "demand"):
+        (folder / "__init__.py").write_text('"""A package."""\n')
+    (package / "defs" / "demand" / "train.py").write_text(_SCRIPT)
+    (package / "defs" / "demand" / "net.py").write_text(_NET)
+    (package / "defs" / "demand" / "pages.py").write_text(_PAGES)
+    head, _, tail = DECLARED.partition("    function: ml_assets.defs.store_demand.model.build\n")
+    own = "    entry: plants.defs.demand.train\n    hyperparameters: {hidden: 32}\n  training: {workers: 2}\n"
+    (pipeline / "defs.yaml").write_text(head + own + tail[tail.index("  resources:") :])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield package
+    for name in [name for name in sys.modules if name.split(".")[0] == "plants"]:
+        del sys.modules[name]
+
+
+def test_a_script_in_a_folder_without_defs_yaml_is_not_run_by_loading(project: Path) -> None:
+    defs = load_pipelines(project)
+    assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
+    keys = {key.to_user_string() for asset in assets for key in asset.keys}
+    assert {"page", "store_demand/checkpoint"} <= keys
+    assert "plants.defs.demand.pages" in sys.modules
+    assert not {"plants.defs.demand.train", "plants.defs.demand.net"} & sys.modules.keys()
