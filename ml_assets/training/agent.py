@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -105,7 +105,7 @@ def run_ranks(
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     from ml_assets.training import rank
-    from ml_assets.training.ends import explaining, forget_codes
+    from ml_assets.training.ends import End, explaining, forget_codes
     from ml_assets.training.recovery import report_end
 
     _format_torch_logs_plainly()
@@ -130,18 +130,21 @@ def run_ranks(
         with watch.watching():
             elastic_launch(config, rank.main)(*arguments)
     except ChildFailedError as error:
-        noticed, failure = error.get_first_failure()
-        # As a shell says it: 137 for SIGKILL.
-        found = failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
-        local, code = explaining(range(ranks), (noticed - first, found))
-        first_failed = first + local
+        found = sorted(error.failures.items(), key=lambda one: one[1].timestamp)
+        end = explaining(range(ranks), {rank - first: _code_of(one.exitcode) for rank, one in found})
     except SignalException:  # the ranks got it, and time to save
-        first_failed, code = first, ExitCode.PREEMPTED
+        end = End(rank=0, code=ExitCode.PREEMPTED)
     else:
         return ExitCode.DONE
     hung = {first + local: why for local, why in watch.ended.items()}
-    report_end(code, first_failed, hung, [first + local for local in watch.silent()])
-    return code
+    killed = [first + local for local in watch.silent()]
+    report_end(replace(end, rank=first + end.rank), hung, killed)
+    return end.code
+
+
+def _code_of(exit_code: int) -> int:
+    """As a shell says it: 137 for SIGKILL."""
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def _format_torch_logs_plainly() -> None:

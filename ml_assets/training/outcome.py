@@ -28,26 +28,28 @@ def outcome_of(action: Callable[[], int], folder: Path) -> int:
     1 stands for what may go better in another attempt. The reason is in the log, and in an event if it is final. The
     agent finds the code even if another rank is noticed first.
     """
-    code = _outcome_of(action, folder)
-    leave_code(code)
+    try:
+        code, error = action(), None
+    except Exception as raised:
+        code, error = _code_of(raised, folder), raised
+    leave_code(code, error)
     return code
 
 
-def _outcome_of(action: Callable[[], int], folder: Path) -> int:
-    try:
-        return action()
-    except TrainingFailed as error:
-        return report_failure(error)
-    except PeerFailed as error:
-        return error.code
-    except Exception as error:
-        if is_lost_peer(error):
+def _code_of(error: Exception, folder: Path) -> int:
+    match error:
+        case TrainingFailed():
+            return report_failure(error)
+        case PeerFailed():
+            return error.code
+        case _ if is_lost_peer(error):
             log.error("a rank that this one needs is gone: %s", error)
             return ExitCode.PEER_LOST
-        if isinstance(error, OSError) and is_disk_full(error):
+        case OSError() if is_disk_full(error):
             return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
-        log.exception("this rank failed")
-        return 1
+        case _:
+            log.error("this rank failed", exc_info=error)
+            return 1
 
 
 def leave(code: int, stop: StopRequest | None = None) -> None:

@@ -4,6 +4,7 @@ The agent says why its ranks ended (`ended`), rank 0 of the next attempt what th
 trained a step. Not here: reading them (resources.launcher.recoveries), trying again (the launcher).
 """
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -11,41 +12,49 @@ from contextlib import suppress
 from pathlib import Path
 
 from ml_assets.training.attempts import Attempt, read_attempts
+from ml_assets.training.ends import End
 from ml_assets.training.events import emit
 from ml_assets.training.rowlog import last_taken
 from resources.launcher.job import ExitCode
 from resources.launcher.protocol import TrainingEvent, read_events
 from resources.launcher.recoveries import UNKNOWN_CAUSE
 
+log = logging.getLogger(__name__)
+
 _SIGNS = ("started", "metrics", "epoch", "checkpoint")
 
 
-def report_end(code: int, rank: int, hung: Mapping[int, str], killed: list[int]) -> None:
+def report_end(end: End, hung: Mapping[int, str], killed: list[int]) -> None:
     """The agent: all ranks are gone, and another attempt may follow.
 
-    `rank` ended first, with `code`; `hung` were ended for a reason, `killed` vanished without a word. All are
+    `end` explains those of the others; `hung` were ended for a reason, `killed` vanished without a word. All are
     ranks of the job.
     """
-    if (known := ExitCode.of(code)) is not None and known.is_final:
+    cause = cause_of(end, hung, killed)
+    if end.code not in (ExitCode.PREEMPTED, ExitCode.PEER_LOST):
+        # Last in the log, which errors quote: the others say more, and later, of what this one did to them.
+        log.error("%s", "\n".join([f"the first to fail: {cause}", *end.said]))
+    if (known := ExitCode.of(end.code)) is not None and known.is_final:
         return
     with suppress(OSError):  # a full disk may be the cause
-        emit("ended", 0, code=int(code), cause=cause_of(code, rank, hung, killed))
+        emit("ended", 0, code=int(end.code), cause=cause)
 
 
-def cause_of(code: int, rank: int, hung: Mapping[int, str], killed: list[int]) -> str:
+def cause_of(end: End, hung: Mapping[int, str], killed: list[int]) -> str:
     """Why an attempt ended, in words; see `report_end`."""
     if hung:
         first = min(hung)
         return f"rank {first} {hung[first]}"
-    if code == ExitCode.PREEMPTED:
+    if end.code == ExitCode.PREEMPTED:
         return "it was asked to stop (SIGTERM), and saved"
-    if code > 128:
-        return f"rank {rank} was ended by {_signal(code - 128)}"
-    if killed:  # one that lost it may be the first to be noticed
+    if end.code > 128:
+        return f"rank {end.rank} was ended by {_signal(end.code - 128)}"
+    if killed and end.code == ExitCode.PEER_LOST:  # the one that lost it was noticed first
         return f"rank {killed[0]} was ended by {_signal(signal.SIGKILL)}"
-    if code == ExitCode.PEER_LOST:
+    if end.code == ExitCode.PEER_LOST:
         return "a rank of another node was lost"
-    return f"rank {rank} ended with exit code {code}"
+    raised = f": {end.said[-1]}" if end.said else ""
+    return f"rank {end.rank} ended with exit code {end.code}{raised}"
 
 
 def recovery_of(folder: Path, attempt: Attempt) -> Callable[[int], None]:

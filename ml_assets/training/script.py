@@ -116,6 +116,9 @@ class Training:
     @classmethod
     def begin(cls, job: TrainingJob, snapshot: Snapshot, folder: Path, mirror: Mirror | None) -> Self:
         """Find the newest checkpoint and, as rank 0, write down that another attempt has begun."""
+        from ml_assets.training.group import keep_connections
+
+        keep_connections()
         folder.mkdir(parents=True, exist_ok=True)
         keep_events(folder)
         rank = int(os.environ.get("RANK", "0"))
@@ -255,10 +258,7 @@ class Training:
         `BadConfiguration`. `epochs` is how often all training rows were read, for the rows per second. The script ends
         soon after; whatever becomes of its ranks, the training is done.
         """
-        from ml_assets.training.group import keep_connections
-
         self.pulse.rest()
-        keep_connections()
         if self.rank:
             return
         if not math.isfinite(validation_loss):

@@ -7,18 +7,20 @@ own way with signals, that counts. Here: running it. Not here: what it may ask f
 import os
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from ml_assets.training.events import keep_events
+from ml_assets.training.group import is_lost_peer
 from ml_assets.training.heartbeat import Pulse
 from ml_assets.training.machine import watching_machine
 from ml_assets.training.memory import advising_script
 from ml_assets.training.outcome import leave, outcome_of
-from ml_assets.training.script import FOLDER, JOB, MIRROR, PROCESS, attach
+from ml_assets.training.script import FOLDER, JOB, MIRROR, PROCESS, Training, attach
 from ml_assets.training.stop import end_with_parent
-from resources.launcher.errors import BadConfiguration
+from resources.launcher.errors import BadConfiguration, TrainingFailed
 from resources.launcher.job import ExitCode
 
 _USAGE = 2
@@ -50,6 +52,7 @@ def run_script(pulse: Pulse) -> int:
     training.pulse = pulse
     pulse.begin()
     with (
+        _naming_rank(training),
         watching_machine(training.folder, lambda: training.step),
         advising_script(training.rank, training.world_size),
     ):
@@ -59,6 +62,18 @@ def run_script(pulse: Pulse) -> int:
             f"{entry} came to its end without handing in a model: let it call training.finish(model, …) on rank 0"
         )
     return code
+
+
+@contextmanager
+def _naming_rank(training: Training) -> Generator[None]:
+    """Around a script: say in final failures which rank found them, where there are several."""
+    try:
+        yield
+    except TrainingFailed as error:
+        name = f"rank {training.rank} of {training.world_size}"
+        if training.world_size == 1 or str(error).startswith(name):
+            raise
+        raise type(error)(f"{name}: {error}") from error
 
 
 def _run_module(entry: str, arguments: list[str]) -> int:
@@ -73,6 +88,8 @@ def _run_module(entry: str, arguments: list[str]) -> int:
                 f"{entry} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
                 "the pipeline's `model.hyperparameters`"
             ) from end
+        if is_lost_peer(end.__context__):  # accelerate's and others' way to end
+            return ExitCode.PEER_LOST
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
             return 1

@@ -24,7 +24,7 @@ from ml_assets_tests.components.world import STAGES, World, plant_components
 from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, REGISTERED, TRAINING_SET, Trained, train
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
-from resources.launcher.errors import BadConfiguration
+from resources.launcher.errors import AttemptsExhausted, BadConfiguration
 from resources.launcher.job import TrainingJob
 from resources.launcher.protocol import TrainingEvent, read_events
 from resources.launcher.recoveries import recoveries_of
@@ -175,6 +175,25 @@ def test_a_script_that_stands_still_is_found_and_goes_on_from_its_checkpoint(
     (recovery,) = recoveries_of(read_events(tmp_path))
     assert "rank 0 did no step for" in recovery.cause
     assert "in stand_still_once" in (tmp_path / "log.txt").read_text()  # where it hung
+
+
+def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
+    tmp_path: Path, job: TrainingJob
+) -> None:
+    job = dataclasses.replace(
+        job,
+        entry="ml_assets_tests.scripts.wayward",
+        hyperparameters={"how": "alone"},
+        settings=TrainingSettings(workers=3, max_attempts=1),
+    )
+    with pytest.raises(AttemptsExhausted) as failed:
+        Watcher().run(job, tmp_path)
+    *_, frame, last = str(failed.value).splitlines()
+    assert last == "ZeroDivisionError: in the batch of the last rank"
+    assert "raise ZeroDivisionError" in frame
+    assert "the first to fail: rank 2 ended with exit code 1" in str(failed.value)
+    (end,) = [event for event in read_events(tmp_path) if event.kind == "ended"]
+    assert end.values["cause"].startswith("rank 2 ended with exit code 1: ZeroDivisionError")
 
 
 # What may be handed in

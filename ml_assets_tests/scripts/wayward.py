@@ -12,7 +12,20 @@ from ml_assets.training.script import attach
 
 training = attach()
 
-WAYS = "well", "silent", "nan", "import", "words", "code", "error", "holdout", "list", "memory", "still"
+WAYS = [
+    "well",
+    "silent",
+    "nan",
+    "import",
+    "words",
+    "code",
+    "error",
+    "holdout",
+    "list",
+    "memory",
+    "still",
+    "alone",
+]
 
 
 def mean_of_columns(columns: int) -> onnx.ModelProto:
@@ -57,9 +70,26 @@ def main() -> None:
         training.finish([1, 2, 3], steps=1, validation_loss=1.0)
     elif how == "memory":
         np.empty(1 << 60, np.uint8)
+    elif how == "alone":
+        fail_alone()
     elif how == "still":
         stand_still_once()
         training.finish(mean_of_columns(training.matrix("train")[0].shape[1]), steps=2, validation_loss=1.0)
+
+
+def fail_alone() -> None:
+    """The last rank raises, and takes its connections along; the others notice in their own words."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    try:
+        if training.rank == training.world_size - 1:
+            raise ZeroDivisionError("in the batch of the last rank")
+        distributed.barrier()
+    except RuntimeError:
+        sys.exit(1)
+    finally:
+        distributed.destroy_process_group()
 
 
 def stand_still_once() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.ends import End
 from ml_assets.training.heartbeat import Patience, Pulse, Seen, Watch
 from ml_assets.training.recovery import cause_of
 from ml_assets_tests.training.jobs import small_job
@@ -149,4 +150,4 @@ def test_a_loop_that_saves_after_each_step_is_not_taken_for_one_that_stands_stil
 def test_a_cause_names_the_rank_and_what_happened_to_it(
     code: int, hung: dict[int, str], killed: list[int], words: str
 ) -> None:
-    assert re.match(words, cause_of(code, 0, hung, killed))
+    assert re.match(words, cause_of(End(rank=0, code=code), hung, killed))

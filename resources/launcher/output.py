@@ -24,7 +24,7 @@ class Output:
         self._on_event, self._on_log = on_event, on_log
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.reason = ""
-        """What a worker of this attempt said before it ended for good."""
+        """Reason of the first worker of this attempt that ended for good."""
         self.has_trained = False
         """Whether this attempt has told of a step."""
 
@@ -50,7 +50,7 @@ class Output:
         """Pass on events."""
         for event in events:
             if event.kind == "failed":
-                self.reason = str(event.values.get("message", ""))
+                self.reason = self.reason or str(event.values.get("message", ""))
             self.has_trained |= event.kind in _TRAINED
             self._on_event(event)
 
