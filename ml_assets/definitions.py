@@ -17,7 +17,7 @@ from ml_assets.components.reconcile import tell_of_main
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.step_values import step_values
 from ml_assets.components.sweeping import sweep_trainings
-from ml_assets.dagster_home import advice, say_once
+from ml_assets.dagster_commands import require_home, require_whole_models
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -65,8 +65,9 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """What `workspace.yaml` loads."""
+    """What `workspace.yaml` loads. `CommandRefused` where one of Dagster's commands cannot do what it was asked."""
     settings = Settings()
-    if said := advice(os.environ, sys.argv, settings.dagster_home):
-        say_once(said)
-    return build_defs(settings)
+    require_home(os.environ, sys.argv, settings.dagster_home)
+    built = build_defs(settings)
+    require_whole_models(built, sys.argv)
+    return built

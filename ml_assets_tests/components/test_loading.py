@@ -4,14 +4,12 @@ import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from syrupy.assertion import SnapshotAssertion
 
-from ml_assets.dagster_home import advice
 from ml_assets.definitions import build_defs
 
 HEAVY = ("torch", "mlflow", "pandas", "pandera", "kubernetes", "matplotlib", "onnxruntime", "sklearn")
@@ -85,27 +83,3 @@ def _facts(graph: BaseAssetGraph, key: dg.AssetKey) -> dict[str, object]:
 def _partitions(partitions: dg.PartitionsDefinition) -> str:
     keys = partitions.get_partition_keys()
     return f"{type(partitions).__name__} {keys[0]}..{keys[-1]} ({len(keys)})"
-
-
-@pytest.mark.parametrize(
-    ("home", "command", "said"),
-    [
-        (None, "list", None),
-        (None, "launch", "DAGSTER_HOME is not set"),
-        ("bare", "api", "has no dagster.yaml"),
-        ("ready", "launch", None),
-    ],
-)
-def test_whoever_starts_dagster_without_its_home_is_told_what_to_do(
-    tmp_path: Path, home: str | None, command: str, said: str | None
-) -> None:
-    (tmp_path / "ready").mkdir()
-    (tmp_path / "ready" / "dagster.yaml").touch()
-    environment = {"DAGSTER_HOME": str(tmp_path / home)} if home else {}
-    advised = advice(environment, ["dg", command], Path("/ours"))
-    if said is None:
-        assert advised is None
-    else:
-        assert advised is not None
-        assert said in advised
-        assert advised.endswith("run ml-assets doctor once, then export DAGSTER_HOME=/ours")
