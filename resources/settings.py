@@ -49,6 +49,9 @@ class KubernetesSettings(BaseSettings):
     """How long a pod may find no node, or not get started, before the training fails."""
     lease_seconds: int = Field(default=20, ge=3)
     """How long after its last sign of life a launcher counts as gone; it gives one four times as often."""
+    return_seconds: int = Field(default=600, ge=0)
+    """How long a run that has not ended may be without a launcher before its pods are removed: a run's pod that died
+    with its node is noticed, resumed on another one, and may have to pull its image there."""
     patience_seconds: float = Field(default=300.0, gt=0)
     """How long the API server may be away before a launcher gives up; pods go on meanwhile."""
 

@@ -1,23 +1,39 @@
-"""What keeps the cluster clean while nobody looks: trainings whose launcher died are removed."""
+"""Keeping the cluster clean while nobody looks: trainings whose launcher died are removed, once nobody comes back."""
 
 import dagster as dg
+from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, WILL_RETRY_TAG
 
 from resources.platform import Platform
 
 EVERY_SECONDS = 10
+IN_ORDER = "nothing to remove: every training has a launcher, or a run that may come back to it"
 
 
 @dg.sensor(
     name="sweep_trainings",
     minimum_interval_seconds=EVERY_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Removes trainings from the cluster whose launcher shows no sign of life; checkpoints stay.",
+    description="Removes trainings from the cluster whose launcher is gone and whose run has ended; checkpoints stay.",
 )
 def sweep_trainings(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
 ) -> dg.SkipReason:
     """Never requests a run: a training goes on when its model is materialized again."""
-    swept = platform.launcher.sweep()
+    swept = platform.launcher.sweep(lambda run: has_ended(context.instance, run), context.log.warning)
     for name in swept:
         context.log.info(f"removed {name}, whose launcher is gone")
-    return dg.SkipReason(f"removed {', '.join(swept)}" if swept else "every training has its launcher")
+    return dg.SkipReason(f"removed {', '.join(swept)}" if swept else IN_ORDER)
+
+
+def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """True once neither this run nor an automatic retry of it can come back to its training.
+
+    A run that `instance` does not know may be another installation's: it counts as going on.
+    """
+    run = instance.get_run_by_id(run_id)
+    while run is not None and run.is_finished:
+        if run.tags.get(WILL_RETRY_TAG) != "true":
+            return True
+        retried_as = run.tags.get(AUTO_RETRY_RUN_ID_TAG)
+        run = instance.get_run_by_id(retried_as) if retried_as else None
+    return False

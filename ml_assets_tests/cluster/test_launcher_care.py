@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.sweeping import sweep_trainings
+from ml_assets.components.sweeping import IN_ORDER, sweep_trainings
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import (
     kubeconfig_of,
@@ -119,7 +119,7 @@ def test_the_code_location_sweeps_what_has_no_launcher_and_leaves_the_rest(
         skipped = sweep_trainings(context)
     assert isinstance(skipped, dg.SkipReason)
     assert skipped.skip_message == "removed train-left"
-    assert [one["metadata"]["name"] for one in tidy.objects("jobs")] == ["led"]
+    assert [one["metadata"]["name"] for one in tidy.objects("jobs")] == ["train-led-1"]
     tidy.kubectl("delete", "lease", "train-led")
 
 
@@ -132,12 +132,16 @@ def test_the_commands_say_what_they_find(settings: Settings, tidy: ClusterEnviro
         text=True,
         check=True,
     )
-    assert done.stdout == "nothing to remove: every training has a launcher\n"
+    assert done.stdout == f"{IN_ORDER}\n"
 
 
 def idle_job(name: str, image: str) -> dict[str, Any]:
     """A Job as a launcher would have left it, whose pod does nothing."""
-    labels = {"app.kubernetes.io/managed-by": "ml-assets", "ml-assets/training": name}
+    labels = {
+        "app.kubernetes.io/managed-by": "ml-assets",
+        "ml-assets/training": name,
+        "ml-assets/attempt": "1",
+    }
     container = {"name": "trainer", "image": image, "command": ["sleep", "600"], "imagePullPolicy": "Never"}
     template = {
         "metadata": {"labels": labels},
@@ -146,7 +150,7 @@ def idle_job(name: str, image: str) -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": f"train-{name}-1", "labels": labels},
         "spec": {"backoffLimit": 0, "template": template},
     }
 

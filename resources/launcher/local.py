@@ -41,6 +41,7 @@ class LocalLauncher:
         on_event: Callable[[TrainingEvent], None],
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
+        run_id: str = "",
     ) -> TrainingResult:
         """See `TrainingLauncher.run`. Where another process runs this very job, its events are followed
         until it ends; if it did not finish, this one takes over from its checkpoint.
@@ -66,7 +67,11 @@ class LocalLauncher:
         """See `TrainingLauncher.facts`."""
         return {"launcher": "local"}
 
-    def sweep(self) -> list[str]:
+    def sweep(
+        self,
+        has_ended: Callable[[str], bool] = lambda _: False,
+        on_log: Callable[[str], None] = lambda _: None,
+    ) -> list[str]:
         """See `TrainingLauncher.sweep`. Processes of a killed launcher see the end of their stdin and end."""
         return []
 

@@ -80,10 +80,12 @@ class TrainingLauncher(Protocol):
         on_event: Callable[[TrainingEvent], None],
         on_log: Callable[[str], None],
         profile: "ResourceProfile | None" = None,
+        run_id: str = "",
     ) -> TrainingResult:
         """Train `job` in its fingerprint's `folder` until it is done.
 
         `profile` says what the workers are given where they run; processes of this machine share the machine.
+        `run_id` names the run that waits for it: workers outlive their launcher until that run has ended.
 
         Raises one of `resources.launcher.errors`: a final failure is not retried, a preemption does not
         use the budget, anything else is retried from the last good checkpoint within `max_attempts`.
@@ -94,6 +96,14 @@ class TrainingLauncher(Protocol):
         """Where and on what trainings run here, for the record of a run."""
         ...
 
-    def sweep(self) -> list[str]:
-        """End trainings whose launcher is gone, and name them. Safe to call at any time from anywhere."""
+    def sweep(
+        self,
+        has_ended: Callable[[str], bool] = lambda _: False,
+        on_log: Callable[[str], None] = lambda _: None,
+    ) -> list[str]:
+        """End trainings whose launcher is gone and will not come back, and name them. Safe at any time from anywhere.
+
+        `has_ended` says of the id of a run that neither it nor a retry of it can come back; without it a run is waited
+        for. `on_log` gets a line for what could not be judged or removed.
+        """
         ...

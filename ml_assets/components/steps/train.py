@@ -73,7 +73,9 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 report.catch_up(read_events(folder))
                 price = platform.settings.gpu_hour_price
                 try:
-                    result = platform.launcher.run(job, folder, report.event, context.log.info, profile)
+                    result = platform.launcher.run(
+                        job, folder, report.event, context.log.info, profile, context.run_id
+                    )
                 except BaseException:  # a cancelled one, too: its hours were paid
                     report.tell_spent(price)
                     with suppress(TrackerError):  # the next start of this training tells it again

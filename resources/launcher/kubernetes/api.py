@@ -13,7 +13,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeVar, cast
@@ -36,8 +36,12 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 _LONGEST_PAUSE = 2.0
 _DELETED_AT_ONCE = 100
 """So that one request is answered in time."""
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _TOO_MANY = 401, 403, 404, 409, 429
-_INTERNAL = 500
+_LOGIN_SECONDS = 10.0
+"""Patience with 401 before the server has let us in once: then the credentials are wrong, not renewed just now."""
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 401, 403, 404, 409
+_TIMEOUT, _GONE, _TOO_MANY, _INTERNAL = 408, 410, 429, 500
+_PASSING = (_UNAUTHORIZED, _TIMEOUT, _GONE, _TOO_MANY)
+"""The same request may be taken in a moment: with the token that replaced ours, from another server, read anew."""
 
 
 class AlreadyThere(Exception):
@@ -51,18 +55,18 @@ class Outdated(Exception):
 class Cluster:
     """One namespace of one cluster. Safe for threads.
 
-    A request that fails for a passing reason (connection, time-out, 429, 5xx) is sent again for
-    `patience_seconds`, then `ClusterUnavailable`; `ClusterRefused` says what the server refuses.
+    A request that fails for a passing reason (connection, time-out, 401, 408, 410, 429, 5xx) is sent again for
+    `patience_seconds`, then `ClusterUnavailable`; `ClusterRefused` says what the server refuses. After a 401 the
+    credentials are read again: tokens are replaced while a training runs.
     """
 
     def __init__(self, namespace: str, context: str | None = None, patience_seconds: float = 300.0) -> None:
         self.namespace = namespace
         self._patience = patience_seconds
         self._clock = timedelta()
-        configuration: Any = client.Configuration()
-        configuration.retries = False  # ours know a deadline
-        self.where = _configure(configuration, context)
-        api = client.ApiClient(configuration)
+        self._context = context
+        self._was_let_in = False
+        api, self.where = _log_in(context)
         core, batch = client.CoreV1Api(api), client.BatchV1Api(api)
         self._core = core
         self._custom = client.CustomObjectsApi(api)
@@ -75,6 +79,7 @@ class Cluster:
             "event": core,
             "lease": client.CoordinationV1Api(api),
         }
+        self._all = (*self._apis.values(), self._custom, self._version, self._authorization)
 
     def create(self, kind: Kind, body: Document) -> Document:
         """Raises `AlreadyThere`; `ClusterRefused` where the namespace does not exist."""
@@ -137,16 +142,23 @@ class Cluster:
 
     def delete_pods(self, labels: str, grace_seconds: int) -> None:
         """Have all pods with these labels deleted, many by one request."""
+        end = time.monotonic() + self._patience
         rest: str | None = ""
         while rest is not None:
-            done = self._call(
-                self._core.delete_collection_namespaced_pod,
-                self.namespace,
-                label_selector=labels,
-                grace_period_seconds=grace_seconds,
-                limit=_DELETED_AT_ONCE,
-                _continue=rest,
-            )
+            try:
+                done = self._call(
+                    self._core.delete_collection_namespaced_pod,
+                    self.namespace,
+                    label_selector=labels,
+                    grace_period_seconds=grace_seconds,
+                    limit=_DELETED_AT_ONCE,
+                    _continue=rest,
+                )
+            except _Expired as error:
+                if time.monotonic() > end:
+                    raise self._unanswered(error) from error
+                rest = ""  # those that are left, from the first
+                continue
             rest = done["metadata"].get("continue") or None
 
     def now(self) -> datetime:
@@ -206,7 +218,7 @@ class Cluster:
         return getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
 
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Document:
-        end = time.monotonic() + self._patience
+        began = time.monotonic()
         pause = 0.1
         while True:
             asked = datetime.now(UTC)
@@ -219,35 +231,60 @@ class Cluster:
                 )
                 document = cast(Document, json.loads(answer.data))
             except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                if _status(error) == _GONE and options.get("_continue"):
+                    raise _Expired(_said(error)) from error
                 self._raise_unless_passing(error)
-                if time.monotonic() + pause > end:
-                    raise ClusterUnavailable(
-                        f"the API server at {self.where} did not answer for {self._patience:g} s "
-                        f"({_said(error)}): check that it runs and that this machine reaches it, then run "
-                        "again: a training that still runs is attached to, else it goes on from its checkpoint"
-                    ) from error
+                patience = self._patience
+                if _status(error) == _UNAUTHORIZED:
+                    self._log_in_again()
+                    patience = patience if self._was_let_in else min(patience, _LOGIN_SECONDS)
+                if time.monotonic() + pause > began + patience:
+                    raise self._unanswered(error) from error
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if date := answer.headers.get("Date"):
                 self._clock = parsedate_to_datetime(date) - asked
+            self._was_let_in = True
             return document
+
+    def _log_in_again(self) -> None:
+        """Send the credentials of now: kubeconfig and token files are replaced while we run."""
+        with suppress(ClusterRefused):  # the file is being written just now
+            api, self.where = _log_in(self._context)
+            for part in self._all:
+                part.api_client = api
+
+    def _unanswered(self, error: Exception) -> ClusterUnavailable | ClusterRefused:
+        """The failure of a request that was sent for as long as we have patience."""
+        if _status(error) == _UNAUTHORIZED and not self._was_let_in:
+            return self._not_let(error)
+        what = "did not know us" if _status(error) == _UNAUTHORIZED else "did not answer"
+        check = "our credentials" if _status(error) == _UNAUTHORIZED else "that it runs"
+        return ClusterUnavailable(
+            f"the API server at {self.where} {what} for {self._patience:g} s ({_said(error)}): check {check} and that "
+            "this machine reaches it, then run again: a training that still runs is attached to, else it goes on from "
+            "its checkpoint"
+        )
+
+    def _not_let(self, error: Exception) -> ClusterRefused:
+        return ClusterRefused(
+            f"{self.where} does not let us ({_said(error)}): check the kubeconfig's credentials and bind "
+            f"the launcher's role in namespace {self.namespace} (deployment/kubernetes); "
+            "ml-assets doctor lists each permission"
+        )
 
     def _raise_unless_passing(self, error: Exception) -> None:
         if not isinstance(error, ApiException):
             return
-        status = int(error.status or 0)
-        if status in (_UNAUTHORIZED, _FORBIDDEN):
-            raise ClusterRefused(
-                f"{self.where} does not let us ({_said(error)}): check the kubeconfig's credentials and bind "
-                f"the launcher's role in namespace {self.namespace} (deployment/kubernetes); "
-                "ml-assets doctor lists each permission"
-            ) from error
+        status = _status(error)
+        if status == _FORBIDDEN:
+            raise self._not_let(error) from error
         if status == _NOT_FOUND:
             raise _Absent(_said(error)) from error
         if status == _CONFLICT:
             raise AlreadyThere(_said(error)) from error
-        if status != _TOO_MANY and 0 < status < _INTERNAL:
+        if status not in _PASSING and 0 < status < _INTERNAL:
             raise ClusterRefused(
                 f"{self.where} refused a request: {_said(error)}. If it names a field of the Job, mend the "
                 "pipeline's resources; if not, the cluster may be older than 1.29"
@@ -256,6 +293,23 @@ class Cluster:
 
 class _Absent(Exception):
     """404."""
+
+
+class _Expired(Exception):
+    """410 for a list that was to be continued: it has to begin anew."""
+
+
+def _log_in(context: str | None) -> tuple[Any, str]:
+    """A client with the credentials of now, and what to call the cluster in messages."""
+    configuration: Any = client.Configuration()
+    configuration.retries = False  # ours know a deadline
+    where = _configure(configuration, context)
+    return client.ApiClient(configuration), where
+
+
+def _status(error: Exception) -> int:
+    """Of the server's answer; 0 where there was none."""
+    return int(error.status or 0) if isinstance(error, ApiException) else 0
 
 
 def _configure(configuration: Any, context: str | None) -> str:

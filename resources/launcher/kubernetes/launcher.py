@@ -12,9 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resources.addresses import Address
-from resources.artifacts import Artifacts
+from resources.artifacts import Artifacts, ArtifactsUnavailable
 from resources.launcher.devices import refuse_without_gpus
-from resources.launcher.errors import AttemptsExhausted, BadConfiguration, ClusterUnavailable, TrainingFailed
+from resources.launcher.errors import (
+    AttemptsExhausted,
+    BadConfiguration,
+    ClusterRefused,
+    ClusterUnavailable,
+    TrainingFailed,
+)
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes import manifest
 from resources.launcher.kubernetes.api import Cluster, Document
@@ -37,6 +43,8 @@ _CANCEL_GRACE_SECONDS = 5
 """A cancelled training's pods get so long to save: none may be left after 10 s."""
 _CLEAN_SECONDS = 30.0
 """Patience of the last clean-up: what it cannot remove, a sweeper does."""
+_RELEASE_SECONDS = 5.0
+"""Patience with giving the Lease back: else it runs out by itself."""
 _SWEEP_SECONDS = 10.0
 """Patience of a sweep, which is tried again anyway."""
 
@@ -57,12 +65,13 @@ class KubernetesLauncher:
         on_event: Callable[[TrainingEvent], None],
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
+        run_id: str = "",
     ) -> TrainingResult:
         """See `TrainingLauncher.run`. Where another launcher leads this very job, its pods' lines are followed
         until it ends; if it did not finish, this one takes over, and pods that still run are kept.
 
         Both callbacks are called in the caller's thread; whatever they raise removes the pods, after time to
-        save.
+        save. An API server or artifacts that are away leave the pods alone: they may be well.
         """
         profile = profile or ResourceProfile()
         self._require_usable(job, folder, profile)
@@ -70,9 +79,13 @@ class KubernetesLauncher:
             return result
         share_inputs(self.artifacts, job)
         cluster = self._connect()
-        threading.Thread(target=self._sweep_quietly, args=(cluster,), daemon=True).start()
+        threading.Thread(target=self._sweep_quietly, daemon=True).start()
         lease = Lease(
-            cluster, manifest.training_name(job), manifest.training_labels(job), self.settings.lease_seconds
+            cluster,
+            manifest.training_name(job),
+            manifest.training_labels(job),
+            self.settings.lease_seconds,
+            run_id,
         )
         with PodsOutput(folder, on_event, on_log) as output:
             trail = Trail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
@@ -95,10 +108,15 @@ class KubernetesLauncher:
             "resources": json.dumps(given, sort_keys=True),
         }
 
-    def sweep(self) -> list[str]:
+    def sweep(
+        self,
+        has_ended: Callable[[str], bool] = lambda _: False,
+        on_log: Callable[[str], None] = lambda _: None,
+    ) -> list[str]:
         """See `TrainingLauncher.sweep`."""
+        of = self.settings
         with self._connect().impatient(_SWEEP_SECONDS) as cluster:
-            return sweep(cluster, self.settings.lease_seconds)
+            return sweep(cluster, of.lease_seconds, of.return_seconds, has_ended, on_log)
 
     def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, trail: Trail) -> None:
         """Until the lease is ours."""
@@ -109,10 +127,10 @@ class KubernetesLauncher:
     def _connect(self) -> Cluster:
         return Cluster(self.settings.namespace, self.settings.context, self.settings.patience_seconds)
 
-    def _sweep_quietly(self, cluster: Cluster) -> None:
+    def _sweep_quietly(self) -> None:
         """Others' leftovers are no reason for this training to fail."""
         with suppress(TrainingFailed):
-            sweep(cluster, self.settings.lease_seconds)
+            self.sweep()
 
     def _require_usable(self, job: TrainingJob, folder: Path, profile: ResourceProfile) -> None:
         name = training_folder_name(job)
@@ -151,8 +169,8 @@ class _Lead:
             result = self._attempts()
         except LeaseLost:
             raise
-        except ClusterUnavailable:
-            self.lease.stop()  # the pods may be well: whoever comes within the lease attaches, or a sweeper
+        except (ClusterUnavailable, ArtifactsUnavailable):
+            self.lease.stop()  # the pods may be well: whoever comes next attaches, or a sweeper
             raise
         except BaseException as error:
             self._clean(error)
@@ -166,6 +184,11 @@ class _Lead:
         if (result := self._finished()) is not None:  # whoever led before may have come to the end
             return result
         document = newest(self.cluster, manifest.training_selector(self.job))
+        if (
+            document is not None and not lease.attempt
+        ):  # whoever led it gave the Lease back, and could not remove it
+            remove(self.cluster, manifest.training_selector(self.job), _CANCEL_GRACE_SECONDS)
+            document = None
         if document is not None:
             number = int(document["metadata"]["labels"][manifest.ATTEMPT])
             course = replace(course, number=number, nodes=size_of(document))
@@ -249,15 +272,20 @@ class _Lead:
         return result
 
     def _clean(self, why: BaseException | None) -> None:
-        """Leave no Job, Service, pod or Lease behind; `why` is what ends the training, if not its result."""
+        """Leave no Job, Service, pod or Lease behind; `why` is what ends the training, if not its result.
+
+        A cluster that does not let us changes neither: what is left is a sweeper's, which finds no Lease.
+        """
         self.trail.stop()
         try:
             with self.cluster.impatient(_CLEAN_SECONDS) as cluster:
-                if not self.lease.is_ours():  # somebody else leads the pods now
+                if not self.lease.is_ours(cluster):  # somebody else leads the pods now
                     return
                 remove(cluster, manifest.training_selector(self.job), _CANCEL_GRACE_SECONDS)
-            self.lease.give_back()
-        except ClusterUnavailable as error:
-            self.lease.stop()  # it runs out, and a sweeper removes the rest
-            if why is not None:
-                why.add_note(f"Its pods are left to a sweeper: {error}")
+        except (ClusterUnavailable, ClusterRefused) as error:
+            said = f"Its pods are left to a sweeper: {error}"
+            if why is None:
+                self.output.say(said)
+            else:
+                why.add_note(said)
+        self.lease.give_back(_RELEASE_SECONDS)

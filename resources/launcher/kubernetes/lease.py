@@ -7,6 +7,7 @@ clocks of launchers need not agree. Not here: removing what a dead launcher left
 import os
 import socket
 import threading
+from contextlib import suppress
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document, O
 
 _RENEWALS = 4
 """In one duration: three may fail."""
-_ATTEMPT, _FAILURES = "ml-assets/attempt", "ml-assets/failures"
+_ATTEMPT, _FAILURES, _RUN = "ml-assets/attempt", "ml-assets/failures", "ml-assets/run"
 
 
 class LeaseLost(Exception):
@@ -25,11 +26,15 @@ class LeaseLost(Exception):
 class Lease:
     """The Lease of one training, taken by this object or not. Renewed by a thread while it is held."""
 
-    def __init__(self, cluster: Cluster, name: str, labels: dict[str, str], seconds: int) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, labels: dict[str, str], seconds: int, run_id: str = ""
+    ) -> None:
+        """`run_id`: the run that waits for the training, so that a sweeper can ask whether it comes back."""
         self._cluster = cluster
         self._name = name
         self._labels = labels
         self._seconds = seconds
+        self._run_id = run_id
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self._document: Document | None = None
         self._turn = threading.Lock()
@@ -39,16 +44,12 @@ class Lease:
 
     def take(self) -> bool:
         """Take it if it is free or has run out."""
-        found = self._cluster.get("lease", self._name)
         try:
-            if found is None:
-                self._document = self._cluster.create("lease", self._fresh())
-            elif has_run_out(found, self._cluster.now()):
-                self._document = self._cluster.replace("lease", self._renewed(found))
-            else:
-                return False
+            self._document = self._taken()
         except (AlreadyThere, Outdated):
-            return False
+            # By a rival, or by our own request whose answer was lost.
+            found = self._cluster.get("lease", self._name)
+            self._document = found if found is not None and _holder(found) == self._holder else None
         if self._document is None:
             return False
         self.lost.clear()
@@ -56,9 +57,17 @@ class Lease:
         threading.Thread(target=self._keep_renewing, name=f"lease {self._name}", daemon=True).start()
         return True
 
+    def _taken(self) -> Document | None:
+        found = self._cluster.get("lease", self._name)
+        if found is None:
+            return self._cluster.create("lease", self._fresh())
+        if has_run_out(found, self._cluster.now()):
+            return self._cluster.replace("lease", self._renewed(found))
+        return None
+
     @property
     def attempt(self) -> int:
-        """The newest attempt a holder started; 0 before the first."""
+        """The newest attempt a holder started; 0 before the first: what is there of an older one was given up."""
         return self._count(_ATTEMPT)
 
     @property
@@ -76,23 +85,24 @@ class Lease:
         if self.lost.is_set():
             raise LeaseLost
 
-    def is_ours(self) -> bool:
-        """Whether it is, as the API server says now."""
-        found = self._cluster.get("lease", self._name)
+    def is_ours(self, cluster: Cluster) -> bool:
+        """True where the API server says so now; `cluster` has the patience to ask."""
+        found = cluster.get("lease", self._name)
         return found is not None and _holder(found) == self._holder
 
     def stop(self) -> None:
         """Renew it no longer; it is left to run out."""
         self._over.set()
 
-    def give_back(self) -> None:
-        """Remove it, if it is still ours."""
+    def give_back(self, patience_seconds: float) -> None:
+        """Remove it, if it is still ours. Where the API server does not do it, it is left to run out."""
         self.stop()
-        with self._turn:
+        with self._turn, self._cluster.impatient(patience_seconds) as cluster:
             if self._document is None or self.lost.is_set():
                 return
-            if self.is_ours():
-                self._cluster.delete("lease", self._name)
+            with suppress(ClusterUnavailable, ClusterRefused):
+                if self.is_ours(cluster):
+                    cluster.delete("lease", self._name)
 
     def _keep_renewing(self) -> None:
         pause = self._seconds / _RENEWALS
@@ -138,20 +148,34 @@ class Lease:
             "leaseDurationSeconds": self._seconds,
             "renewTime": self._cluster.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         }
-        return {**document, "spec": spec}
+        meta: Document = document["metadata"]
+        annotations = {name: value for name, value in meta.get("annotations", {}).items() if name != _RUN}
+        if self._run_id:
+            annotations[_RUN] = self._run_id
+        return {**document, "metadata": {**meta, "annotations": annotations}, "spec": spec}
 
     def _count(self, name: str) -> int:
         assert self._document is not None
         return int(self._document["metadata"].get("annotations", {}).get(name, "0"))
 
 
-def has_run_out(lease: Document, now: datetime) -> bool:
-    """Whether its holder has shown no sign of life for the whole duration."""
+def has_run_out(lease: Document, now: datetime, beyond_seconds: float = 0.0) -> bool:
+    """True where its holder has shown no sign of life for the whole duration, and for `beyond_seconds` more."""
     spec: Document = lease.get("spec", {})
     if not spec.get("renewTime"):
         return True
     renewed = datetime.fromisoformat(str(spec["renewTime"]))
-    return now - renewed > timedelta(seconds=int(spec.get("leaseDurationSeconds", 0)))
+    return now - renewed > timedelta(seconds=int(spec.get("leaseDurationSeconds", 0)) + beyond_seconds)
+
+
+def is_led(lease: Document) -> bool:
+    """True for a Lease as launchers write it, with a holder and its last sign of life."""
+    return {"holderIdentity", "renewTime", "leaseDurationSeconds"} <= lease.get("spec", {}).keys()
+
+
+def run_of(lease: Document) -> str:
+    """The run that waits for the training; empty where none does."""
+    return str(lease["metadata"].get("annotations", {}).get(_RUN, ""))
 
 
 def _holder(lease: Document) -> str:

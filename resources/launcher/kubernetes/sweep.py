@@ -1,51 +1,98 @@
-"""Removing what dead launchers left: everything of a training whose Lease ran out.
+"""Removing what dead launchers left: everything of a training whose Lease ran out, and to which nobody comes back.
 
 Any launcher sweeps when it starts, Dagster's daemon does every few seconds, and so does `ml-assets sweep`.
 """
 
 import time
+from collections.abc import Callable, Iterable
 
+from resources.launcher.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.api import Cluster, Document, Outdated
-from resources.launcher.kubernetes.lease import has_run_out
-from resources.launcher.kubernetes.manifest import MANAGED, TRAINING
+from resources.launcher.kubernetes.lease import has_run_out, is_led, run_of
+from resources.launcher.kubernetes.manifest import ATTEMPT, MANAGED, TRAINING
 from resources.launcher.kubernetes.removal import remove
 
 GRACE_SECONDS = 5
 """Pods that nobody leads get so long to save: a later launch goes on from there."""
 
 
-def sweep(cluster: Cluster, lease_seconds: int) -> list[str]:
+def sweep(
+    cluster: Cluster,
+    lease_seconds: int,
+    return_seconds: int,
+    has_ended: Callable[[str], bool],
+    on_log: Callable[[str], None],
+) -> list[str]:
     """Names of the trainings that were removed.
 
     A Lease is taken for dead when it has run out and nobody has touched it for another quarter of its time:
-    after an outage of the API server, living launchers renew theirs within that.
+    after an outage of the API server, living launchers renew theirs within that. Where a run waits for the training,
+    that run must also have ended (`has_ended` of its id), or have stayed away for `return_seconds`: its pod may have
+    died with a node and start elsewhere, while the trainers are well.
+
+    What is not a launcher's, though it has our labels, and what cannot be removed is told to `on_log` and left alone.
     """
-    before = _abandoned(cluster)
+    before = _abandoned(cluster, return_seconds, has_ended, on_log)
     if not before:
         return []
     time.sleep(lease_seconds / 4)
-    now = _abandoned(cluster)
+    now = _abandoned(cluster, return_seconds, has_ended, lambda _: None)
     swept: list[str] = []
     for name in sorted(name for name, version in before.items() if now.get(name) == version):
         try:
             if before[name]:
                 cluster.delete("lease", name, version=before[name])
+            remove(cluster, f"{MANAGED},{TRAINING}={name.removeprefix('train-')},{ATTEMPT}", GRACE_SECONDS)
         except Outdated:  # taken in this very moment
             continue
-        remove(cluster, f"{TRAINING}={name.removeprefix('train-')}", GRACE_SECONDS)
+        except (ClusterRefused, ClusterUnavailable) as error:
+            on_log(f"{name} could not be removed, the others are: {error}")
+            continue
         swept.append(name)
     return swept
 
 
-def _abandoned(cluster: Cluster) -> dict[str, str]:
+def _abandoned(
+    cluster: Cluster,
+    return_seconds: int,
+    has_ended: Callable[[str], bool],
+    on_log: Callable[[str], None],
+) -> dict[str, str]:
     """Trainings without a launcher, with the version of the Lease that ran out; empty where there is none."""
-    jobs = {f"train-{one['metadata']['labels'][TRAINING]}" for one in cluster.list("job", MANAGED)}
-    leases = {str(one["metadata"]["name"]): one for one in cluster.list("lease", MANAGED)}
+    jobs = {f"train-{_label(one, TRAINING)}" for one in _ours("Job", cluster.list("job", MANAGED), on_log)}
+    leases = {_name(one): one for one in _ours("Lease", cluster.list("lease", MANAGED), on_log)}
     now = cluster.now()
+
+    def is_dead(lease: Document) -> bool:
+        if not has_run_out(lease, now):
+            return False
+        run = run_of(lease)
+        return not run or has_run_out(lease, now, return_seconds) or has_ended(run)
+
     found = dict.fromkeys(jobs - leases.keys(), "")
-    found |= {name: _version(one) for name, one in leases.items() if has_run_out(one, now)}
+    found |= {name: str(one["metadata"]["resourceVersion"]) for name, one in leases.items() if is_dead(one)}
     return found
 
 
-def _version(document: Document) -> str:
-    return str(document["metadata"]["resourceVersion"])
+def _ours(kind: str, documents: Iterable[Document], on_log: Callable[[str], None]) -> list[Document]:
+    """Those that launchers made: each name follows from the labels, and a Lease has a holder."""
+    found: list[Document] = []
+    for one in documents:
+        name = f"train-{_label(one, TRAINING)}"
+        expected = name if kind == "Lease" else f"{name}-{_label(one, ATTEMPT)}"
+        if _name(one) == expected and (kind != "Lease" or is_led(one)):
+            found.append(one)
+        else:
+            on_log(
+                f"{kind} {_name(one)} has the label {MANAGED} and was not made by a launcher: it is left alone. Take "
+                "the label off it"
+            )
+    return found
+
+
+def _name(document: Document) -> str:
+    return str(document["metadata"]["name"])
+
+
+def _label(document: Document, label: str) -> str:
+    return str(document["metadata"].get("labels", {}).get(label, ""))

@@ -1,0 +1,203 @@
+"""The launcher's own life against a cluster and an object store that refuse, forget and go away."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml_assets_tests.resources.launcher import pods
+from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
+from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore, storing
+from ml_assets_tests.resources.launcher.test_local import job_of
+from resources.artifacts import ArtifactsUnavailable
+from resources.artifacts_remote import RemoteArtifacts
+from resources.launcher.errors import Diverged
+from resources.launcher.job import TrainingResult
+from resources.launcher.kubernetes.launcher import KubernetesLauncher
+from resources.launcher.protocol import RESULT, WEIGHTS, training_folder_name
+from resources.settings import KubernetesSettings
+
+SETTINGS = KubernetesSettings(namespace=NAMESPACE, image="trainer:1", lease_seconds=3, patience_seconds=2)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with storing() as store:
+        yield store
+
+
+class Launch:
+    """One launcher and what it tells."""
+
+    def __init__(self, store: ObjectStore, folder: Path) -> None:
+        (folder / "snapshot").mkdir(parents=True)
+        (folder / "snapshot" / "snapshot.json").write_text("{}")
+        self.job = dataclasses.replace(job_of("x"), snapshot=str(folder / "snapshot"))
+        self.name = f"train-{self.job.fingerprint[:12]}"
+        self.artifacts = RemoteArtifacts(f"s3://{BUCKET}/p", folder / "cache", store.url, patience_seconds=1)
+        self.store = store
+        self.log: list[str] = []
+
+    def run(self, on_log: Callable[[str], None] = lambda _: None) -> TrainingResult:
+        def tell(line: str) -> None:
+            self.log.append(line)
+            on_log(line)
+
+        launcher = KubernetesLauncher(settings=SETTINGS, artifacts=self.artifacts)
+        folder = self.artifacts.folder(training_folder_name(self.job))
+        return launcher.run(self.job, folder, lambda _: None, tell, run_id="the-run")
+
+    def finish(self) -> None:
+        """What the pods leave when they are done."""
+        content = b"weights"
+        result = TrainingResult(
+            fingerprint=self.job.fingerprint,
+            weights=WEIGHTS,
+            weights_sha256=hashlib.sha256(content).hexdigest(),
+            best_step=1,
+            best_validation_loss=0.5,
+            steps=1,
+            epochs=1,
+            world_size=1,
+            rows_per_second=1.0,
+            seconds=1.0,
+        )
+        place = f"p/{training_folder_name(self.job)}"
+        self.store.objects[f"{place}/{WEIGHTS}"] = content
+        self.store.objects[f"{place}/{RESULT}"] = result.to_json().encode()
+
+
+@pytest.fixture
+def launch(api: ApiServer, store: ObjectStore, tmp_path: Path) -> Launch:
+    return Launch(store, tmp_path / "launch")
+
+
+def of_the_training(api: ApiServer) -> dict[tuple[str, str], str]:
+    """The uids of what a launcher made, its Lease apart."""
+    return {key: one["metadata"]["uid"] for key, one in sorted(api.objects.items()) if key[0] != "leases"}
+
+
+def run_out(api: ApiServer) -> None:
+    """Time passes: nobody has renewed the Lease for long."""
+    ((key, lease),) = [(key, one) for key, one in api.objects.items() if key[0] == "leases"]
+    api.put(key[0], {**lease, "spec": {**lease["spec"], "renewTime": "2026-01-01T00:00:00.000000Z"}})
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def with_pod(
+    pod: dict[str, Any], condition: str | None = None
+) -> Callable[[ApiServer, dict[str, Any]], None]:
+    """Controllers that give each Job this pod, and the condition, at once."""
+
+    def play(api: ApiServer, job: dict[str, Any]) -> None:
+        meta = {**job["metadata"], "creationTimestamp": now()}
+        conditions = [{"type": condition, "status": "True", "lastTransitionTime": now()}] if condition else []
+        api.put("jobs", {**job, "metadata": meta, "status": {"startTime": now(), "conditions": conditions}})
+        labels = {**meta["labels"], "batch.kubernetes.io/controller-uid": meta["uid"]}
+        named = {**pod["metadata"], "name": f"{meta['name']}-0-x", "uid": f"pod-of-{meta['name']}"}
+        api.put("pods", {**pod, "metadata": {**named, "labels": labels, "creationTimestamp": now()}})
+
+    return play
+
+
+DIVERGED = pods.ended(0, 65, message="the loss was nan at step 7")
+RUNNING = pods.pod(0, state={"running": {"startedAt": pods.CREATED}})
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_a_refused_clean_up_hides_no_cause_and_gives_the_lease_back(
+    api: ApiServer, launch: Launch, status: int
+) -> None:
+    api.on_job = with_pod(DIVERGED, "Failed")
+    api.trouble("DELETE", "/pods", status, times=999)
+    with pytest.raises(Diverged, match="the loss was nan at step 7") as failure:
+        launch.run()
+    (note,) = failure.value.__notes__
+    assert note.startswith("Its pods are left to a sweeper: ")
+    assert f"trouble {status}" in note
+    assert api.names("leases") == []
+    assert api.names("jobs") == [f"{launch.name}-1"]
+
+
+def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
+    api: ApiServer, launch: Launch
+) -> None:
+    def done(api: ApiServer, job: dict[str, Any]) -> None:
+        with_pod(pods.ended(0, 0), "Complete")(api, job)
+        launch.finish()
+
+    api.on_job = done
+    api.trouble("DELETE", "/pods", 403, times=999)
+    assert launch.run().best_step == 1
+    assert any("Its pods are left to a sweeper" in line for line in launch.log)
+    assert api.names("leases") == []
+
+
+def test_what_another_launch_could_not_remove_is_removed_and_not_judged_again(
+    api: ApiServer, launch: Launch
+) -> None:
+    api.on_job = with_pod(DIVERGED, "Failed")
+    api.trouble("DELETE", "/pods", 403)
+    with pytest.raises(Diverged):
+        launch.run()
+    left = api.objects["jobs", f"{launch.name}-1"]["metadata"]["uid"]
+
+    def done(api: ApiServer, job: dict[str, Any]) -> None:
+        assert job["metadata"]["uid"] != left
+        with_pod(pods.ended(0, 0), "Complete")(api, job)
+        launch.finish()
+
+    api.on_job = done
+    assert launch.run().best_step == 1
+    assert list(api.objects) == []
+
+
+def test_storage_that_is_away_while_a_launcher_attaches_costs_no_healthy_pod(
+    api: ApiServer, launch: Launch, store: ObjectStore
+) -> None:
+    """The first launcher loses S3 while its pods train; the next one finds them, and S3 still away."""
+    api.on_job = with_pod(RUNNING)
+
+    def lose_storage(line: str) -> None:
+        if "pods run on" in line:
+            raise ArtifactsUnavailable("S3 did not answer")
+
+    with pytest.raises(ArtifactsUnavailable):
+        launch.run(lose_storage)
+    before = of_the_training(api)
+    assert [kind for kind, _ in before] == ["jobs", "pods", "services"]
+
+    run_out(api)
+
+    def go_away(request: str) -> None:
+        if request.startswith("PUT leases"):  # it leads now, and looks for a result next
+            store.is_away = True
+
+    api.on_done = go_away
+    with pytest.raises(ArtifactsUnavailable, match=r"S3 at .* did not answer .* asked for 1 s"):
+        launch.run()
+    assert store.refused
+    assert of_the_training(api) == before
+
+    api.on_done, store.is_away = (lambda _: None), False
+    run_out(api)
+
+    def complete(line: str) -> None:
+        if line.startswith("attached to "):
+            launch.finish()
+            job = api.objects["jobs", f"{launch.name}-1"]
+            api.put("jobs", {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+
+    assert launch.run(complete).best_step == 1
+    assert sum(line.startswith("started ") for line in launch.log) == 1
+    assert list(api.objects) == []
