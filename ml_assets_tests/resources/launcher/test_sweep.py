@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from ml_assets.components.sweeping import IN_ORDER, sweep_trainings
+from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from resources.launcher.kubernetes.api import Cluster
 from resources.launcher.kubernetes.lease import Lease
@@ -161,3 +162,22 @@ def test_a_training_that_may_not_be_removed_does_not_keep_the_others(
     assert "train-abc could not be removed" in capfd.readouterr().err
     assert daemon.tick() == "removed train-abc"
     assert list(api.objects) == []
+
+
+def test_the_command_removes_what_nobody_waits_for(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "LAUNCHER": "kubernetes",
+        "KUBERNETES_NAMESPACE": NAMESPACE,
+        "KUBERNETES_LEASE_SECONDS": f"{LEASE_SECONDS}",
+    }.items():
+        monkeypatch.setenv(f"ML_ASSETS_{name}", value)
+    api.put("jobs", {"metadata": FOREIGN["job-without-training"][1]})
+    led(api, "abc", 60, "of-another-dagster")
+    led(api, "def", 60)
+    said = Terminal(tmp_path)("sweep")
+    assert (said.status, said.out) == (0, "removed train-def\n")
+    assert said.err.startswith("Job backup has the label ")
+    assert Terminal(tmp_path)("sweep").out == f"{IN_ORDER}\n"
+    assert api.names("leases") == ["train-abc"]
