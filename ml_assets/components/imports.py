@@ -1,15 +1,14 @@
 """What a `defs.yaml` names by import path: functions, scripts, and lists of column names.
 
 Here: finding them when the file is read, so that a wrong path is an error of the line it stands on. Not here:
-calling them.
+calling them, model functions (`model_functions`), which are read and not imported.
 """
 
 import importlib
 import importlib.util
-import inspect
 import pkgutil
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date, datetime
 from difflib import get_close_matches
 from types import ModuleType
@@ -19,7 +18,6 @@ from pydantic import AfterValidator, BeforeValidator
 
 from ml_assets.tables.code_version import code_version, script_version
 from ml_assets.tables.standalone import standalone
-from resources.words import did_you_mean
 
 
 class FunctionNotFound(ValueError):
@@ -151,34 +149,3 @@ ColumnNames = Annotated[
     tuple[str, ...], BeforeValidator(_names, json_schema_input_type=str | tuple[str, ...])
 ]
 """A list of columns, or the import path of one, so that code and file do not repeat each other."""
-
-
-def wrong_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
-    """Say which keywords `function`, whose first argument is not among them, does not take or lacks.
-
-    Path below the keywords → sentence without its subject; nothing where its signature cannot be read.
-    """
-    try:
-        _, *parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # no signature, or no argument at all: calling it says more
-        return {}
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        legal = None
-    else:
-        legal = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    why: dict[tuple[str, ...], str] = {}
-    for name in given:
-        if legal is not None and name not in legal:
-            known = did_you_mean(name, legal) if legal else ": it takes none"
-            why[name,] = f"has no argument '{name}'{known}"
-    needed = [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-    ]
-    lacking = [name for name in needed if name not in given]
-    if lacking and not why:
-        why[()] = (
-            f"needs {', '.join(lacking)}: add {'it' if len(lacking) == 1 else 'them'} to hyperparameters"
-        )
-    return why

@@ -19,9 +19,8 @@ from ml_assets.components.imports import (
     ModulePath,
     StandalonePath,
     VersionedPath,
-    resolve_function,
-    wrong_arguments,
 )
+from ml_assets.components.model_functions import ModelFunctionPath, wrong_arguments
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
@@ -304,7 +303,7 @@ class ModelInputsSection(Section):
 class ModelSection(Section):
     """What is trained."""
 
-    function: VersionedPath | None = None
+    function: ModelFunctionPath | None = None
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
     loop."""
     entry: ModulePath | None = None
@@ -327,7 +326,7 @@ class ModelSection(Section):
                 "init_from is for a model function: a script begins with the weights it loads itself"
             )
         if self.function is not None:
-            why = wrong_arguments(resolve_function(self.function), self.hyperparameters)
+            why = wrong_arguments(self.function, self.hyperparameters)
             refuse_at(
                 type(self).__name__,
                 {("hyperparameters", *path): f"{self.function} {said}" for path, said in why.items()},

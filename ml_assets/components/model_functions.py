@@ -1,0 +1,216 @@
+"""Model functions, read from the text of their files: `import torch` at the top of one costs the definitions nothing.
+
+Here: finding the definition behind an import path, and the arguments it takes. Not here: its version
+(tables.code_version), importing and calling it (the workers).
+"""
+
+import ast
+import importlib.util
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from ml_assets.components.imports import FunctionNotFound
+from ml_assets.tables.code_version import code_version
+from ml_assets.tables.reach import is_project
+from ml_assets.tables.syntax import parse, source_of
+from resources.words import did_you_mean
+
+_REMEDY = "write package.module.function"
+_BLOCKS = ast.If | ast.Try | ast.With | ast.For | ast.While
+_DATA = {
+    ast.List: "list", ast.ListComp: "list", ast.Tuple: "tuple", ast.Dict: "dict", ast.DictComp: "dict", ast.Set: "set",
+    ast.JoinedStr: "str",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Arguments of a model function after the first, which is the inputs."""
+
+    names: tuple[str, ...]
+    required: frozenset[str]
+    takes_any: bool
+    """True for `**hyperparameters`."""
+
+
+def find_signature(path: str) -> Signature | None:
+    """Return the arguments of the function or class at `package.module.name`; None if its text does not show them.
+
+    The text hides them behind decorators, base classes, calls and packages. Raises `FunctionNotFound` if there is no
+    such function.
+    """
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise FunctionNotFound(f"cannot import '{path}': it names no module; {_REMEDY}")
+    return _find(path, module, name, set())
+
+
+def wrong_arguments(path: str, given: Iterable[str]) -> dict[tuple[str, ...], str]:
+    """Say which keywords the function at `path` does not take or lacks.
+
+    Path below the keywords → sentence without its subject; empty if the text does not show the arguments.
+    """
+    signature, given = find_signature(path), list(given)
+    if signature is None:
+        return {}
+    unknown = [] if signature.takes_any else [name for name in given if name not in signature.names]
+    if unknown:
+        return {
+            (name,): f"has no argument '{name}'"
+            f"{did_you_mean(name, signature.names) if signature.names else ': it takes none'}"
+            for name in unknown
+        }
+    lacking = [name for name in signature.names if name in signature.required and name not in given]
+    if not lacking:
+        return {}
+    return {(): f"needs {', '.join(lacking)}: add {'it' if len(lacking) == 1 else 'them'} to hyperparameters"}
+
+
+def _must_exist(path: str) -> str:
+    find_signature(path)
+    code_version(path)
+    _refuse_missing_packages(path)
+    return path
+
+
+ModelFunctionPath = Annotated[str, AfterValidator(_must_exist)]
+"""`package.module.function` of a model function. It is read; only workers import it."""
+
+
+def _refuse_missing_packages(path: str) -> None:
+    """Refuse an import at the top of the function's file that would fail here: workers would find out later."""
+    module = path.rpartition(".")[0]
+    file = source_of(module)
+    assert file is not None
+    for statement in parse(file).body:
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names = [statement.module]
+        else:
+            continue
+        for top in (name.split(".")[0] for name in names):
+            if importlib.util.find_spec(top) is None:
+                raise FunctionNotFound(
+                    f"cannot import '{path}': {file}:{statement.lineno} imports '{top}', which is not installed here; "
+                    "install it, or import it inside the function where only the workers have it"
+                )
+
+
+def _find(path: str, module: str, name: str, seen: set[tuple[str, str]]) -> Signature | None:
+    """Look `name` up in `module`, and where that imports it from another module of the project, there."""
+    seen.add((module, name))
+    file = source_of(module)
+    if file is None:
+        raise FunctionNotFound(
+            f"cannot import '{path}': there is no module '{_first_missing(module)}'; {_REMEDY}"
+        )
+    bound = dict(_bound(_parsed(path, file)))
+    if name not in bound:
+        if "*" in bound or "__getattr__" in bound:
+            return None
+        public = [one for one in bound if not one.startswith("_")]
+        hint = (
+            f"did you mean '{nearest[0]}'?" if (nearest := get_close_matches(name, public, n=1)) else _REMEDY
+        )
+        raise FunctionNotFound(f"cannot import '{path}': {module} has no '{name}'; {hint}")
+    match bound[name]:
+        case ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[]) as function:
+            return _signature(function.args, skipped=1)
+        case ast.ClassDef(decorator_list=[]) as made:
+            begins = (one for one in made.body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+            begin = next(begins, None)
+            return None if begin is None or begin.decorator_list else _signature(begin.args, skipped=2)
+        case ast.Assign(value=ast.Lambda(args=arguments)):
+            return _signature(arguments, skipped=1)
+        case ast.Assign(value=ast.Name(id=other)) if other in bound and (module, other) not in seen:
+            return _find(path, module, other, seen)
+        case ast.Assign(value=value) if (kind := _data(value)) is not None:
+            raise FunctionNotFound(f"'{path}' is a {kind}, not a function")
+        case ast.ImportFrom() as imported:
+            return _behind(path, imported, module, file, name, seen)
+        case _:
+            return None
+
+
+def _behind(
+    path: str, imported: ast.ImportFrom, module: str, file: Path, name: str, seen: set[tuple[str, str]]
+) -> Signature | None:
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    parent = package[: len(package) - imported.level + 1] if imported.level else []
+    source = ".".join([*parent, *([imported.module] if imported.module else [])])
+    original = next(one.name for one in imported.names if (one.asname or one.name) == name)
+    if source_of(f"{source}.{original}") is not None:
+        raise FunctionNotFound(f"'{path}' is a module, not a function; {_REMEDY}")
+    if not is_project(source, module) or (source, original) in seen:
+        return None
+    return _find(path, source, original, seen)
+
+
+def _parsed(path: str, file: Path) -> ast.Module:
+    try:
+        return parse(file)
+    except SyntaxError as error:
+        raise FunctionNotFound(
+            f"cannot read '{path}': {file}:{error.lineno}: SyntaxError: {error.msg}"
+        ) from error
+
+
+def _first_missing(module: str) -> str:
+    parts = module.split(".")
+    prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return next((prefix for prefix in prefixes if _is_missing(prefix)), module)
+
+
+def _is_missing(module: str) -> bool:
+    return source_of(module) is None
+
+
+def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the names that importing the module may bind, with the statement, the later ones last."""
+    todo: list[ast.stmt] = list(reversed(tree.body))
+    while todo:
+        statement = todo.pop()
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield statement.name, statement
+            case ast.Import() | ast.ImportFrom():
+                for alias in statement.names:
+                    yield (alias.asname or alias.name).split(".")[0], statement
+            case ast.Assign() | ast.AnnAssign():
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                for node in (node for target in targets for node in ast.walk(target)):
+                    if isinstance(node, ast.Name):
+                        yield node.id, statement
+            case _ if isinstance(statement, _BLOCKS):
+                todo += [one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.stmt)][::-1]
+                handlers = (
+                    one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.ExceptHandler)
+                )
+                todo += [one for handler in handlers for one in handler.body][::-1]
+            case _:
+                pass
+
+
+def _signature(arguments: ast.arguments, skipped: int) -> Signature:
+    """Return the arguments after the first `skipped` positional ones."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    named = [one.arg for one in positional[max(skipped, len(arguments.posonlyargs)) :]]
+    without = len(positional) - len(arguments.defaults)
+    required = {one.arg for one in positional[skipped:without]}
+    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        named.append(one.arg)
+        required |= {one.arg} if default is None else set()
+    return Signature(tuple(named), frozenset(required), arguments.kwarg is not None)
+
+
+def _data(value: ast.expr) -> str | None:
+    """Return the type of an assigned literal, None for what may be a function."""
+    if isinstance(value, ast.Constant):
+        return type(value.value).__name__
+    return _DATA.get(type(value))
