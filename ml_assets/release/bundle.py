@@ -83,8 +83,7 @@ class BundleContents:
 def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
     """Export, prove and store a bundle. The same contents give the same digest, stored once.
 
-    Raises `ParityBroken` where the graph differs from the module by more than 1e-6 on a golden row, `GraphRefused`
-    where a graph that was given cannot be served.
+    Raises `ParityBroken` where the graph differs from the module by more than 1e-6 on a golden row.
     """
     fitted, model = contents.fitted, contents.module
     decode = (

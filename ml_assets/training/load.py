@@ -20,15 +20,13 @@ from torch import nn
 
 from ml_assets.snapshots.reader import InputSpec, Rows
 from ml_assets.training.batches import Batch
+from ml_assets.training.bundle_limit import refuse_beyond_bundle
 from ml_assets.training.functions import function_named
 from ml_assets.training.objectives import objective_of
 from ml_assets.training.preprocess import FullModel
 from ml_assets.training.unknown import UNKNOWN
 from resources.launcher.errors import BadConfiguration
 from resources.launcher.job import TrainingJob
-
-_PROTOBUF_BYTES = 2**31 - 1
-"""Largest message of protobuf."""
 
 
 def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
@@ -84,13 +82,9 @@ def _seeded(job: TrainingJob, inputs: InputSpec, function: Callable[..., Any]) -
 
 
 def _require_storable(job: TrainingJob, core: nn.Module) -> None:
-    """Refuse before training what no bundle could hold after it: a graph of ONNX is one message of protobuf."""
+    """Refuse before training what no bundle could hold after it."""
     numbers = sum(tensor.numel() for tensor in (*core.parameters(), *core.buffers()))
-    if 4 * numbers > _PROTOBUF_BYTES:
-        raise BadConfiguration(
-            f"the model of {job.model_function} has {numbers:,} numbers × 4 bytes = {4 * numbers / 2**30:.1f} GiB, and "
-            "a bundle holds 2 GiB, which is protobuf's limit: make the model smaller"
-        )
+    refuse_beyond_bundle(f"the model of {job.model_function}", f"{numbers:,} numbers × 4 bytes", 4 * numbers)
 
 
 def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:

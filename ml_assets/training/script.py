@@ -45,12 +45,12 @@ from ml_assets.training.parts import INDEX
 from ml_assets.training.script_data import (
     ReadableSplit,
     matrix_of,
-    one_sample,
     rows_of,
     samples_of,
     tensors_of,
 )
-from ml_assets.training.script_model import write_model
+from ml_assets.training.script_example import Example, example_of
+from ml_assets.training.script_model import check_model, write_model
 from ml_assets.training.storage import write_whole
 from ml_assets.training.stored_checkpoints import checkpoints_of
 from ml_assets.training.unknown import with_dropped
@@ -251,12 +251,29 @@ class Training:
         """Whether `finish` was called, in this attempt or in one that died on its way out."""
         return (self.folder / RESULT).exists()
 
+    def check_model(self, model: object) -> None:
+        """Try `model` as `finish` will, on the first training rows, and keep nothing of it.
+
+        For the beginning of a script: an untrained module, or a model of one tree, is refused there as after hours.
+        Raises `BadConfiguration`, which is final.
+        """
+        if self.rank == 0:
+            check_model(model, self._example("train"))
+        self.moved()
+
+    def _example(self, split: ReadableSplit) -> Example:
+        try:
+            return example_of(self.snapshot, self.job, split)
+        except ShardChanged as error:
+            raise InputChanged(str(error)) from error
+
     def finish(self, model: object, *, steps: int, validation_loss: float, epochs: int = 0) -> None:
         """Hand in the trained model: the pipeline evaluates, judges and registers it.
 
-        `model` is a torch module or an ONNX graph: `script_model.write_model` says what each takes, and raises
-        `BadConfiguration`. `epochs` is how often all training rows were read, for the rows per second. The script ends
-        soon after; whatever becomes of its ranks, the training is done.
+        `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, or an ONNX graph:
+        `script_model.check_model` says what each takes, tries it on the first validation rows, and raises
+        `BadConfiguration`, which is final. `epochs` is how often all training rows were read, for the rows per second.
+        The script ends soon after; whatever becomes of its ranks, the training is done.
         """
         self.pulse.rest()
         if self.rank:
@@ -264,7 +281,7 @@ class Training:
         if not math.isfinite(validation_loss):
             raise Diverged(f"validation_loss was {validation_loss}: a model without one is not handed in")
         attempts, seconds = read_attempts(self.folder), sum(seconds_trained(self.folder))
-        weights = write_model(model, self.inputs, self.folder, one_sample(self.snapshot, self.job))
+        weights = write_model(check_model(model, self._example("validation")), self.folder)
         result = TrainingResult(
             fingerprint=self.job.fingerprint,
             weights=str(weights.path),

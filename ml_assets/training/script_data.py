@@ -62,13 +62,6 @@ def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | Non
     return Decoder(decode).decoded(stored, len(chosen))
 
 
-def one_sample(snapshot: Snapshot, job: TrainingJob) -> "torch.Tensor | None":
-    """What a sample is: `[1, ...]` of a training row; None where rows have none."""
-    if not snapshot.inputs.sample:
-        return None
-    return samples_of(snapshot.map(snapshot.shards_of("train")[0]), job, snapshot.inputs, count=1)
-
-
 def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """`[rows, F + C]` float32: standardised numbers, NaN where missing, then category ids; and labels `[rows]`."""
     return np.hstack([rows.numeric, rows.category.astype(np.float32)]), rows.label

@@ -3,7 +3,8 @@
     model.safetensors    its weights by name; for what is not torch, the ONNX graph as one array of bytes
     model.pt2            for torch: the computation, as torch.export writes it
 
-Here: what may be handed in. Not here: turning libraries' models into ONNX (script_trees), serving (release).
+Here: what may be handed in, and that it is tried first. Not here: rows it is tried on (script_example), libraries'
+models and graphs (script_libraries, script_graph), serving (release).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -12,16 +13,19 @@ Here: what may be handed in. Not here: turning libraries' models into ONNX (scri
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
-from ml_assets.snapshots.reader import InputSpec, file_sha256
+from ml_assets.snapshots.reader import file_sha256
+from ml_assets.training.bundle_limit import refuse_beyond_bundle
+from ml_assets.training.script_example import Example
+from ml_assets.training.script_graph import checked_graph
+from ml_assets.training.script_libraries import library_graph, library_of
 from ml_assets.training.storage import write_whole
 from resources.launcher.errors import BadConfiguration
 from resources.launcher.protocol import WEIGHTS
 
 if TYPE_CHECKING:
+    import onnx
     import torch
     from torch import nn
 
@@ -32,45 +36,67 @@ _GRAPH = "onnx"
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenModel:
-    """What `write_model` left."""
+    """Files that `write_model` left in the job's folder."""
 
     path: Path
     sha256: str
     files: tuple[str, ...]
-    """In the job's folder."""
 
 
-def write_model(
-    model: object, inputs: InputSpec, folder: Path, sample: "torch.Tensor | None" = None
-) -> WrittenModel:
-    """Write `model`, a torch module or an ONNX graph (an `onnx.ModelProto` or its bytes), into `folder`.
+@dataclass(frozen=True, kw_only=True)
+class CheckedModel:
+    """What a script handed in, once it answered rows of the snapshot as it must."""
+
+    weights: "dict[str, torch.Tensor]"
+    """By name; for what is not torch, the ONNX graph as the only one."""
+    program: "torch.export.ExportedProgram | None"
+    """The computation, of a torch module."""
+
+
+def check_model(model: object, example: Example) -> CheckedModel:
+    """Try `model` on the rows of `example`.
 
     A torch module takes (numbers `[B, F]` float32, standardised and filled; category ids `[B, C]` int64; samples
-    `[B, ...]` where rows have them, like `sample`, `[1, ...]`) and gives `[B]`: logits of a `binary` objective, values
-    of a `regression`. It must be one that torch.export can trace. Wrappers of data parallelism and of torch.compile
-    are taken off; shards are not put together.
+    `[B, ...]` if rows have them) and gives `[B]`: logits of a `binary` objective, values of a `regression`. It must be
+    one that torch.export can trace. Wrappers of data parallelism and of torch.compile are taken off; shards are not put
+    together.
 
-    An ONNX graph has one input, the matrix `[B, F + C]` float32 of `Training.matrix`, and one output, `[B]` or
-    `[B, 1]`: probabilities of a `binary` objective, values of a `regression`.
+    A model of LightGBM, XGBoost or scikit-learn was fitted on the matrix `[B, F + C]` float32 of `Training.matrix`. An
+    ONNX graph (an `onnx.ModelProto` or its bytes) has that matrix as its one input, and one output, `[B]` or `[B, 1]`:
+    probabilities of a `binary` objective, values of a `regression`; or a label and the probabilities of two classes.
 
-    Raises `BadConfiguration` for anything else.
+    Raises `BadConfiguration` for anything else, for answers that are not finite or not one a row, and for a model that
+    no bundle could hold.
     """
+    import torch
     from torch import nn
 
     if isinstance(model, nn.Module):
-        return _write_module(model, inputs, folder, sample)
-    serialize: Any = getattr(model, "SerializeToString", lambda: model)
-    content = serialize()
-    if not isinstance(content, bytes):
+        return _checked_module(model, example)
+    library = library_of(model)
+    if library is not None:
+        graph = library_graph(model, library, example)
+    elif isinstance(model, bytes) or hasattr(model, "SerializeToString"):
+        graph = checked_graph(cast("bytes | onnx.ModelProto", model), example)
+    else:
         raise BadConfiguration(
-            f"a {type(model).__name__} cannot be handed in: give a torch module, or an ONNX graph of the matrix. For "
-            "scikit-learn's histogram gradient boosting script_trees.trees_to_onnx makes one; for other libraries "
-            "skl2onnx and onnxmltools do"
+            f"a {type(model).__name__} cannot be handed in: give a torch module, a model of LightGBM, XGBoost or "
+            "scikit-learn, or an ONNX graph of the matrix"
         )
-    from safetensors.numpy import save_file
+    return CheckedModel(weights={_GRAPH: torch.frombuffer(bytearray(graph), dtype=torch.uint8)}, program=None)
 
-    write_whole(folder / WEIGHTS, lambda to: save_file({_GRAPH: np.frombuffer(content, np.uint8)}, to))
-    return WrittenModel(path=folder / WEIGHTS, sha256=file_sha256(folder / WEIGHTS), files=(WEIGHTS,))
+
+def write_model(model: CheckedModel, folder: Path) -> WrittenModel:
+    """Write a model into `folder`; equal models give equal weight files."""
+    import torch
+    from safetensors.torch import save_file
+
+    files = (WEIGHTS,)
+    if (program := model.program) is not None:
+        write_whole(folder / PROGRAM, lambda to: torch.export.save(program, to))
+        files = (WEIGHTS, PROGRAM)
+    write_whole(folder / WEIGHTS, lambda to: save_file(model.weights, to))
+    return WrittenModel(path=folder / WEIGHTS, sha256=file_sha256(folder / WEIGHTS), files=files)
 
 
 def read_model(weights: Path) -> "nn.Module | bytes":
@@ -88,48 +114,70 @@ def read_model(weights: Path) -> "nn.Module | bytes":
     return module
 
 
-def _write_module(
-    model: "nn.Module", inputs: InputSpec, folder: Path, sample: "torch.Tensor | None"
-) -> WrittenModel:
+def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
     import torch
-    from safetensors.torch import save_file
     from torch.distributed.tensor import DTensor
 
     from ml_assets.training.preprocess import FullModel
 
     core = _unwrapped(model)
-    if any(isinstance(value, DTensor) for value in core.state_dict().values()):
+    state = core.state_dict()
+    if any(isinstance(value, DTensor) for value in state.values()):
         raise BadConfiguration(
             "the weights are in shards: gather them (torch.distributed.checkpoint.state_dict.get_model_state_dict "
             "with full_state_dict), load them into a plain module and hand that in"
         )
-    whole = FullModel(inputs, copy.deepcopy(core).cpu()).eval()
-    rows = torch.export.Dim("rows")
-    example = (
-        torch.zeros(2, len(inputs.numeric)),
-        torch.zeros(2, len(inputs.categorical), dtype=torch.int64),
-        *(() if sample is None else (torch.cat([sample, sample]),)),
+    numbers = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    refuse_beyond_bundle(
+        "the module handed in",
+        f"{sum(value.numel() for value in numbers):,} numbers of "
+        f"{' and '.join(sorted({str(value.element_size()) for value in numbers}))} bytes",
+        sum(value.numel() * value.element_size() for value in numbers),
     )
+    inputs, samples = example.inputs, example.samples
+    whole = FullModel(inputs, copy.deepcopy(core).cpu()).eval()
+    given = (
+        torch.from_numpy(example.numeric),
+        torch.from_numpy(example.category),
+        *(() if samples is None else (samples,)),
+    )
+    rows = torch.export.Dim("rows")
+    # The trace keeps the rows that it was made with: let them be nobody's.
+    nothing = tuple(torch.zeros_like(one[:2]) for one in given)
     try:
         with torch.no_grad():
-            answer = whole(*example)
-            program = torch.export.export(whole, example, dynamic_shapes=tuple({0: rows} for _ in example))
+            answer = whole(*given)
+            program = torch.export.export(whole, nothing, dynamic_shapes=tuple({0: rows} for _ in given))
+            traced = program.module()
+            again, alone = traced(*given), traced(*(one[:1] for one in given))
     except Exception as error:  # torch has no one type for what it cannot trace
         raise BadConfiguration(
             f"the module handed in cannot be served apart from the script: {error}. It is called with numbers "
             f"[rows, {len(inputs.numeric)}] and category ids [rows, {len(inputs.categorical)}]"
-            + (f" and samples [rows, {', '.join(map(str, sample.shape[1:]))}]" if sample is not None else "")
+            + (
+                f" and samples [rows, {', '.join(map(str, samples.shape[1:]))}]"
+                if samples is not None
+                else ""
+            )
             + "; let its forward be tensor operations alone, the same for any number of rows"
         ) from error
-    if answer.shape != (2,):
+    if not isinstance(answer, torch.Tensor) or answer.ndim != 1:
+        said = f"shape {tuple(answer.shape)}" if isinstance(answer, torch.Tensor) else type(answer).__name__
         raise BadConfiguration(
-            f"the module handed in gave an output of shape {tuple(answer.shape)} for 2 rows: it must be (2,), one "
-            "number a row; squeeze the last dimension"
+            f"the module handed in gave an output of {said} for {len(example.numeric)} rows: it must be a tensor "
+            f"({len(example.numeric)},), one number a row; squeeze the last dimension"
         )
+    expected, found, one = (value.detach().double().numpy() for value in (answer, again, alone))
+    example.require_answers(expected, one, "the module handed in", is_probability=False)
+    example.require_same(
+        expected,
+        found,
+        "the trace of the module, which is served,",
+        "the module itself",
+        "let its forward be tensor operations alone, the same at every call (no random numbers, no state)",
+    )
     weights = {name: value.detach().clone().contiguous() for name, value in program.state_dict.items()}
-    write_whole(folder / PROGRAM, lambda to: torch.export.save(program, to))
-    write_whole(folder / WEIGHTS, lambda to: save_file(weights, to))
-    return WrittenModel(path=folder / WEIGHTS, sha256=file_sha256(folder / WEIGHTS), files=(WEIGHTS, PROGRAM))
+    return CheckedModel(weights=weights, program=program)
 
 
 def _unwrapped(model: "nn.Module") -> "nn.Module":

@@ -1,8 +1,9 @@
 """Gradient-boosted trees of scikit-learn as an ONNX graph, which serves them without scikit-learn.
 
 Here: histogram gradient boosting (`HistGradientBoostingClassifier` of two classes, `HistGradientBoostingRegressor`),
-whose trees know missing values. Not here: other estimators and libraries, for which skl2onnx and onnxmltools exist.
-Both packages, scikit-learn and onnx, belong to the script's environment; this module imports them when called.
+whose trees know missing values; skl2onnx 1.20 forgets the exponential of a poisson loss, and reads splits by category
+as thresholds. Not here: other estimators and libraries (script_libraries). Both packages, scikit-learn and onnx, belong
+to the script's environment; this module imports them when called.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -96,7 +97,7 @@ def _ensemble(trees: Iterable[NDArray[Any]]) -> dict[str, Any]:
         nodes["treeids"] += [tree] * len(table)
         nodes["nodeids"] += numbers.tolist()
         nodes["featureids"] += np.where(is_leaf, 0, table["feature_idx"]).tolist()
-        nodes["values"] += np.where(is_leaf, np.float32(0), _below(table["num_threshold"])).tolist()
+        nodes["values"] += np.where(is_leaf, np.float32(0), below(table["num_threshold"])).tolist()
         nodes["modes"] += np.where(is_leaf, "LEAF", "BRANCH_LEQ").tolist()
         nodes["truenodeids"] += np.where(is_leaf, 0, table["left"]).tolist()
         nodes["falsenodeids"] += np.where(is_leaf, 0, table["right"]).tolist()
@@ -111,7 +112,7 @@ def _ensemble(trees: Iterable[NDArray[Any]]) -> dict[str, Any]:
     }
 
 
-def _below(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
-    """The largest float32 not above each threshold: a float32 is below one exactly where it is below the other."""
+def below(thresholds: NDArray[np.float64] | np.float64) -> NDArray[np.float32]:
+    """Return the largest float32 not above each threshold: a float32 is `<=` one exactly if it is `<=` the other."""
     nearest = thresholds.astype(np.float32)
     return np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)

@@ -17,14 +17,12 @@ import pytest
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.parts import registry_of
 from ml_assets.snapshots.reader import FITTED, open_snapshot
-from ml_assets.training.script_model import read_model, write_model
-from ml_assets.training.script_trees import trees_to_onnx
 from ml_assets_tests.components.plant import MODEL, WINDOW, days
 from ml_assets_tests.components.world import STAGES, World, plant_components
 from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, REGISTERED, TRAINING_SET, Trained, train
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
-from resources.launcher.errors import AttemptsExhausted, BadConfiguration
+from resources.launcher.errors import AttemptsExhausted
 from resources.launcher.job import TrainingJob
 from resources.launcher.protocol import TrainingEvent, read_events
 from resources.launcher.recoveries import recoveries_of
@@ -194,93 +192,3 @@ def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
     assert "the first to fail: rank 2 ended with exit code 1" in str(failed.value)
     (end,) = [event for event in read_events(tmp_path) if event.kind == "ended"]
     assert end.values["cause"].startswith("rank 2 ended with exit code 1: ZeroDivisionError")
-
-
-# What may be handed in
-
-
-def test_a_module_is_read_back_without_the_script_and_takes_raw_numbers(
-    tmp_path: Path, job: TrainingJob
-) -> None:
-    import torch
-    from torch import nn
-
-    from ml_assets.training.preprocess import FullModel
-
-    snapshot = open_snapshot(Path(job.snapshot))
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ids = nn.Embedding(snapshot.inputs.cardinalities[0], 3)
-            self.norm = nn.BatchNorm1d(3 + len(snapshot.inputs.numeric))
-            self.out = nn.Linear(3 + len(snapshot.inputs.numeric), 1)
-
-        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-            return self.out(self.norm(torch.cat([numeric, self.ids(category[:, 0])], dim=1))).squeeze(1)
-
-    net = Net()
-    written = write_model(net, snapshot.inputs, tmp_path)
-    rows = snapshot.read("validation")
-    numeric, category = (
-        torch.from_numpy(rows.numeric.copy()),
-        torch.from_numpy(rows.category.astype(np.int64)),
-    )
-    expected = FullModel(snapshot.inputs, net).eval()(numeric, category)
-    module = read_model(written.path)
-    assert not isinstance(module, bytes)
-    torch.testing.assert_close(module(numeric, category), expected)
-    assert written.sha256 == write_model(net, snapshot.inputs, tmp_path).sha256
-
-    class TwoAnswers(Net):
-        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-            return super().forward(numeric, category)[:, None].repeat(1, 2)
-
-    class OneInput(Net):
-        def forward(self, numeric: torch.Tensor) -> torch.Tensor:
-            return self.out(numeric)
-
-    with pytest.raises(BadConfiguration, match=r"shape \(2, 2\) for 2 rows: it must be \(2,\)"):
-        write_model(TwoAnswers(), snapshot.inputs, tmp_path)
-    with pytest.raises(
-        BadConfiguration, match=r"called with numbers \[rows, 3\] and category ids \[rows, 1\]"
-    ):
-        write_model(OneInput(), snapshot.inputs, tmp_path)
-
-
-def test_boosted_trees_become_a_graph_that_answers_alike_or_are_refused() -> None:
-    import onnxruntime as ort
-    from sklearn.ensemble import (
-        GradientBoostingRegressor,
-        HistGradientBoostingClassifier,
-        HistGradientBoostingRegressor,
-    )
-
-    draw = np.random.default_rng(1)
-    x = draw.normal(size=(600, 4)).astype(np.float32)
-    x[draw.random(x.shape) < 0.2] = np.nan
-    x[:, 3] = draw.integers(0, 5, 600)
-    value = np.nan_to_num(x[:, 0]) * 3 + x[:, 3]
-
-    def answers(estimator: Any) -> np.ndarray:
-        session = ort.InferenceSession(trees_to_onnx(estimator))
-        return session.run(None, {"matrix": x})[0].reshape(-1)
-
-    regressor = HistGradientBoostingRegressor(max_iter=30).fit(x, value)
-    np.testing.assert_allclose(answers(regressor), regressor.predict(x), rtol=1e-5, atol=1e-5)
-    counts = HistGradientBoostingRegressor(max_iter=30, loss="poisson").fit(x, np.exp(value / 4))
-    np.testing.assert_allclose(answers(counts), counts.predict(x), rtol=1e-5)
-    classifier = HistGradientBoostingClassifier(max_iter=30).fit(x, value > 2)
-    np.testing.assert_allclose(answers(classifier), classifier.predict_proba(x)[:, 1], atol=1e-6)
-
-    for estimator, said in (
-        (HistGradientBoostingRegressor(), "fit it first"),
-        (GradientBoostingRegressor(), "convert it with skl2onnx"),
-        (HistGradientBoostingClassifier(max_iter=2).fit(x, x[:, 3]), "it tells 5 classes apart"),
-        (
-            HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]).fit(x, value),
-            "fit with categorical_features=None",
-        ),
-    ):
-        with pytest.raises(BadConfiguration, match=said):
-            trees_to_onnx(estimator)

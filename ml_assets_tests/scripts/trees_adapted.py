@@ -7,7 +7,6 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.metrics import mean_squared_error
 
 from ml_assets.training.script import attach
-from ml_assets.training.script_trees import trees_to_onnx
 
 training = attach()
 
@@ -39,7 +38,7 @@ def main() -> None:
         with training.checkpoint(model.max_iter) as folder:
             joblib.dump(model, folder / "trees.joblib")
     loss = mean_squared_error(validation_y, model.predict(validation_x))
-    training.finish(trees_to_onnx(model), steps=model.max_iter, validation_loss=loss)
+    training.finish(model, steps=model.max_iter, validation_loss=loss)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ WAYS = [
     "error",
     "holdout",
     "list",
+    "pickled",
+    "trial",
     "memory",
     "still",
     "alone",
@@ -29,11 +31,12 @@ WAYS = [
 
 
 def mean_of_columns(columns: int) -> onnx.ModelProto:
-    """The plainest graph of a matrix: `[rows, columns]` → `[rows, 1]`, missing values counted as nothing."""
+    """Return the plainest graph of a matrix: `[rows, columns]` → `[rows, 1]` in 0…1, missing values count as 0."""
     nodes = [
         helper.make_node("IsNaN", ["x"], ["missing"]),
         helper.make_node("Where", ["missing", "nothing", "x"], ["known"]),
-        helper.make_node("ReduceMean", ["known"], ["y"], axes=[1], keepdims=1),
+        helper.make_node("ReduceMean", ["known"], ["mean"], axes=[1], keepdims=1),
+        helper.make_node("Sigmoid", ["mean"], ["y"]),
     ]
     graph = helper.make_graph(
         nodes,
@@ -68,6 +71,11 @@ def main() -> None:
         training.rows("holdout")
     elif how == "list":
         training.finish([1, 2, 3], steps=1, validation_loss=1.0)
+    elif how == "pickled":
+        training.finish(b"a pickled estimator", steps=1, validation_loss=1.0)
+    elif how == "trial":
+        training.check_model(mean_of_columns(training.matrix("train")[0].shape[1]))
+        training.check_model(mean_of_columns(99))
     elif how == "memory":
         np.empty(1 << 60, np.uint8)
     elif how == "alone":

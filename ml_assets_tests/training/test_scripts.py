@@ -181,6 +181,8 @@ def test_a_finished_script_is_not_run_again(place: Path, snapshot: Snapshot) -> 
         ("import", 64, "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
         ("holdout", 64, "the holdout judges its model"),
         ("list", 64, "a list cannot be handed in"),
+        ("pickled", 64, "what was handed in is not a valid ONNX graph"),
+        ("trial", 64, "input 'x' of the ONNX graph is [rows, 99] float: it must be the matrix [rows, 4]"),
         ("nan", 65, "loss was nan after step 3"),
         ("memory", 67, "rank 0 of 1 ran out of memory of this machine: Unable to allocate"),
         ("code", 75, ""),

@@ -1,0 +1,284 @@
+"""Models of LightGBM, XGBoost and scikit-learn are handed in as they are, and every door answers as their library does.
+
+Missing values, categories that nobody has seen and neighbouring floats included.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import lightgbm
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import xgboost
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ml_assets.release.bundle import build_bundle
+from ml_assets.release.matrix import MatrixGraph
+from ml_assets.release.runtime import ServingModel
+from ml_assets.release.store import BundleStore
+from ml_assets.snapshots.reader import InputSpec
+from ml_assets.training.script_example import Example
+from ml_assets.training.script_graph import run_graph
+from ml_assets.training.script_model import check_model
+from ml_assets_tests.release.conftest import contents_of
+from resources.artifacts import FolderArtifacts
+from resources.launcher.errors import BadConfiguration
+
+NUMERIC, CATEGORY = ["hour", "delay", "noise"], ["carrier"]
+CARRIERS = [f"carrier {i}" for i in range(9)]
+ONE_THREAD = {"num_threads": 1, "verbose": -1, "num_leaves": 15}
+
+
+def raw_rows(count: int, seed: int) -> pl.DataFrame:
+    """Rows with nulls; a label that a tree can learn, of numbers and carrier."""
+    random = np.random.default_rng(seed)
+    hour, delay = random.integers(0, 24, count), random.normal(0, 30, count)
+    carrier = random.integers(0, len(CARRIERS), count)
+    holes = random.random((3, count)) < 0.15
+    return pl.DataFrame(
+        {
+            "hour": [None if hole else int(one) for one, hole in zip(hour, holes[0], strict=True)],
+            "delay": [None if hole else float(one) for one, hole in zip(delay, holes[1], strict=True)],
+            "noise": random.normal(size=count).astype(np.float32),
+            "carrier": [None if hole else CARRIERS[one] for one, hole in zip(carrier, holes[2], strict=True)],
+            "label": 0.2 * hour + 0.05 * delay + (carrier % 3) + random.normal(0, 0.2, count),
+        }
+    )
+
+
+ROWS = raw_rows(1500, 5)
+CONTENTS = contents_of(ROWS, NUMERIC, CATEGORY, "regression")
+
+
+def matrix_of(frame: pl.DataFrame) -> NDArray[np.float32]:
+    numeric, category = CONTENTS.fitted.encode(frame)
+    return np.hstack([numeric, category.astype(np.float32)])
+
+
+def example_of(objective: str) -> Example:
+    numeric, category = CONTENTS.fitted.encode(ROWS.head(300))
+    numeric = np.vstack([numeric, np.full((1, len(NUMERIC)), np.nan, np.float32)])
+    return Example(
+        inputs=InputSpec(
+            numeric=tuple(NUMERIC),
+            fill=(0.0,) * len(NUMERIC),
+            categorical=tuple(CATEGORY),
+            cardinalities=(len(CARRIERS) + 1,),
+        ),
+        objective=objective,
+        split="validation",
+        numeric=numeric,
+        category=np.vstack([category, [[0]]]).astype(np.int64),
+        samples=None,
+    )
+
+
+X = matrix_of(ROWS)
+VALUE = ROWS["label"].to_numpy()
+FLAG = (np.median(VALUE) < VALUE).astype(np.float64)
+COUNT = np.exp(VALUE / 4)
+KINDS = ["q", "q", "q", "c"]
+
+Fit = Callable[[], tuple[Any, Callable[[NDArray[np.float32]], Any]]]
+"""A fitted model, and how its library is asked."""
+
+
+def by_lightgbm(objective: str, label: NDArray[Any], categories: bool = False, **options: Any) -> Fit:
+    def fit() -> Any:
+        data = lightgbm.Dataset(X, label, categorical_feature=[3] if categories else [])
+        booster = lightgbm.train(ONE_THREAD | {"objective": objective} | options, data, 30)
+        return booster, booster.predict
+
+    return fit
+
+
+def by_xgboost(objective: str, label: NDArray[Any], categories: bool = False) -> Fit:
+    def fit() -> Any:
+        how: dict[str, Any] = {"feature_types": KINDS, "enable_categorical": True} if categories else {}
+        data = xgboost.DMatrix(X, label, feature_names=[*NUMERIC, *CATEGORY], **how)
+        booster = xgboost.train({"objective": objective, "nthread": 1, "max_depth": 4}, data, 30)
+        return booster, lambda x: booster.predict(
+            xgboost.DMatrix(x, feature_names=[*NUMERIC, *CATEGORY], **how)
+        )
+
+    return fit
+
+
+def estimator(model: Any, label: NDArray[Any], **options: Any) -> Fit:
+    def fit() -> Any:
+        model.fit(X, label, **options)
+        if hasattr(model, "predict_proba"):
+            return model, lambda x: model.predict_proba(x)[:, 1]
+        return model, model.predict
+
+    return fit
+
+
+def stopped_early() -> Any:
+    data, rest = lightgbm.Dataset(X[:1000], VALUE[:1000]), lightgbm.Dataset(X[1000:], VALUE[1000:])
+    callbacks = [lightgbm.early_stopping(2, verbose=False)]
+    booster = lightgbm.train(
+        ONE_THREAD | {"objective": "regression", "learning_rate": 0.5}, data, 90, [rest], callbacks=callbacks
+    )
+    assert booster.best_iteration < 90
+    return booster, booster.predict
+
+
+TRAINED: dict[str, tuple[str, Fit]] = {
+    "lightgbm, regression": ("regression", by_lightgbm("regression", VALUE)),
+    "lightgbm, stopped early": ("regression", stopped_early),
+    "lightgbm, splits by category": ("regression", by_lightgbm("regression", VALUE, categories=True)),
+    "lightgbm, poisson, dart": ("regression", by_lightgbm("poisson", COUNT, boosting="dart")),
+    "lightgbm, binary": ("binary", by_lightgbm("binary", FLAG)),
+    "LGBMClassifier": ("binary", estimator(lightgbm.LGBMClassifier(n_estimators=20, **ONE_THREAD), FLAG)),
+    "LGBMRegressor": ("regression", estimator(lightgbm.LGBMRegressor(n_estimators=20, **ONE_THREAD), VALUE)),
+    "xgboost, regression": ("regression", by_xgboost("reg:squarederror", VALUE)),
+    "xgboost, splits by category": ("regression", by_xgboost("reg:squarederror", VALUE, categories=True)),
+    "xgboost, gamma": ("regression", by_xgboost("reg:gamma", COUNT)),
+    "xgboost, binary": ("binary", by_xgboost("binary:logistic", FLAG)),
+    "XGBClassifier": ("binary", estimator(xgboost.XGBClassifier(n_estimators=20, n_jobs=1), FLAG)),
+    "XGBRegressor, stopped early": (
+        "regression",
+        estimator(
+            xgboost.XGBRegressor(n_estimators=90, n_jobs=1, early_stopping_rounds=2, learning_rate=0.9),
+            VALUE,
+            eval_set=[(X[::3], COUNT[::3])],
+            verbose=False,
+        ),
+    ),
+    "HistGradientBoostingRegressor": ("regression", estimator(HistGradientBoostingRegressor(max_iter=20), VALUE)),
+    "HistGradientBoostingRegressor, poisson": (
+        "regression", estimator(HistGradientBoostingRegressor(max_iter=20, loss="poisson"), COUNT),
+    ),
+    "HistGradientBoostingClassifier": ("binary", estimator(HistGradientBoostingClassifier(max_iter=20), FLAG)),
+    "logistic regression": (
+        "binary", estimator(make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression()), FLAG),
+    ),
+    "gradient boosting": (
+        "binary", estimator(make_pipeline(SimpleImputer(), GradientBoostingClassifier(n_estimators=20)), FLAG),
+    ),
+    "random forest": (
+        "regression", estimator(make_pipeline(SimpleImputer(), RandomForestRegressor(10, random_state=0)), VALUE),
+    ),
+}  # fmt: skip
+
+RAW = st.lists(
+    st.fixed_dictionaries(
+        {
+            "hour": st.none() | st.integers(-5, 40),
+            "delay": st.none() | st.floats(-200, 200, width=32),
+            "noise": st.none() | st.sampled_from(ROWS["noise"].to_list()) | st.floats(-9, 9, width=32),
+            "carrier": st.none() | st.sampled_from([*CARRIERS, "nobody's", ""]),
+        }
+    ),
+    min_size=1,
+    max_size=12,
+)
+SCHEMA = ROWS.drop("label").schema
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_model_is_handed_in_as_it_is_and_answers_by_every_door_as_its_library_does(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    objective, fit = TRAINED[name]
+    model, ask = fit()
+    content = check_model(model, example_of(objective)).weights["onnx"].numpy().tobytes()
+    contents = replace(CONTENTS, module=MatrixGraph(content), objective=objective, rows=ROWS, metrics={})
+    folder = build_bundle(contents, BundleStore(FolderArtifacts(tmp_path_factory.mktemp("trees")))).folder
+    served, through_mlflow = ServingModel.load(folder), mlflow.pyfunc.load_model(str(folder))
+
+    @settings(max_examples=25, deadline=None)
+    @given(RAW)
+    def answers_alike(rows: list[dict[str, Any]]) -> None:
+        frame = pl.DataFrame(rows, schema=SCHEMA)
+        expected = np.asarray(ask(matrix_of(frame)), dtype=np.float64)
+        doors = {
+            "a frame": served.predict(frame),
+            "one row": [served.predict_row(row) for row in rows],
+            "MLflow": through_mlflow.predict(pd.DataFrame(json.loads(json.dumps(rows)), dtype=object)),
+        }
+        for door, answered in doors.items():
+            np.testing.assert_allclose(answered, expected, rtol=2e-5, atol=1e-5, err_msg=door)
+
+    answers_alike()
+    fresh = raw_rows(2000, 6)
+    np.testing.assert_allclose(served.predict(fresh), ask(matrix_of(fresh)), rtol=2e-5, atol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(-1e6, 1e6, width=32))
+def test_thresholds_of_lightgbm_between_neighbouring_floats_hold(value: float) -> None:
+    """Its threshold between two of them is a float64 whose nearest float32 is the upper one."""
+    low = np.float32(value)
+    x = np.zeros((100, 4), np.float32)
+    x[:, 0] = np.repeat([low, np.nextafter(low, np.float32(np.inf))], 50)
+    label = np.repeat([0.0, 1.0], 50)
+    options = ONE_THREAD | {"objective": "regression", "min_data_in_bin": 1, "min_data_in_leaf": 5}
+    booster = lightgbm.train(options, lightgbm.Dataset(x, label), 2)
+    content = check_model(booster, example_of("regression")).weights["onnx"].numpy().tobytes()
+    np.testing.assert_allclose(run_graph(content, x).reshape(-1), booster.predict(x), atol=1e-6)
+
+
+MULTICLASS = (CONTENTS.fitted.encode(ROWS)[1][:, 0] % 3).astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("objective", "fit", "said"),
+    [
+        ("regression", by_lightgbm("regression", VALUE, boosting="rf", bagging_fraction=0.6, bagging_freq=1),
+         "graph that onnxmltools made of Booster answers .* the Booster itself .*Leave unusual ones out"),
+        ("regression", by_lightgbm("cross_entropy", FLAG), "onnxmltools cannot make an ONNX graph of Booster"),
+        ("binary", by_xgboost("binary:logitraw", FLAG), "made of Booster answers .* the Booster itself"),
+        ("binary", by_lightgbm("regression", VALUE), "must answer the probability of the label 1"),
+        ("regression", estimator(lightgbm.LGBMClassifier(n_estimators=2, **ONE_THREAD), FLAG),
+         "LGBMClassifier is a classifier, the objective is regression: fit a regressor"),
+        ("binary", estimator(RandomForestClassifier(2), MULTICLASS), "tells 3 classes apart"),
+        ("regression", estimator(RandomForestRegressor(5), VALUE), "missing values in scikit-learn's forests"),
+        ("regression", estimator(HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]), VALUE),
+         "fit with categorical_features=None"),
+    ],
+)  # fmt: skip
+def test_a_model_that_does_not_become_the_same_graph_is_refused(objective: str, fit: Fit, said: str) -> None:
+    model, _ = fit()
+    with pytest.raises(BadConfiguration, match=said):
+        check_model(model, example_of(objective))
+
+
+def test_a_model_that_cannot_be_asked_is_refused_with_what_helps() -> None:
+    for model in (HistGradientBoostingRegressor(), Ridge().fit(np.nan_to_num(X), VALUE)):
+        with pytest.raises(
+            BadConfiguration, match=r"(?s)cannot be asked for the first 300.*make_pipeline\(SimpleImp"
+        ):
+            check_model(model, example_of("regression"))
+    narrow = lightgbm.train(ONE_THREAD, lightgbm.Dataset(X[:, :3], VALUE), 2)
+    with pytest.raises(BadConfiguration, match="Hand in a fitted model of the matrix"):
+        check_model(narrow, example_of("regression"))
+
+
+def test_a_converter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = by_lightgbm("regression", VALUE)()
+    monkeypatch.setitem(sys.modules, "onnxmltools", None)
+    with pytest.raises(
+        BadConfiguration, match=r"onnxmltools is not installed where the script runs.*ml-assets\[trees\]"
+    ):
+        check_model(model, example_of("regression"))
