@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 NAMESPACE = "team"
-_PATH = re.compile(rf"/namespaces/{NAMESPACE}/(?P<kind>\w+)(?:/(?P<name>[^/]+))?(?P<log>/log)?$")
+_PATH = re.compile(rf"/namespaces/{NAMESPACE}/(?P<kind>\w+)(?:/(?P<name>[^/]+))?(?P<part>/log|/status)?$")
 _NO_ANSWER = 0
 
 Document = dict[str, Any]
@@ -105,7 +105,7 @@ class ApiServer:
             return _status(404, f"the server could not find {parts.path}")
         kind, name = found["kind"], found["name"] or body.get("metadata", {}).get("name", "")
         with self.lock:
-            if found["log"]:
+            if found["part"] == "/log":
                 return 200, ""
             if method == "POST":
                 answer = self._create(kind, name, body)

@@ -1,0 +1,189 @@
+"""Pods of `deployment/kubernetes`: all that runs for long has probes, and a run survives the loss of its pod."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._cli.api import api_cli
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import EmptyWorkspaceTarget
+from dagster._daemon.cli import create_dagster_daemon_cli
+from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
+
+from ml_assets.checkout import ROOT
+from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer, Document, serving
+from resources.launcher.profile import ResourceProfile
+
+FOLDER = ROOT / "deployment" / "kubernetes"
+HELM: Document = yaml.safe_load((FOLDER / "helm-values.yaml").read_text())
+NAMES = {"webserver", "daemon", "code-location"}
+LOST_NODE = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+WORKER = "dagster-run-"
+
+
+def deployments() -> dict[str, Document]:
+    """The pods of every Deployment of every manifest, by name."""
+    documents = [
+        one
+        for path in sorted(FOLDER.glob("**/*.yaml"))
+        for one in yaml.safe_load_all(path.read_text())
+        if one
+    ]
+    found = [one for one in documents if one.get("kind") == "Deployment"]
+    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in found}
+
+
+def of_the_chart() -> dict[str, Document]:
+    """What the chart's values say of the same three."""
+    (code_location,) = HELM["dagster-user-deployments"]["deployments"]
+    return {
+        "webserver": HELM["dagsterWebserver"],
+        "daemon": HELM["dagsterDaemon"],
+        "code-location": code_location,
+    }
+
+
+def settings_of_dagster() -> Document:
+    """The instance's settings."""
+    return yaml.safe_load((FOLDER / "base" / "dagster.yaml").read_text())
+
+
+def probes() -> list[Any]:
+    """Where from, and the container."""
+    ours = {
+        f"manifest-{name}-{one['name']}": one
+        for name, pod in deployments().items()
+        for one in pod["containers"]
+    }
+    charts = {f"chart-{name}": one for name, one in of_the_chart().items()}
+    return [pytest.param(one, id=name) for name, one in (ours | charts).items()]
+
+
+def test_three_parts_are_deployed() -> None:
+    assert deployments().keys() == of_the_chart().keys() == NAMES
+
+
+@pytest.mark.parametrize("container", probes())
+def test_all_that_runs_for_long_is_restarted_where_it_hangs_and_not_while_it_starts(
+    container: Document,
+) -> None:
+    live, start = container["livenessProbe"], container["startupProbe"]
+    (how,) = {"exec", "httpGet", "grpc"} & live.keys()
+    assert start[how] == live[how]
+    assert live["periodSeconds"] * live["failureThreshold"] >= 120, "a busy node is no reason to restart"
+    assert start["periodSeconds"] * start["failureThreshold"] >= 300
+    assert live["timeoutSeconds"] >= 10
+    match live:
+        case {"exec": {"command": ["dagster-daemon", name]}}:
+            assert name in create_dagster_daemon_cli().commands
+        case {"exec": {"command": ["dagster", "api", name, "-p", "4000"]}}:
+            assert name in api_cli.commands
+        case {"grpc": {"port": 4000, "service": name}}:
+            assert name == "DagsterApi"
+        case _:
+            assert live["httpGet"]["path"] == "/server_info"
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_part_whose_node_is_lost_starts_on_another_soon(name: str) -> None:
+    for tolerations in (deployments()[name]["tolerations"], of_the_chart()[name]["tolerations"]):
+        assert [(one["key"], one["tolerationSeconds"]) for one in tolerations] == [
+            (key, 30) for key in LOST_NODE
+        ]
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    with serving() as server:
+        monkeypatch.setenv("ML_ASSETS_KUBERNETES_NAMESPACE", NAMESPACE)
+        server.kubeconfig(tmp_path)
+        yield server
+
+
+@pytest.fixture
+def instance(api: ApiServer, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """Dagster as the manifests configure it, with its storage in a folder and its cluster here."""
+    settings = settings_of_dagster()
+    del settings["storage"], settings["compute_logs"]
+    settings["local_artifact_storage"]["config"]["base_dir"] = str(tmp_path)
+    settings["run_launcher"]["config"] |= {
+        "load_incluster_config": False,
+        "kubeconfig_file": str(tmp_path / "kubeconfig"),
+    }
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        yield instance
+
+
+@dg.job
+def training() -> None:
+    """Stands for a run with a training."""
+
+
+def test_a_run_whose_pod_died_with_its_node_is_resumed_elsewhere(
+    api: ApiServer, instance: dg.DagsterInstance
+) -> None:
+    """The daemon finds the run worker's Job as a 1.34 cluster describes it when the pod was taken from a lost node."""
+    repository = RepositoryPythonOrigin(
+        executable_path=sys.executable,
+        code_pointer=ModuleCodePointer("ml_assets.definitions", "defs"),
+        container_image="platform:1",
+    )
+    origin = JobPythonOrigin(job_name="training", repository_origin=repository)
+    run = instance.create_run_for_job(training, status=dg.DagsterRunStatus.STARTED, job_code_origin=origin)
+    lost = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    container = {"name": "dagster", "image": "platform:1"}
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
+    status = {"failed": 1, "conditions": [{**lost, "lastTransitionTime": "2026-11-22T12:01:20Z"}]}
+    api.put("jobs", {"metadata": {"name": f"{WORKER}{run.run_id}"}, "spec": spec, "status": status})
+
+    with WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as context:
+        errors = [one for one in execute_run_monitoring_iteration(context, logging.getLogger("test")) if one]
+    assert errors == []
+    known = instance.get_run_by_id(run.run_id)
+    assert known is not None
+    assert known.status == dg.DagsterRunStatus.STARTED
+    worker = api.objects["jobs", f"{WORKER}{run.run_id}-1"]["spec"]["template"]["spec"]
+    assert "resume_run" in worker["containers"][0]["args"]
+    assert [(one["key"], one["tolerationSeconds"]) for one in worker["tolerations"]] == [
+        (key, 30) for key in LOST_NODE
+    ]
+    assert worker["securityContext"]["fsGroup"] == ResourceProfile().run_as_user
+    assert {one["mountPath"] for one in worker["containers"][0]["volumeMounts"]} >= {
+        "/var/lib/ml-assets",
+        "/tmp",
+    }
+
+
+def test_pods_of_runs_and_of_trainings_share_a_group() -> None:
+    trainer = {ResourceProfile().run_as_user}
+    run = settings_of_dagster()["run_launcher"]["config"]["run_k8s_config"]["pod_spec_config"][
+        "security_context"
+    ]
+    assert {run["run_as_user"], run["run_as_group"], run["fs_group"]} == trainer
+    chart = HELM["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]["podSpecConfig"][
+        "securityContext"
+    ]
+    ours = [pod["securityContext"] for pod in deployments().values()]
+    charts = [pod["podSecurityContext"] for pod in of_the_chart().values()]
+    for security in (chart, *ours, *charts):
+        assert {security["runAsUser"], security["runAsGroup"], security["fsGroup"]} == trainer
+
+
+def test_values_between_steps_lie_where_a_pod_may_write() -> None:
+    """Root file systems are read-only, and Dagster's home holds the mounted settings."""
+    settings = settings_of_dagster()
+    place = Path(settings["local_artifact_storage"]["config"]["base_dir"])
+    run = settings["run_launcher"]["config"]["run_k8s_config"]["container_config"]["volume_mounts"]
+    written = [[Path(one["mount_path"]) for one in run]]
+    for pod in deployments().values():
+        mounts = [one for container in pod["containers"] for one in container["volumeMounts"]]
+        written.append([Path(one["mountPath"]) for one in mounts if not one.get("readOnly")])
+    assert all(any(place.is_relative_to(one) for one in places) for places in written)
