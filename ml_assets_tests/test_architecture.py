@@ -26,6 +26,17 @@ def test_modules_say_what_belongs_in_them() -> None:
     assert silent == []
 
 
+def test_links_between_files_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in _tracked()
+        if page.suffix == ".md"
+        for link in re.findall(r"\]\(([^)#\s]+)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
 def test_no_file_names_a_package_registry() -> None:
     # Joined here, so that this file does not name them either.
     hosts = [".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"))]
