@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
+import yaml
 
-from ml_assets.validation.column_types import NUMERIC
+from ml_assets.validation.column_types import NUMERIC, POLARS_TYPES
 from resources.words import did_you_mean
 
 COLUMN_SCHEMA = "dagster/column_schema"
@@ -18,6 +19,9 @@ LABELS = "labels"
 """Metadata of a feature table: columns that nobody knows yet when a model is asked."""
 SENSITIVE = "sensitive"
 """Metadata of a feature table: columns whose values no report shows."""
+JUDGED_SLICES = "judged_slices"
+"""Metadata of a model that is judged in slices: table → the section `evaluation` as YAML, which keeps the types of
+values."""
 NAMED_COLUMNS = "columns"
 """Metadata of what reads tables: table → key of its section → names of columns."""
 
@@ -52,6 +56,18 @@ def column_faults(
             fault = _fault(key, column, dtypes, labels, read) or _shown(key, column, sensitive, read)
             if fault:
                 yield key, fault
+        if rules := metadata.get(JUDGED_SLICES, {}).get(read):
+            yield from _slice_faults(rules, dtypes)
+
+
+def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    from ml_assets.evaluation.slices import slice_faults
+    from ml_assets.evaluation.spec import EvaluationSpec
+
+    spec = EvaluationSpec.model_validate(yaml.safe_load(rules))
+    schema = {name: POLARS_TYPES[dtype] for name, dtype in dtypes.items() if dtype in POLARS_TYPES}
+    for key, fault in slice_faults(spec, schema):
+        yield f"evaluation.{key}", fault
 
 
 def _shown(key: str, column: str, sensitive: Sequence[str], read: str) -> str:

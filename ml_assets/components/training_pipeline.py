@@ -4,10 +4,13 @@ The four assets always run together: materializing any of them runs the five ste
 registered that was not validated, trained and evaluated in that very run.
 """
 
+from collections.abc import Mapping
+
 import dagster as dg
+import yaml
 
 from ml_assets.components.base import SpecComponent, freshness_policy
-from ml_assets.components.columns import NAMED_COLUMNS
+from ml_assets.components.columns import JUDGED_SLICES, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
@@ -130,6 +133,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
             TRAINING_SET: {
                 "lake/table": spec.features.table,
                 NAMED_COLUMNS: {spec.features.table: spec.columns},
+                **_judged_slices(spec),
             }
         },
     ).map_asset_specs(
@@ -139,3 +143,10 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
             else asset
         )
     )
+
+
+def _judged_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:
+    judged = spec.evaluation
+    if not judged.sliced_by:
+        return {}
+    return {JUDGED_SLICES: {spec.features.table: yaml.safe_dump(judged.model_dump(exclude_defaults=True))}}

@@ -1,7 +1,7 @@
 """Which rows belong to which slice. Nothing is measured here."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -74,6 +74,27 @@ def with_values_of(spec: EvaluationSpec, schema: Mapping[str, pl.DataType]) -> E
     return spec.model_copy(update={"gates": tuple(gates)})
 
 
+def slice_faults(spec: EvaluationSpec, schema: Mapping[str, pl.DataType]) -> Iterator[tuple[str, str]]:
+    """Dotted key below the section and sentence of each slice that no column of `schema` can be cut into, or whose
+    value in a gate no such column holds.
+
+    Columns that `schema` lacks are left to others.
+    """
+    for cut in spec.sliced_by:
+        dtype = schema.get(cut.column)
+        if cut.by == "month" and dtype is not None and not dtype.is_temporal():
+            yield "slices", f"cuts {cut.column!r} by month, and it is of type {dtype}, not a date"
+            return
+    for number, gate in enumerate(spec.gates):
+        cut = next((cut for cut in spec.sliced_by if gate.sliced and cut.name == gate.sliced[0]), None)
+        if gate.sliced is None or cut is None or cut.column not in schema:
+            continue
+        try:
+            _text(gate.name, gate.sliced[1], cut, schema)
+        except EvaluationInputError as error:
+            yield f"gates.{number}.slice", str(error)
+
+
 def require_slices(spec: EvaluationSpec, rows: pl.DataFrame) -> None:
     """Refuse a gate whose slice none of `rows`, all that a model is trained and judged on, belongs to.
 
@@ -96,9 +117,14 @@ def _text(gate: str, value: SliceValue, cut: SliceBy, schema: Mapping[str, pl.Da
         return value
     dtype = pl.String() if cut.by == "month" else schema[cut.column]
     found = _as_column(value, dtype)
-    if found is None or (cut.by == "month" and not re.fullmatch(r"\d{4}-\d{2}", found)):
+    if found is None or (cut.by == "month" and not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", found)):
         wanted = "a month such as '2013-11'" if cut.by == "month" else f"of type {dtype}"
-        quote = f": write {str(value)!r} in quotes if that is the text" if dtype == pl.String else ""
+        text = (
+            "the text in quotes"
+            if isinstance(value, bool)
+            else f"{str(value)!r} in quotes if that is the text"
+        )
+        quote = f": write {text}" if dtype == pl.String else ""
         read = "" if isinstance(value, str) else f", which YAML reads as {type(value).__name__}"
         raise EvaluationInputError(
             f"gate {gate!r} judges the slice {cut.name}={value}{read}; {cut.name} is {wanted}, so no row can "

@@ -170,6 +170,49 @@ def test_a_report_cannot_slice_by_a_sensitive_column() -> None:
     assert line == line_of(text, "slices:")
 
 
+@pytest.mark.parametrize(
+    ("slices", "written", "sentence"),
+    [
+        (
+            "product",
+            "{product: NO}",
+            "product=False, which YAML reads as bool; product is of type String, so no row",
+        ),
+        ("product", "{product: 47}", "can match: write '47' in quotes if that is the text"),
+        ("promotion", "{promotion: 'yes'}", "promotion=yes; promotion is of type"),
+        ("price", "{price: true}", "price=True, which YAML reads as bool; price is of type Float"),
+        ("{column: partition_date, by: month}", "{month: 2023-13}", "month is a month such as '2013-11'"),
+        (
+            "{column: price, by: month}",
+            "{month: '2023-11'}",
+            "cuts 'price' by month, and it is of type Float32, not a date",
+        ),
+    ],
+)
+def test_a_gate_on_a_slice_value_that_the_column_cannot_hold(
+    slices: str, written: str, sentence: str
+) -> None:
+    rule = "better_than: baseline}"
+    declared = DECLARED.replace("slices: [product]", f"slices: [{slices}]", 1)
+    text = declared.replace(rule, f"better_than: baseline, slice: {written}}}", 1)
+    with pytest.raises(DeclarationRefused) as error:
+        load(text)
+    (said,) = str(error.value).splitlines()
+    assert sentence in said
+    marked = "slices:" if "by month" in sentence else "slice: {"
+    assert said.partition(" ")[0].endswith(f"/demand/defs.yaml:{line_of(text, marked)}:")
+
+
+def test_slice_values_of_their_columns_types_load() -> None:
+    for slices, written in (
+        ("product", "{product: 'NO'}"),
+        ("price", "{price: 2}"),
+        ("product", "{product: '*'}"),
+    ):
+        text = DECLARED.replace("slices: [product]", f"slices: [{slices}]", 1)
+        load(text.replace("better_than: baseline}", f"better_than: baseline, slice: {written}}}", 1))
+
+
 @pytest.mark.parametrize(("right", "wrong", "marked", "sentence"), INPUTS)
 def test_columns_that_cannot_be_what_they_are_named_as(
     right: str, wrong: str, marked: str, sentence: str
