@@ -9,11 +9,19 @@ from ml_assets.cli.project import Project, say
 @click.argument("model")
 @click.argument("version", type=int, required=False)
 @click.option("--reason", help="Why; recorded with your name in an append-only log.")
+@click.option(
+    "--despite-inputs",
+    is_flag=True,
+    help="Though something it was trained on is rejected by now; the log records what.",
+)
 @click.option("--log", "show_log", is_flag=True, help="Show all promotions of MODEL instead.")
-def command(model: str, version: int | None, reason: str | None, show_log: bool) -> None:
+def command(
+    model: str, version: int | None, reason: str | None, despite_inputs: bool, show_log: bool
+) -> None:
     """Put VERSION of MODEL into production, by default the blessed one of the newest data.
 
-    Its newest evaluation must have blessed it. A version that was in production before can always come back.
+    Its newest evaluation must have blessed it beside the version in production, and nothing it was trained on may be
+    rejected by now. A version that was in production before can always come back.
     """
     from ml_assets.cli.problems import Problem
     from ml_assets.release.parts import registry_of, releases_of
@@ -31,6 +39,8 @@ def command(model: str, version: int | None, reason: str | None, show_log: bool)
         reports = {one.evaluation_digest: one.report for one in releases.evaluations(model)}
         for row in log:
             say(f"{row.at:%Y-%m-%d %H:%M:%S} UTC  version {row.version}  by {row.author}: {row.reason}")
+            if row.despite:
+                say(f"    despite {row.despite}")
             report = reports.get(row.evaluation_digest)
             if report is not None:
                 say(f"    on evaluation {evaluation_name(row.evaluation_digest)}: {report}")
@@ -53,9 +63,13 @@ def command(model: str, version: int | None, reason: str | None, show_log: bool)
             )
         version = newest.number
     before = releases.in_production(model)
-    promotion = releases.promote(model, version, author=project.settings.author, reason=reason)
+    promotion = releases.promote(
+        model, version, author=project.settings.author, reason=reason, despite_inputs=despite_inputs
+    )
     if before == promotion:
         say(f"Nothing changed: {model} version {promotion.version} is in production already.")
     say(f"{model} version {promotion.version} is in production since {promotion.at:%Y-%m-%d %H:%M} UTC,")
     say(f"promoted by {promotion.author}: {promotion.reason}")
+    if promotion.despite:
+        say(f"despite {promotion.despite}")
     say(f"Load it anywhere: mlflow.pyfunc.load_model('models:/{model}@production')")

@@ -40,21 +40,23 @@ MISSING = "ml_assets/missing"
 """Metadata of a refusal: JSON, table id → partition keys that are not there yet."""
 
 
-def inputs_refused(who: str, refused: Mapping[str, str], missing: Mapping[str, Sequence[str]]) -> dg.Failure:
+def inputs_refused(
+    who: str, refused: Mapping[str, str], missing: Mapping[str, Sequence[str]], more: str = ""
+) -> dg.Failure:
     """`who` cannot be built because of unusable inputs.
 
     `refused`: what cannot be used → why, for people. `missing`: those that could simply be built, which the
-    failed-upstream sensor then asks for.
+    failed-upstream sensor then asks for. `more`: the end of the message.
     """
     named = "; ".join(f"{what} ({why})" for what, why in list(refused.items())[:5])
-    more = f"; and {len(refused) - 5} more" if len(refused) > 5 else ""
+    others = f"; and {len(refused) - 5} more" if len(refused) > 5 else ""
     wanted = "; ".join(f"{table}: {name_some(keys, ON_A_PAGE)}" for table, keys in missing.items())
     help_missing = (
         f" Missing partitions are requested by the sensor build_missing_upstream: {wanted}." if wanted else ""
     )
     return dg.Failure(
-        f"{who} refuses to build on unusable inputs: {named}{more}.{help_missing} A rejected partition needs its "
-        "source mended, or a person's word: ml-assets accept TABLE PARTITION --reason '…'.",
+        f"{who} refuses to build on unusable inputs: {named}{others}.{help_missing} A rejected partition needs its "
+        f"source mended, or a person's word: ml-assets accept TABLE PARTITION --reason '…'.{more}",
         metadata={
             MISSING: dg.MetadataValue.json({table: list(keys) for table, keys in missing.items()}),
             "refused": table_of([{"what": what, "why": why} for what, why in refused.items()]),

@@ -5,16 +5,18 @@ Here: which version that is when a training is launched, and whether it may be. 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from ml_assets.features.encoding import FittedState
+from ml_assets.release.inputs import InputsUnknown, in_words
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
 from ml_assets.release.standing import PRODUCTION
 from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
 from ml_assets.snapshots.reader import file_sha256
+from resources.ledger import EvaluationRow
 
 
 class InitialModelRefused(Exception):
@@ -28,6 +30,8 @@ class InitialModel:
     version: str
     """`model/number`, also where an alias was asked for."""
     bundle: Bundle
+    evaluation: str = ""
+    """Digest of its newest evaluation, which says what it was trained on."""
 
     @property
     def weights(self) -> Path:
@@ -69,6 +73,39 @@ class InitialModel:
 def initial_model(reference: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
     """The version that `reference` names now. Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`,
     `BundleDamaged`."""
+    version = _version_of(reference, releases, registry, store)
+    return replace(version, evaluation=_newest_of(version, releases).evaluation_digest)
+
+
+def _newest_of(version: InitialModel, releases: Releases) -> EvaluationRow:
+    """The newest evaluation; refuse weights that a gate rejected, or learned from rows that are rejected by now."""
+    evaluated = releases.standing(version.bundle.facts.lineage.model, version.bundle.digest)
+    newest, shown = evaluated.newest, evaluated.shown
+    if newest is None or shown is None:
+        raise InitialModelRefused(
+            f"{version.version} was never evaluated: name a version that was, or leave init_from out"
+        )
+    if shown.status == "rejected":
+        raise InitialModelRefused(
+            f"{version.version} is rejected by its newest evaluation {shown.name} ({shown.partition}): {shown.summary} "
+            "Name another version, or leave init_from out"
+        )
+    helps = (
+        "accept the partition (ml-assets accept TABLE PARTITION --reason '…') or mend it, name a version of other "
+        "rows, or leave init_from out"
+    )
+    try:
+        refused = releases.rejected_inputs(newest)
+    except InputsUnknown as unknown:
+        raise InitialModelRefused(f"{version.version} cannot be begun with: {unknown}; {helps}") from unknown
+    if refused:
+        raise InitialModelRefused(
+            f"{version.version} was trained on rows that are rejected by now: {in_words(refused)}; {helps}"
+        )
+    return newest
+
+
+def _version_of(reference: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
     model, at, alias = reference.partition("@")
     if not at:
         model, _, number = reference.partition("/")

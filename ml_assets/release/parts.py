@@ -18,4 +18,4 @@ def registry_of(platform: Platform) -> Registry:
 
 def releases_of(platform: Platform) -> Releases:
     """Promotions."""
-    return Releases(platform.ledger, registry_of(platform), bundles_of(platform))
+    return Releases(platform.ledger, registry_of(platform), bundles_of(platform), platform.lake)

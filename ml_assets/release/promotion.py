@@ -4,53 +4,73 @@ The ledger decides: its evaluations say what may be registered and promoted, its
 production. MLflow's alias and tags show that. They are written after the ledger's row, corrected where they
 differ, and never read for a decision, because whoever can write a tag could promote with it. Not here: gates
 (`evaluation`), MLflow's versions (`registry`).
+
+What decides is read in the transaction that writes the decision, while nobody can record a verdict on any table or an
+evaluation of the model. A rejection that is recorded later comes after the decision: a version may then be registered
+or in production whose inputs are rejected. The next promotion of it is refused, and so is training on them.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
+from ml_assets.release.inputs import InputsRejected, InputsUnknown, contents_of, in_words
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.standing import PRODUCTION, Standing, Standings
 from ml_assets.release.store import Bundle, BundleStore
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
+from ml_assets.tables.guard import rejections_of
+from resources.lake import VersionedStore
 from resources.ledger import EvaluationRow, Ledger, Promotion, SemanticName
 from resources.mlflow_client import TrackerError, TrackerRefused
 
+Answer = TypeVar("Answer")
+
 
 class NotRegistrable(Exception):
-    """The newest evaluation of the bundle rejected it, or there is none: a version is not made."""
+    """The newest evaluation of the bundle rejected it, or there is none: the version is not made."""
 
 
 class NotPromotable(Exception):
     """A promotion or demotion that may not be; the message says why and what would let it."""
 
 
-class Releases:
-    """Registrations and promotions of all models: ledger, registry and bundles together."""
+class _Overtaken(Exception):
+    """Another evaluation came while the rows behind the one before were looked up."""
 
-    def __init__(self, ledger: Ledger, registry: Registry, store: BundleStore) -> None:
+
+class Releases:
+    """Registrations and promotions of all models: ledger, registry, bundles and lake together."""
+
+    def __init__(self, ledger: Ledger, registry: Registry, store: BundleStore, lake: VersionedStore) -> None:
+        self._ledger = ledger
         self._log = ledger.models
         self._registry = registry
         self._store = store
+        self._lake = lake
 
     def register(self, bundle: Bundle, *, run_id: str, links: Mapping[str, str]) -> RegisteredVersion:
         """The version of this bundle, made if it is not there yet.
 
         `links` are tags that lead elsewhere, such as lake commit, Dagster run and partition; a version keeps its
-        first links. `run_id` is the MLflow run that trained it. Raises `NotRegistrable`.
+        first links. `run_id` is the MLflow run that trained it. Raises `NotRegistrable`, `InputsRejected` where a row
+        that it was trained on is rejected by now, and `InputsUnknown`.
         """
         facts = bundle.facts
         model = facts.lineage.model
-        newest = self._log.newest_evaluation(model, bundle.digest)
-        if newest is None or newest.status == "rejected":
-            why = "was never evaluated" if newest is None else f"is rejected by evaluation {newest.name}"
-            raise NotRegistrable(
-                f"{model} {facts.lineage.fingerprint[:12]} {why}: materialize the model, whose evaluation names "
-                "rule, slice and margin; train again after a change, or change the gates in defs.yaml"
-            )
+
+        def registrable() -> EvaluationRow:
+            newest = self._log.newest_evaluation(model, bundle.digest)
+            if newest is None or newest.status == "rejected":
+                why = "was never evaluated" if newest is None else f"is rejected by evaluation {newest.name}"
+                raise NotRegistrable(
+                    f"{model} {facts.lineage.fingerprint[:12]} {why}: materialize the model, whose evaluation names "
+                    "rule, slice and margin; train again after a change, or change the gates in defs.yaml"
+                )
+            return newest
 
         def choose(known: Sequence[SemanticName]) -> str:
             numbered = [
@@ -59,13 +79,26 @@ class Releases:
             ]
             return str(next_version(numbered, facts.schema_digest, facts.recipe_digest))
 
-        semantic = self._log.name_version(
-            model,
-            bundle.digest,
-            schema_digest=facts.schema_digest,
-            recipe_digest=facts.recipe_digest,
-            choose=choose,
-        )
+        def name_it() -> str:
+            evaluation = registrable()
+            behind = contents_of(self._lake, self._log, evaluation.trained_on)
+
+            def allow() -> None:
+                if registrable() != evaluation:
+                    raise _Overtaken
+                if refused := rejections_of(self._ledger, behind):
+                    raise InputsRejected(refused)
+
+            return self._log.name_version(
+                model,
+                bundle.digest,
+                schema_digest=facts.schema_digest,
+                recipe_digest=facts.recipe_digest,
+                choose=choose,
+                allow=allow,
+            )
+
+        semantic = _until_not_overtaken(name_it)
         tags = {
             **links,
             "semantic_version": semantic,
@@ -80,36 +113,93 @@ class Releases:
         self.show(model)
         return self._registry.version(model, version.number)
 
-    def promote(self, model: str, number: int, *, author: str, reason: str) -> Promotion:
+    def promote(
+        self, model: str, number: int, *, author: str, reason: str, despite_inputs: bool = False
+    ) -> Promotion:
         """Put a version into production, in place of the one that is there.
 
-        Its newest evaluation must have blessed it. A version that was in production before needs no such thing: going
-        back to it is always possible, and rests on the evaluation it was promoted on. Promoting what is in production
-        already changes nothing and returns the standing promotion. Raises `NotPromotable`, `VersionMissing`, and
-        `BundleMissing` or `BundleDamaged` where its bundle could not be served.
+        Its newest evaluation must have blessed it beside what is in production now, and nothing that it was trained on
+        may be rejected by now; `despite_inputs` lifts the latter, and the promotion records what was rejected. A
+        version that was in production before needs none of this: going back to it is always possible, and rests on the
+        evaluation it was promoted on. Promoting what is in production already changes nothing and returns the standing
+        promotion. Raises `NotPromotable`, `VersionMissing`, and `BundleMissing` or `BundleDamaged` where its bundle
+        could not be served.
         """
         if not reason.strip():
             raise NotPromotable(f"promoting {model} {number} needs a reason that others can read later")
         version = self._registry.version(model, number)
-        found = self.standing(model, version.bundle_digest)
-        rests_on = _evaluation_to_rest_on(version, found)
+        self._promotable(version)
         self._store.open(version.bundle_digest)
-        if found.is_in_production and found.promotion is not None:
-            promotion = found.promotion
-        else:
-            promotion = self._log.promote(
+
+        def write_it() -> Promotion:
+            found = self._promotable(version)
+            if found.is_in_production and found.promotion is not None:
+                return found.promotion
+            against = _nothing if found.promotion else self._against(found.newest)
+            despite = against()
+            if despite and not despite_inputs:
+                raise NotPromotable(_not_on_these_inputs(version, despite))
+
+            def allow() -> None:
+                # Once more at the moment of writing: what decides may have changed while it was looked up.
+                if self._promotable(version) != found or against() != despite:
+                    raise _Overtaken
+
+            return self._log.promote(
                 model,
                 str(number),
                 PRODUCTION,
                 author=author,
                 reason=reason,
                 bundle_digest=version.bundle_digest,
-                evaluation_digest=rests_on,
-                # Once more at the moment of writing: another evaluation may have come while the bundle was verified.
-                allow=lambda newest: _evaluation_to_rest_on(version, replace(found, newest=newest)),
+                evaluation_digest=found.decided_by,
+                despite=in_words(despite, len(despite)),
+                allow=allow,
             )
+
+        promotion = _until_not_overtaken(write_it)
         self.show(model)
         return promotion
+
+    def _promotable(self, version: RegisteredVersion) -> Standing:
+        """The standing of `version`, whose evaluations let it be promoted; else `NotPromotable`."""
+        standings = Standings.read(self._log, version.model)
+        found, champion = standings.of(version.bundle_digest), standings.in_production
+        if found.promotion is not None:
+            return found
+        named, newest = _named(version), found.newest
+        if newest is None:
+            raise NotPromotable(
+                f"{named} was never evaluated: materialize the model, then promote the version that comes of it"
+            )
+        if newest.status != "blessed":
+            raise NotPromotable(
+                f"{named} is {newest.status}, not blessed, by its newest evaluation {newest.name} "
+                f"({newest.partition}): {newest.summary} The report says what would decide it: {newest.report}. "
+                "Materialize the model on a later date, or change the gates in defs.yaml"
+            )
+        if champion is not None and champion.bundle_digest != newest.champion_digest:
+            raise NotPromotable(
+                f"{named} was compared with {standings.name_of(newest.champion_digest)} by its newest evaluation "
+                f"{newest.name} ({newest.partition}), and version {champion.version} is in production since "
+                f"{champion.at:%Y-%m-%d %H:%M} UTC. Evaluate it beside that one, which reuses the training: ml-assets "
+                f"launch {version.model} {newest.partition}"
+            )
+        return found
+
+    def rejected_inputs(self, evaluation: EvaluationRow) -> Mapping[str, str]:
+        """`table key` → why, of what the evaluated weights were trained on and is rejected by now. Raises
+        `InputsUnknown`."""
+        return rejections_of(self._ledger, contents_of(self._lake, self._log, evaluation.trained_on))
+
+    def _against(self, evaluation: EvaluationRow | None) -> Callable[[], Mapping[str, str]]:
+        """Look up the rows behind an evaluation; return what tells, at any later moment, which are rejected."""
+        try:
+            behind = contents_of(self._lake, self._log, evaluation.trained_on if evaluation else None)
+        except InputsUnknown as unknown:
+            said = {"its inputs": f"are not known: {unknown}"}
+            return lambda: said
+        return lambda: rejections_of(self._ledger, behind)
 
     def demote(self, model: str, *, author: str, reason: str) -> Promotion:
         """Take what is in production out of it, with nothing in its place; the promotion that ended.
@@ -217,22 +307,29 @@ class Releases:
             return ""
 
 
-def _evaluation_to_rest_on(version: RegisteredVersion, found: Standing) -> str:
-    """Digest of the evaluation that lets `version` be promoted, or `NotPromotable`."""
-    if found.promotion is not None:
-        return found.promotion.evaluation_digest
-    named = f"{version.model} {version.number} ({version.semantic})"
-    if found.newest is None:
-        raise NotPromotable(
-            f"{named} was never evaluated: materialize the model, then promote the version that comes of it"
-        )
-    if found.newest.status != "blessed":
-        raise NotPromotable(
-            f"{named} is {found.newest.status}, not blessed, by its newest evaluation {found.newest.name} "
-            f"({found.newest.partition}): {found.newest.summary} The report says what would decide it: "
-            f"{found.newest.report}. Materialize the model on a later date, or change the gates in defs.yaml"
-        )
-    return found.newest.evaluation_digest
+def _until_not_overtaken(decide: Callable[[], Answer]) -> Answer:
+    while True:
+        try:
+            return decide()
+        except _Overtaken:
+            continue
+
+
+def _nothing() -> Mapping[str, str]:
+    return {}
+
+
+def _named(version: RegisteredVersion) -> str:
+    return f"{version.model} {version.number} ({version.semantic})"
+
+
+def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str]) -> str:
+    return (
+        f"{_named(version)} is not promoted for what it was trained on: {in_words(despite)}. Mend the source and "
+        "materialize the partition, or accept it (ml-assets accept TABLE PARTITION --reason '…'); where its rows were "
+        "replaced since, materialize the model again. To promote it all the same, which the log records: "
+        f"ml-assets promote {version.model} {version.number} --despite-inputs --reason '…'"
+    )
 
 
 def _tags_of(found: Standing) -> dict[str, str]:

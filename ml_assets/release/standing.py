@@ -22,6 +22,13 @@ class Standing:
     is_in_production: bool
 
     @property
+    def decided_by(self) -> str:
+        """Digest of the evaluation that a promotion rests on: that of its promotion before, or else the newest."""
+        if self.promotion is not None:
+            return self.promotion.evaluation_digest
+        return self.newest.evaluation_digest if self.newest is not None else ""
+
+    @property
     def may_be_promoted(self) -> bool:
         """Its newest evaluation blessed it, or it was in production before."""
         return self.promotion is not None or (self.newest is not None and self.newest.status == "blessed")
@@ -45,6 +52,13 @@ class Standings:
             promotions=tuple(one for one in log.promotions(model) if one.alias == PRODUCTION),
             evaluations=tuple(log.evaluations(model)),
         )
+
+    def name_of(self, champion_digest: str | None) -> str:
+        """The champion of an evaluation, for people: its version, which it was promoted as."""
+        if champion_digest is None:
+            return "no other version"
+        numbers = [one.version for one in self.promotions if one.bundle_digest == champion_digest]
+        return f"version {numbers[-1]}" if numbers else f"bundle {champion_digest[:12]}"
 
     def of(self, bundle_digest: str) -> Standing:
         """The standing of one bundle."""

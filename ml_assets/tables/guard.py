@@ -16,7 +16,7 @@ Every partition is looked at once, so the cost grows with the partitions and not
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ml_assets.tables.declared import DeclaredTables
@@ -106,18 +106,31 @@ def judge_window(
     )
 
 
-def rejected_since(reader: TableReader, ledger: Ledger, table: str, keys: Sequence[str]) -> dict[str, str]:
-    """`table key` → why, of `keys` and all they were made from at the reader's commit, where by now the newest
-    attempt, or the newest verdict on those very rows, is a rejection.
+Contents = Mapping[str, Set[tuple[str, str]]]
+"""Table → (key, content digest) of rows that something was made from."""
 
-    For what goes on later with a window that was judged then. Newer rows that passed are no reason.
+
+def contents_behind(reader: TableReader, table: str, keys: Sequence[str]) -> Contents:
+    """Return the rows of `keys` and all they were made from, at any depth, at the reader's commit.
+
+    `PartitionMissing` names those of `keys` that it does not hold.
     """
+    reader.manifests(table, keys)
     contents: dict[str, set[tuple[str, str]]] = defaultdict(set)
     contents[table].update((key, reader.digests(table)[key]) for key in keys)
     for name, key, digest in reader.behind({table: keys}):
         contents[name].add((key, digest))
+    return contents
+
+
+def rejections_of(ledger: Ledger, contents: Contents) -> dict[str, str]:
+    """Return `table key` → why, where by now the newest attempt, or the newest verdict on those very rows, is a
+    rejection.
+
+    For what goes on later with a window that was judged then. Newer rows that passed are no reason.
+    """
     found: dict[str, str] = {}
-    for name, rows in contents.items():
+    for name, rows in sorted(contents.items()):
         of_rows = ledger.judgements_of(name, rows)
         newest = ledger.newest_verdicts(name, {key for key, _ in rows})
         for key, digest in sorted(rows):

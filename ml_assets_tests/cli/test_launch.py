@@ -43,13 +43,27 @@ def test_the_plan_says_that_other_settings_train_anew(
     assert "It was trained with other settings, code or columns before" in said
 
 
-def test_promoting_names_author_and_reason_and_the_log_keeps_them(shop: Terminal, trained: Said) -> None:
+def test_promoting_names_author_and_reason_and_the_log_keeps_them(
+    shop: Terminal, trained: Said, chain: dict[str, pl.Expr]
+) -> None:
+    """A week that it was trained on was rejected since: that needs a word of its own, and stands in the log."""
     assert "was ever in production" in shop("promote", "store_demand", "--log").err
-    promoted = shop("promote", "store_demand", "--reason", "better than guessing")
+    chain["2023-10-02"] = pl.lit(-1, pl.Int32).alias("units")
+    assert shop("launch", "datasets/sales", "2023-10-02").status == 1
+    promoting = ("promote", "store_demand", "--reason", "better than guessing")
+    refused = shop(*promoting)
+    assert refused.status == 1
+    assert "trained on: datasets/sales 2023-10-02 is rejected: out_of_range in units" in refused.err
+    assert "ml-assets promote store_demand 1 --despite-inputs --reason" in refused.err
+    promoted = shop(*promoting, "--despite-inputs")
     assert promoted.status == 0
     assert "store_demand version 1 is in production" in promoted.out
     assert "models:/store_demand@production" in promoted.out
-    assert "version 1  by ada: better than guessing" in shop("promote", "store_demand", "--log").out
+    log = shop("promote", "store_demand", "--log").out
+    assert "version 1  by ada: better than guessing" in log
+    assert "    despite datasets/sales 2023-10-02 is rejected: out_of_range in units" in log
+    chain.clear()
+    assert shop("launch", "datasets/sales", "2023-10-02").status == 0
 
 
 def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(shop: Terminal, trained: Said) -> None:

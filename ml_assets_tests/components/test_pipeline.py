@@ -38,6 +38,7 @@ from ml_assets_tests.components.world import (
 from ml_assets_tests.release.judged import judged
 from resources.launcher.job import TrainingJob
 from resources.launcher.protocol import EVENTS
+from resources.ledger import TrainedOn
 from resources.mlflow_client import open_client
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
@@ -63,6 +64,11 @@ def again(world: World, first: Chapter) -> Chapter:
     return live(world, DAY)
 
 
+def trained_on_of(world: World) -> TrainedOn | None:
+    """The window behind the first evaluation."""
+    return releases_of(world.platform).evaluations(MODEL)[0].trained_on
+
+
 @pytest.fixture(scope="module")
 def challenger(world: World, again: Chapter) -> Chapter:
     """The next day, with the first version in production."""
@@ -86,7 +92,7 @@ def dethroned(world: World, first: Chapter, praised: Chapter) -> Chapter:
     noise = with_noise_for_weights(world, first.facts[EVALUATION]["bundle"], DAY)
     run = first.facts[CHECKPOINT]["mlflow/run"]
     releases = releases_of(world.platform)
-    judged(world.platform.ledger, noise, partition=DAY)
+    judged(world.platform.ledger, noise, partition=DAY, trained_on=trained_on_of(world))
     version = releases.register(noise, run_id=run, links={})
     releases.promote(MODEL, version.number, author="eve", reason="noise")
     return live(world, NEXT_DAY)
@@ -290,7 +296,12 @@ def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is
     last = days(1, start=WINDOW + 1)[0]
     plain, tuned = (frozen(world, last, init_from) for init_from in (None, f"{MODEL}/1"))
     bundle = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"])
-    assert tuned["initial"] == {"version": f"{MODEL}/1", "bundle": bundle.digest}
+    (evaluation, *_) = reversed(releases_of(world.platform).evaluations(MODEL))
+    assert tuned["initial"] == {
+        "version": f"{MODEL}/1",
+        "bundle": bundle.digest,
+        "evaluation": evaluation.evaluation_digest,
+    }
     job, other = (TrainingJob.from_json(facts["job"]) for facts in (tuned, plain))
     assert job.initial_weights == file_sha256(bundle.folder / WEIGHTS)
     assert (plain["initial"], other.initial_weights) == (None, "")
@@ -387,7 +398,7 @@ def test_a_champion_that_cannot_score_todays_rows_is_an_outcome_and_can_be_demot
     releases = releases_of(world.platform)
     renamed = {"made_yesterday": "made_last_week"}
     stranger = with_noise_for_weights(world, first.facts[EVALUATION]["bundle"], DAY, renamed=renamed)
-    judged(world.platform.ledger, stranger, partition=DAY)
+    judged(world.platform.ledger, stranger, partition=DAY, trained_on=trained_on_of(world))
     version = releases.register(stranger, run_id=first.facts[CHECKPOINT]["mlflow/run"], links={})
     releases.promote(MODEL, version.number, author="eve", reason="reads a column that was dropped")
 

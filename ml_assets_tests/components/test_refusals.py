@@ -1,7 +1,8 @@
 """A model is never trained on inputs that are missing, rejected or too few; it says which, before any launch."""
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,11 @@ import pytest
 
 from ml_assets.components import FeatureTable
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
+from ml_assets.release.initial import InitialModelRefused
+from ml_assets.release.parts import registry_of, releases_of
+from ml_assets.release.promotion import NotPromotable
 from ml_assets.tables.accept import accept_partition
+from ml_assets_tests.components.chapter import frozen, mlflow_run
 from ml_assets_tests.components.plant import (
     DATASET,
     FEATURE_TABLE,
@@ -31,9 +36,11 @@ from ml_assets_tests.components.world import (
     STAGES,
     World,
     component,
+    facts_of,
     failure_metadata,
     failure_of,
     key_of,
+    materialized,
     plant_components,
 )
 from resources.lake import LakeBusy
@@ -290,6 +297,82 @@ def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejecte
         assert f"{READINGS} {day} (is rejected: out_of_range in load" in str(
             failure.user_failure_data.description
         )
+
+
+def test_a_day_rejected_while_a_model_is_made_keeps_it_from_being_registered(
+    ready: World, source: Source
+) -> None:
+    """Whenever it is: as the training ends, as the evaluation is recorded, before the promotion."""
+    platform = ready.platform
+    day = days(WINDOW, start=1)[5]
+    others = iter(range(1, 9))
+
+    def reject() -> None:
+        wrong = -1.0 * next(others)
+        source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(wrong).alias("load"))
+        assert not ready.run(READINGS, partition=day).success
+
+    def accept() -> None:
+        accept_partition(platform.lake, platform.ledger, READINGS, day, "ada", "the sensor was turned")
+
+    launcher, tracker = platform.launcher, platform.tracker
+    platform.__dict__["launcher"] = _Then(launcher, "run", reject)
+    result = ready.train(LAST)
+    platform.__dict__["launcher"] = launcher
+    said = failure_of(result)
+    assert said.startswith(
+        f"{MODEL} {LAST} refuses to build on unusable inputs: {READINGS} {day} (is rejected: "
+    )
+    assert "It is trained and not registered; its weights are kept" in said
+    assert _failed(result) == {f"{MODEL}.evaluate"}
+    trained = materialized(result, STAGES[1])[LAST].metadata
+    run = mlflow_run(ready, trained["mlflow/run"].value)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["worker_hours"] > 0
+    assert releases_of(platform).evaluations(MODEL) == []
+
+    accept()
+    platform.__dict__["tracker"] = _Then(tracker, "record", reject)
+    result = ready.train(LAST)
+    platform.__dict__["tracker"] = tracker
+    assert f"{READINGS} {day} (is rejected: " in failure_of(result)
+    assert _failed(result) == {f"{MODEL}.register"}
+    assert materialized(result, STAGES[1])[LAST].metadata["reused"].value is True
+    assert [one.status for one in releases_of(platform).evaluations(MODEL)] == ["blessed"]
+    assert registry_of(platform).versions(MODEL) == []
+
+    accept()
+    assert facts_of(ready.train(LAST), LAST)[STAGES[3]]["version"] == 1
+    reject()
+    with pytest.raises(NotPromotable, match=f"{READINGS} {day} is rejected: out_of_range in load"):
+        releases_of(platform).promote(MODEL, 1, author="ada", reason="the first")
+    with pytest.raises(
+        InitialModelRefused, match=f"{MODEL}/1 was trained on rows .*{READINGS} {day} is rejected"
+    ):
+        frozen(ready, LAST, f"{MODEL}/1")
+
+
+class _Then:
+    """A real part of the platform, and what happens at the end of one of its calls."""
+
+    def __init__(self, part: Any, call: str, happens: Callable[[], None]) -> None:
+        self._part = part
+        self._call = call
+        self._happens = happens
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        return self._and_then(found) if name == self._call else found
+
+    def _and_then(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            answer = call(*arguments, **named)
+            rejecting = threading.Thread(target=self._happens)  # a run of its own, as in another process
+            rejecting.start()
+            rejecting.join()
+            return answer
+
+        return called
 
 
 def _failed(result: Any) -> set[str]:

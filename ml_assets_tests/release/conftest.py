@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,16 @@ from torch import Tensor, nn
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.facts import Lineage
+from ml_assets.release.promotion import Releases
+from ml_assets.release.registry import Registry
 from ml_assets.release.runtime import FACTS
 from ml_assets.release.store import Bundle, BundleStore
+from ml_assets_tests.release.judged import judged
+from ml_assets_tests.tables.shop import ORDERS, Place, days, keys
 from resources.artifacts import FolderArtifacts
+from resources.ledger import EvaluationRow, Ledger, TrainedOn
+
+Judge = Callable[..., EvaluationRow]
 
 NUMERIC = ["hour", "distance", "is_late", "delay"]
 CATEGORY = ["carrier", "gate"]
@@ -102,6 +110,43 @@ def first_answer_elsewhere() -> Callable[[Bundle], float]:
         return float(subprocess.check_output(command, cwd=bundle.folder, text=True))
 
     return ask
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A lake with three days of orders, and the ledger that judged them."""
+    place = Place(tmp_path)
+    place.publish(days(3))
+    return place
+
+
+@pytest.fixture
+def ledger(place: Place) -> Ledger:
+    return place.ledger
+
+
+@pytest.fixture
+def window(place: Place) -> TrainedOn:
+    """All three days."""
+    first, *_, last = keys(3)
+    commit = place.store.resolve("main")
+    return TrainedOn(commit=commit, table=ORDERS, first=first, last=last, partitions=3)
+
+
+@pytest.fixture
+def judge(ledger: Ledger, window: TrainedOn) -> Judge:
+    """`(bundle, status, **changes) -> EvaluationRow`: an evaluation of a bundle that was trained on the window."""
+    return partial(judged, ledger, trained_on=window)
+
+
+@pytest.fixture
+def registry(tracking_uri: str) -> Registry:
+    return Registry(tracking_uri)
+
+
+@pytest.fixture
+def releases(place: Place, registry: Registry, store: BundleStore) -> Releases:
+    return Releases(place.ledger, registry, store, place.store)
 
 
 @pytest.fixture

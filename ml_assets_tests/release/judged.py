@@ -3,7 +3,7 @@
 import hashlib
 
 from ml_assets.release.store import Bundle
-from resources.ledger import EvaluationRow, GateStatus, Ledger, NewEvaluation
+from resources.ledger import EvaluationRow, GateStatus, Ledger, NewEvaluation, TrainedOn
 
 
 def judged(
@@ -11,21 +11,26 @@ def judged(
     bundle: Bundle,
     status: GateStatus = "blessed",
     *,
+    trained_on: TrainedOn | None,
     partition: str = "2013-12-31",
     told: str = "",
 ) -> EvaluationRow:
-    """An evaluation of `bundle`, as the evaluate step records it. `told`: what makes it another than those before."""
-    digest = hashlib.sha256(f"{bundle.digest} {partition} {status} {told}".encode()).hexdigest()
+    """An evaluation of `bundle` beside what is in production, as the evaluate step records it. `told`: what makes it
+    another than those before."""
+    champion = ledger.models.in_production(bundle.facts.lineage.model)
+    beside = None if champion is None else champion.bundle_digest
+    digest = hashlib.sha256(f"{bundle.digest} {beside} {partition} {status} {told}".encode()).hexdigest()
     return ledger.models.record_evaluation(
         NewEvaluation(
             model=bundle.facts.lineage.model,
             partition=partition,
             bundle_digest=bundle.digest,
             evaluation_digest=digest,
-            champion_digest=None,
+            champion_digest=beside,
             status=status,
             summary=f"{status.capitalize()}: as the test wants it.",
             report=f"file:///reports/{digest[:12]}/report.html",
             run_id="a-run",
+            trained_on=trained_on,
         )
     )

@@ -1,7 +1,6 @@
 """Which version a training begins with, and which it may not begin with."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -10,28 +9,18 @@ from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.release.store import Bundle, BundleStore
 from ml_assets.snapshots.reader import file_sha256
-from ml_assets_tests.release.conftest import CATEGORY, NUMERIC
-from ml_assets_tests.release.judged import judged
-from resources.ledger import Ledger
+from ml_assets.tables.accept import accept_partition
+from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Judge
+from ml_assets_tests.tables.shop import ORDERS, Place, keys, reject
 from resources.mlflow_client import open_client
 
 Resolve = Callable[[str], InitialModel]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-
-
-@pytest.fixture
-def releases(ledger: Ledger, tracking_uri: str, store: BundleStore) -> Releases:
-    return Releases(ledger, Registry(tracking_uri), store)
-
-
-@pytest.fixture
 def resolve(
     tracking_uri: str,
-    ledger: Ledger,
+    judge: Judge,
     releases: Releases,
     store: BundleStore,
     bundle: Bundle,
@@ -42,17 +31,18 @@ def resolve(
     client = open_client(tracking_uri)
     run_id = client.create_run(client.create_experiment("small")).info.run_id
     for one in (bundle, variant(fingerprint="2" * 64)):
-        judged(ledger, one)
+        judge(one)
         releases.register(one, run_id=run_id, links={})
     return lambda reference: initial_model(reference, releases, registry, store)
 
 
 def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
-    resolve: Resolve, releases: Releases, tracking_uri: str, bundle: Bundle
+    resolve: Resolve, releases: Releases, judge: Judge, tracking_uri: str, bundle: Bundle
 ) -> None:
     assert resolve("small/1").bundle.digest == bundle.digest
     assert resolve("small/1").weights_sha256 == file_sha256(bundle.folder / "model.safetensors")
     for number in (2, 1):
+        judge(resolve(f"small/{number}").bundle)
         releases.promote("small", number, author="ada", reason="a test")
         assert resolve("small@production").version == f"small/{number}"
     Registry(tracking_uri).set_alias("small", "candidate", 2)
@@ -86,3 +76,43 @@ def test_other_columns_or_another_order_are_refused(resolve: Resolve) -> None:
 def test_a_version_that_has_learned_from_the_holdout_or_later_is_refused(resolve: Resolve) -> None:
     with pytest.raises(InitialModelRefused, match="has learned from partitions up to 2013-09-30"):
         resolve("small/1").fitted_for(NUMERIC, CATEGORY, ["2013-09-30", "2013-10-01"])
+
+
+def test_a_version_that_its_newest_evaluation_rejected_is_refused(
+    resolve: Resolve, releases: Releases, judge: Judge, bundle: Bundle
+) -> None:
+    """Not one that was in production: going back to it is possible, too."""
+    newest = judge(bundle, "rejected")
+    with pytest.raises(
+        InitialModelRefused, match=f"small/1 is rejected by its newest evaluation {newest.name}"
+    ):
+        resolve("small/1")
+    judge(bundle, told="again")
+    releases.promote("small", 1, author="ada", reason="a test")
+    judge(bundle, "rejected", told="on rows that others have seen")
+    assert resolve("small/1").bundle.digest == resolve("small@production").bundle.digest == bundle.digest
+
+
+@pytest.mark.parametrize("reference", ["small/1", "small@production"])
+def test_a_version_of_rows_that_were_rejected_since_is_refused(
+    resolve: Resolve, releases: Releases, place: Place, reference: str
+) -> None:
+    day = keys(3)[1]
+    releases.promote("small", 1, author="ada", reason="a test")
+    reject(place, day)
+    with pytest.raises(
+        InitialModelRefused, match=f"was trained on rows that are rejected by now: {ORDERS} {day} "
+    ):
+        resolve(reference)
+    accept_partition(place.store, place.ledger, ORDERS, day, "ada", "one till was off")
+    assert resolve(reference).version == "small/1"
+
+
+def test_a_version_that_nobody_evaluated_is_refused(
+    resolve: Resolve, tracking_uri: str, variant: Callable[..., Bundle]
+) -> None:
+    """Made by hand in MLflow."""
+    address = variant(fingerprint="9" * 64).address
+    open_client(tracking_uri).create_model_version("small", address)
+    with pytest.raises(InitialModelRefused, match="small/3 was never evaluated"):
+        resolve("small/3")

@@ -1,32 +1,23 @@
 """Promotion: a person, a reason, a log that stays, and an alias that follows the log."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ml_assets.release.inputs import InputsRejected
 from ml_assets.release.promotion import NotPromotable, Releases
 from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.release.store import Bundle, BundleDamaged, BundleStore
+from ml_assets.tables.accept import accept_partition
+from ml_assets_tests.release.conftest import Judge
 from ml_assets_tests.release.judged import judged
-from resources.ledger import Ledger
+from ml_assets_tests.tables.shop import ORDERS, Place, day, keys, reject
+from resources.ledger import Ledger, TrainedOn
 from resources.mlflow_client import open_client
-
-
-@pytest.fixture
-def registry(tracking_uri: str) -> Registry:
-    return Registry(tracking_uri)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-
-
-@pytest.fixture
-def releases(ledger: Ledger, registry: Registry, store: BundleStore) -> Releases:
-    return Releases(ledger, registry, store)
 
 
 @pytest.fixture
@@ -37,12 +28,12 @@ def run_id(tracking_uri: str) -> str:
 
 @pytest.fixture
 def two_versions(
-    releases: Releases, ledger: Ledger, run_id: str, bundle: Bundle, variant: Callable[..., Bundle]
+    releases: Releases, judge: Judge, run_id: str, bundle: Bundle, variant: Callable[..., Bundle]
 ) -> tuple[Bundle, Bundle]:
     """Versions 1 and 2, both blessed."""
     second = variant(fingerprint="2" * 64, snapshot_digest="6" * 64)
     for one in (bundle, second):
-        judged(ledger, one)
+        judge(one)
         releases.register(one, run_id=run_id, links={})
     return bundle, second
 
@@ -67,11 +58,12 @@ def test_the_champion_is_the_promoted_bundle_with_its_lineage(
 
 
 def test_one_version_is_in_production_and_the_log_answers_for_any_moment(
-    releases: Releases, registry: Registry, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     before = datetime.now(UTC)
     releases.promote("small", 1, author="ada", reason="first")
     first = datetime.now(UTC)
+    judge(two_versions[1])
     releases.promote("small", 2, author="ada", reason="better")
     second = datetime.now(UTC)
     releases.promote("small", 1, author="bob", reason="back: 2 is slow")
@@ -95,11 +87,11 @@ def test_promoting_what_is_in_production_adds_nothing(
 
 
 def test_a_rejection_that_comes_while_the_bundle_is_verified_stops_the_promotion(
-    ledger: Ledger, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
+    place: Place, judge: Judge, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Reading the files of a bundle takes its time, and another run evaluates it meanwhile."""
-    slow = _EvaluatedMeanwhile(store, ledger)
-    releases = Releases(ledger, registry, slow)
+    slow = _Meanwhile(store, lambda bundle: judge(bundle, "rejected", told="meanwhile"))
+    releases = Releases(place.ledger, registry, slow, place.store)
     with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
         releases.promote("small", 2, author="ada", reason="better")
     assert slow.opened == [two_versions[1].digest]
@@ -107,19 +99,148 @@ def test_a_rejection_that_comes_while_the_bundle_is_verified_stops_the_promotion
     assert registry.aliased("small", "production") is None
 
 
-class _EvaluatedMeanwhile(BundleStore):
-    """A store whose bundles are rejected while it reads them."""
+class _Meanwhile(BundleStore):
+    """A store; something happens while it reads a bundle."""
 
-    def __init__(self, store: BundleStore, ledger: Ledger) -> None:
+    def __init__(self, store: BundleStore, happens: Callable[[Bundle], object]) -> None:
         self._store = store
-        self._ledger = ledger
+        self._happens = happens
         self.opened: list[str] = []
 
     def open(self, digest: str) -> Bundle:
         bundle = self._store.open(digest)
         self.opened.append(digest)
-        judged(self._ledger, bundle, "rejected", told="meanwhile")
+        self._happens(bundle)
         return bundle
+
+
+def test_a_version_trained_on_a_day_that_was_rejected_since_is_promoted_only_with_a_word_on_record(
+    releases: Releases, place: Place, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    bad = keys(3)[1]
+    reject(place, bad)
+    said = rf"small 1 \(1.0.0\) is not promoted for what it was trained on: {ORDERS} {bad} is rejected: out_of_range in"
+    with pytest.raises(NotPromotable, match=said) as refused:
+        releases.promote("small", 1, author="ada", reason="first")
+    assert "ml-assets promote small 1 --despite-inputs --reason '…'" in str(refused.value)
+    assert releases.log("small") == []
+    first = releases.promote("small", 1, author="ada", reason="one till was off", despite_inputs=True)
+    assert first.despite.startswith(f"{ORDERS} {bad} is rejected: out_of_range in amount")
+    assert releases.log("small") == [first]
+
+
+def test_a_word_on_inputs_leaves_no_trace_where_nothing_stood_against_them(
+    releases: Releases, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    assert releases.promote("small", 1, author="ada", reason="first", despite_inputs=True).despite == ""
+
+
+def test_a_day_that_was_accepted_or_mended_no_longer_stands_against_a_version(
+    releases: Releases, place: Place, judge: Judge, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    accepted, mended, _ = keys(3)
+    for key in (accepted, mended):
+        reject(place, key)
+    accept_partition(place.store, place.ledger, ORDERS, accepted, "ada", "one till was off")
+    with pytest.raises(NotPromotable, match=f"{ORDERS} {mended} is rejected") as refused:
+        releases.promote("small", 1, author="ada", reason="first")
+    assert f"{ORDERS} {accepted}" not in str(refused.value)
+    place.publish({mended: day(mended, factor=2.0)}, run="run00003")
+    assert releases.promote("small", 1, author="ada", reason="first").despite == ""
+
+
+def test_a_rejection_of_a_day_that_comes_while_the_bundle_is_verified_stops_the_promotion(
+    place: Place, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    bad = keys(3)[2]
+    slow = _Meanwhile(store, lambda _: reject(place, bad))
+    releases = Releases(place.ledger, registry, slow, place.store)
+    with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
+        releases.promote("small", 2, author="ada", reason="better")
+    assert releases.log("small") == []
+
+
+def test_a_version_is_not_registered_on_a_day_that_was_rejected_after_its_evaluation(
+    releases: Releases, registry: Registry, place: Place, judge: Judge, run_id: str, bundle: Bundle
+) -> None:
+    bad = keys(3)[0]
+    judge(bundle)
+    reject(place, bad)
+    with pytest.raises(InputsRejected, match=f"{ORDERS} {bad} is rejected"):
+        releases.register(bundle, run_id=run_id, links={})
+    assert registry.versions("small") == []
+    accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "one till was off")
+    assert releases.register(bundle, run_id=run_id, links={}).semantic == "1.0.0"
+
+
+def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
+    releases: Releases, place: Place, ledger: Ledger, window: TrainedOn, run_id: str, bundle: Bundle,
+    variant: Callable[..., Bundle],
+) -> None:  # fmt: skip
+    bad, _, last = keys(3)
+    begun_with = judged(ledger, bundle, trained_on=window)
+    later = replace(window, first=last, partitions=1, begins_with=begun_with.evaluation_digest)
+    tuned = variant(fingerprint="2" * 64)
+    judged(ledger, tuned, trained_on=later)
+    releases.register(tuned, run_id=run_id, links={})
+    reject(place, bad)
+    with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
+        releases.promote("small", 1, author="ada", reason="first")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (None, "does not say what it was trained on"),
+        ({"commit": "0" * 64}, "the lake no longer holds datasets/orders"),
+        ({"first": "2012-12-31", "partitions": 4}, "holds 3 partitions of datasets/orders"),
+        ({"begins_with": "e" * 64}, "evaluation eeeeeeeeeeee, of the version it began with, does not say"),
+    ],
+)
+def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
+    releases: Releases, ledger: Ledger, window: TrainedOn, changes: dict[str, Any] | None, why: str,
+    two_versions: tuple[Bundle, Bundle],
+) -> None:  # fmt: skip
+    judged(
+        ledger,
+        two_versions[0],
+        told="again",
+        trained_on=None if changes is None else replace(window, **changes),
+    )
+    with pytest.raises(NotPromotable, match=f"its inputs are not known: .*{why}"):
+        releases.promote("small", 1, author="ada", reason="first")
+    assert why in releases.promote("small", 1, author="ada", reason="first", despite_inputs=True).despite
+
+
+def test_a_version_that_was_not_compared_with_the_one_in_production_is_refused_with_the_command(
+    releases: Releases, judge: Judge, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    releases.promote("small", 1, author="ada", reason="first")
+    with pytest.raises(
+        NotPromotable, match=r"small 2 \(1.0.1\) was compared with no other version by its"
+    ) as said:
+        releases.promote("small", 2, author="ada", reason="better")
+    assert "and version 1 is in production since" in str(said.value)
+    assert "reuses the training: ml-assets launch small 2013-12-31" in str(said.value)
+    judge(two_versions[1])
+    assert releases.promote("small", 2, author="ada", reason="better").version == "2"
+
+
+def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
+    releases: Releases, judge: Judge, run_id: str, two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle]
+) -> None:  # fmt: skip
+    releases.promote("small", 1, author="ada", reason="first")
+    third = variant(fingerprint="3" * 64)
+    for one in (two_versions[1], third):
+        judge(one, told="beside version 1")
+    releases.register(third, run_id=run_id, links={})
+    releases.promote("small", 2, author="ada", reason="better")
+    with pytest.raises(
+        NotPromotable, match=r"small 3 .* was compared with version 1 .* version 2 is in production"
+    ):
+        releases.promote("small", 3, author="ada", reason="better yet")
+    releases.demote("small", author="ada", reason="wrong prices")
+    assert releases.promote("small", 3, author="ada", reason="nothing else is there").version == "3"
 
 
 def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
@@ -127,9 +248,9 @@ def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
 ) -> None:
     releases.promote("small", 1, author="ada", reason="first")
     registry.set_alias("small", "production", 2)
-    promotion = releases.in_production("small")
-    assert promotion is not None
-    assert promotion.version == "1"
+    standing = releases.in_production("small")
+    assert standing is not None
+    assert standing.version == "1"
     assert registry.aliased("small", "production") == 1
     open_client(registry.uri).delete_registered_model_alias("small", "production")
     releases.in_production("small")
@@ -154,9 +275,9 @@ def test_a_kill_between_log_and_alias_is_repaired(
 
 
 def test_an_undecided_version_is_registered_but_not_promotable(
-    releases: Releases, ledger: Ledger, run_id: str, bundle: Bundle
+    releases: Releases, judge: Judge, run_id: str, bundle: Bundle
 ) -> None:
-    judged(ledger, bundle, "undecided")
+    judge(bundle, "undecided")
     releases.register(bundle, run_id=run_id, links={})
     with pytest.raises(NotPromotable, match=r"small 1 \(1\.0\.0\) is undecided, not blessed"):
         releases.promote("small", 1, author="ada", reason="I like it")
@@ -164,10 +285,10 @@ def test_an_undecided_version_is_registered_but_not_promotable(
 
 
 def test_the_newest_evaluation_decides_whatever_tags_say(
-    releases: Releases, registry: Registry, ledger: Ledger, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Whoever can write a tag in MLflow must not be able to promote with it."""
-    rejected = judged(ledger, two_versions[1], "rejected", told="again")
+    rejected = judge(two_versions[1], "rejected", told="again")
     releases.show("small")
     assert registry.version("small", 2).tags["gate_status"] == "rejected"
     lies = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest, "stage": "production"}
@@ -189,13 +310,13 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
 def test_a_version_made_by_hand_in_mlflow_is_judged_by_its_bundle(
     releases: Releases,
     registry: Registry,
-    ledger: Ledger,
+    judge: Judge,
     run_id: str,
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
 ) -> None:
     refused = variant(fingerprint="3" * 64)
-    judged(ledger, refused, "rejected")
+    judge(refused, "rejected")
     client = open_client(registry.uri)
     tags = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest}
     client.create_model_version("small", refused.address, run_id=run_id, tags=tags)
@@ -207,11 +328,12 @@ def test_a_version_made_by_hand_in_mlflow_is_judged_by_its_bundle(
 
 
 def test_what_was_in_production_can_come_back_whatever_later_evaluations_say(
-    releases: Releases, registry: Registry, ledger: Ledger, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     first = releases.promote("small", 1, author="ada", reason="first")
+    judge(two_versions[1])
     releases.promote("small", 2, author="ada", reason="better")
-    judged(ledger, two_versions[0], "rejected", told="on rows that version 2 has seen")
+    judge(two_versions[0], "rejected", told="on rows that version 2 has seen")
     back = releases.promote("small", 1, author="bob", reason="back: 2 is slow")
     assert back.evaluation_digest == first.evaluation_digest
     champion = releases.champion("small")
@@ -222,10 +344,10 @@ def test_what_was_in_production_can_come_back_whatever_later_evaluations_say(
 
 
 def test_a_version_shows_the_evaluation_it_was_promoted_on(
-    releases: Releases, registry: Registry, ledger: Ledger, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     promoted_on = releases.promote("small", 1, author="ada", reason="first").evaluation_digest
-    later = [judged(ledger, one, "undecided", told="later") for one in two_versions]
+    later = [judge(one, "undecided", told="later") for one in two_versions]
     releases.show("small")
     shown = {one.number: one.tags for one in registry.versions("small")}
     assert (shown[1]["gate_status"], shown[1]["evaluation"]) == ("blessed", promoted_on[:12])
@@ -235,14 +357,14 @@ def test_a_version_shows_the_evaluation_it_was_promoted_on(
 
 def test_unless_one_is_named_the_newest_data_is_promoted(
     releases: Releases,
-    ledger: Ledger,
+    judge: Judge,
     run_id: str,
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
 ) -> None:
     """A backfill of older data has the highest number."""
     older = variant(fingerprint="3" * 64)
-    judged(ledger, older, partition="2013-06-30")
+    judge(older, partition="2013-06-30")
     releases.register(older, run_id=run_id, links={})
 
     def newest() -> int | None:
@@ -252,6 +374,7 @@ def test_unless_one_is_named_the_newest_data_is_promoted(
     assert newest() == 2
     releases.promote("small", 2, author="ada", reason="newest")
     assert newest() == 2
+    judge(two_versions[0])
     releases.promote("small", 1, author="ada", reason="2 is slow")
     assert newest() == 1, "2 was replaced: it has to be named"
 
@@ -259,7 +382,7 @@ def test_unless_one_is_named_the_newest_data_is_promoted(
 def test_a_registry_that_begins_anew_does_not_take_new_versions_for_old_ones(
     releases: Releases,
     registry: Registry,
-    ledger: Ledger,
+    judge: Judge,
     run_id: str,
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
@@ -269,7 +392,7 @@ def test_a_registry_that_begins_anew_does_not_take_new_versions_for_old_ones(
     open_client(registry.uri).delete_registered_model("small")
     assert (releases.champion("small") or two_versions[1]).digest == two_versions[0].digest
     other = variant(fingerprint="3" * 64)
-    judged(ledger, other)
+    judge(other)
     version = releases.register(other, run_id=run_id, links={})
     assert (version.number, version.semantic) == (1, "1.0.2")
     standing = releases.in_production("small")
@@ -279,6 +402,7 @@ def test_a_registry_that_begins_anew_does_not_take_new_versions_for_old_ones(
     again = releases.register(two_versions[0], run_id=run_id, links={})
     assert (again.number, again.semantic, again.tags["stage"]) == (2, "1.0.0", "production")
     assert registry.aliased("small", "production") == 2
+    judge(other, told="beside the champion")
     promotion = releases.promote("small", 1, author="ada", reason="begin anew")
     assert promotion.bundle_digest == other.digest
     assert registry.aliased("small", "production") == 1
@@ -304,14 +428,16 @@ def test_what_cannot_be_promoted_is_refused_before_it_is_written(
 
 def test_the_champion_is_known_while_the_tracker_is_away(
     releases: Releases,
-    ledger: Ledger,
+    place: Place,
     store: BundleStore,
     two_versions: tuple[Bundle, Bundle],
     tmp_path: Path,
 ) -> None:
     releases.promote("small", 1, author="ada", reason="first")
     (tmp_path / "a file").touch()
-    away = Releases(ledger, Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}"), store)
+    away = Releases(
+        place.ledger, Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}"), store, place.store
+    )
     champion = away.champion("small")
     assert champion is not None
     assert champion.digest == two_versions[0].digest

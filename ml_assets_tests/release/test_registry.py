@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
 
 import mlflow.pyfunc.model  # its own import warns of itself; only ours must not
@@ -15,26 +14,10 @@ from ml_assets.release.promotion import NotRegistrable, Releases
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.runtime import ServingModel
 from ml_assets.release.store import Bundle, BundleStore
-from ml_assets_tests.release.judged import judged
-from resources.ledger import Ledger
+from ml_assets_tests.release.conftest import Judge
 from resources.mlflow_client import open_client
 
 LINKS = {"lake_commit": "abc", "dagster_run_id": "r1", "partition": "2013-12-31"}
-
-
-@pytest.fixture
-def registry(tracking_uri: str) -> Registry:
-    return Registry(tracking_uri)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-
-
-@pytest.fixture
-def releases(ledger: Ledger, registry: Registry, store: BundleStore) -> Releases:
-    return Releases(ledger, registry, store)
 
 
 @pytest.fixture
@@ -44,20 +27,20 @@ def run_id(tracking_uri: str) -> str:
 
 
 @pytest.fixture
-def register(releases: Releases, ledger: Ledger, run_id: str) -> Callable[[Bundle], RegisteredVersion]:
+def register(releases: Releases, judge: Judge, run_id: str) -> Callable[[Bundle], RegisteredVersion]:
     """Evaluate a bundle as blessed and register it."""
 
     def blessed(bundle: Bundle) -> RegisteredVersion:
-        judged(ledger, bundle)
+        judge(bundle)
         return releases.register(bundle, run_id=run_id, links=LINKS)
 
     return blessed
 
 
 def test_a_version_names_everything_it_came_from(
-    releases: Releases, registry: Registry, ledger: Ledger, bundle: Bundle, run_id: str
+    releases: Releases, registry: Registry, judge: Judge, bundle: Bundle, run_id: str
 ) -> None:
-    evaluation = judged(ledger, bundle)
+    evaluation = judge(bundle)
     version = releases.register(bundle, run_id=run_id, links=LINKS)
     assert (version.model, version.number, version.semantic) == ("small", 1, "1.0.0")
     assert (version.run_id, version.bundle_digest) == (run_id, bundle.digest)
@@ -80,14 +63,14 @@ def test_a_version_names_everything_it_came_from(
 
 
 def test_registering_again_gives_the_same_version_with_its_newest_evaluation(
-    releases: Releases, registry: Registry, ledger: Ledger, bundle: Bundle, run_id: str, tracking_uri: str
+    releases: Releases, registry: Registry, judge: Judge, bundle: Bundle, run_id: str, tracking_uri: str
 ) -> None:
     client = open_client(tracking_uri)
     client.create_registered_model("small")  # what a run leaves that is killed after its first step
-    judged(ledger, bundle, "undecided")
+    judge(bundle, "undecided")
     first = releases.register(bundle, run_id=run_id, links=LINKS)
     client.delete_tag(run_id, "model_version")  # as if killed after its second
-    judged(ledger, bundle, "blessed")
+    judge(bundle, "blessed")
     again = releases.register(bundle, run_id=run_id, links={"dagster_run_id": "r2"})
     assert again.number == first.number
     assert (first.tags["gate_status"], again.tags["gate_status"]) == ("undecided", "blessed")
@@ -145,11 +128,11 @@ def test_versions_are_numbered_by_what_changed(
 
 
 def test_a_rejected_or_unjudged_model_gets_no_version(
-    releases: Releases, registry: Registry, ledger: Ledger, bundle: Bundle, run_id: str
+    releases: Releases, registry: Registry, judge: Judge, bundle: Bundle, run_id: str
 ) -> None:
     with pytest.raises(NotRegistrable, match="small ffffffffffff was never evaluated"):
         releases.register(bundle, run_id=run_id, links=LINKS)
-    judged(ledger, bundle, "rejected")
+    judge(bundle, "rejected")
     with pytest.raises(NotRegistrable, match="rule, slice and margin"):
         releases.register(bundle, run_id=run_id, links=LINKS)
     assert registry.versions("small") == []

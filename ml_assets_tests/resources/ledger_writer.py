@@ -1,8 +1,10 @@
 """A process that writes verdicts into a ledger as fast as it can; arguments: URL, name, rounds."""
 
 import sys
+import threading
+from collections.abc import Callable
 
-from resources.ledger import Ledger, NewEvaluation, NewVerdict
+from resources.ledger import Ledger, NewEvaluation, NewVerdict, TrainedOn
 
 NEW = NewVerdict(
     table="datasets/flights",
@@ -28,6 +30,14 @@ EVALUATION = NewEvaluation(
     summary="Blessed.",
     report="file:///report.html",
     run_id="run",
+    trained_on=TrainedOn(
+        commit="c",
+        table="features/f",
+        first="2013-01-01",
+        last="2013-12-30",
+        partitions=364,
+        begins_with="e0",
+    ),
 )
 
 
@@ -37,7 +47,14 @@ def write_one_of_each(ledger: Ledger) -> None:
     log.record_evaluation(EVALUATION)
     log.name_version("m", "b", schema_digest="s", recipe_digest="r", choose=lambda known: "1.0.0")
     promotion = log.promote(
-        "m", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
+        "m",
+        "1",
+        "production",
+        author="ada",
+        reason="first",
+        bundle_digest="b",
+        evaluation_digest="e",
+        despite="rain",
     )
     log.demote(promotion, author="ada", reason="wrong prices")
 
@@ -45,11 +62,32 @@ def write_one_of_each(ledger: Ledger) -> None:
 def assert_one_of_each(ledger: Ledger) -> None:
     """What `write_one_of_each` wrote is there."""
     log = ledger.models
-    assert [one.name for one in log.evaluations("m")] == ["e"]
+    assert [(one.name, one.trained_on) for one in log.evaluations("m")] == [("e", EVALUATION.trained_on)]
     assert log.name_version("m", "b", schema_digest="", recipe_digest="", choose=lambda known: "") == "1.0.0"
     (promotion,) = log.promotions("m")
     assert promotion.demotion is not None
-    assert (promotion.evaluation_digest, promotion.demotion.reason) == ("e", "wrong prices")
+    facts = (promotion.evaluation_digest, promotion.despite, promotion.demotion.reason)
+    assert facts == ("e", "rain", "wrong prices")
+
+
+def verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], object]) -> None:
+    """Run `decide` with an `allow`, at whose end another thread begins to record a verdict: it must come later.
+
+    Raises `AssertionError` where the verdict is recorded before `decide` has stored what it decided.
+    """
+    before = len(ledger.attempts(NEW.table, NEW.key))
+    threads: list[threading.Thread] = []
+
+    def allow() -> None:
+        threads.append(threading.Thread(target=lambda: ledger.record_verdicts([NEW])))
+        threads[0].start()
+        threads[0].join(0.5)
+        assert threads[0].is_alive()
+        assert len(ledger.attempts(NEW.table, NEW.key)) == before
+
+    decide(allow)
+    threads[0].join(60)
+    assert len(ledger.attempts(NEW.table, NEW.key)) == before + 1
 
 
 def main(url: str, name: str, rounds: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.resources.ledger_writer import EVALUATION
+from ml_assets_tests.resources.ledger_writer import EVALUATION, verdicts_come_after
 from resources.ledger import Ledger, ModelLog, Promotion
 
 START = datetime(2014, 1, 1, tzinfo=UTC)
@@ -64,3 +64,15 @@ def test_demoting_what_was_replaced_meanwhile_does_not_end_its_successor(log: Mo
     first, second = promote(log, "1", day=0), promote(log, "2", day=1)
     log.demote(first, author="bob", reason="too late")
     assert log.in_production("m") == second
+
+
+def test_no_verdict_is_recorded_while_a_promotion_or_a_registration_is_decided(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
+    digests = {"schema_digest": "s", "recipe_digest": "r"}
+    log = ledger.models
+    verdicts_come_after(ledger, lambda allow: log.promote("m", "1", "production", allow=allow, **facts))
+    verdicts_come_after(
+        ledger, lambda allow: log.name_version("m", "b", choose=lambda known: "1.0.0", allow=allow, **digests)
+    )
+    assert log.in_production("m") is not None

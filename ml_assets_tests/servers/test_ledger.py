@@ -14,7 +14,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from ml_assets_tests.resources import ledger_writer
-from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
+from ml_assets_tests.resources.ledger_writer import (
+    NEW,
+    assert_one_of_each,
+    verdicts_come_after,
+    write_one_of_each,
+)
 from ml_assets_tests.servers.running import RunningServers
 from resources.ledger import Ledger, LedgerBusy, LedgerError, LedgerUnavailable, migrations
 from resources.ledger.tables import metadata
@@ -146,6 +151,18 @@ def test_nothing_written_can_be_changed(url: str, table: str, role: str) -> None
                 connection.execute(sa.text(statement.format(table=table, key=key)))
         assert connection.execute(sa.text(f"SELECT * FROM {table}")).all() == before
     engine.dispose()
+
+
+def test_no_verdict_is_recorded_while_a_promotion_or_a_registration_is_decided(url: str) -> None:
+    ledger = Ledger(url)
+    facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
+    digests = {"schema_digest": "s", "recipe_digest": "r"}
+    log = ledger.models
+    verdicts_come_after(ledger, lambda allow: log.promote("m", "1", "production", allow=allow, **facts))
+    verdicts_come_after(
+        ledger, lambda allow: log.name_version("m", "b", choose=lambda known: "1.0.0", allow=allow, **digests)
+    )
+    assert log.in_production("m") is not None
 
 
 def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: RunningServers) -> None:

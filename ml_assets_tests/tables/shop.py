@@ -96,3 +96,9 @@ class Place:
         tables = DeclaredTables(DeclaredTable.of(one) for one in declared)
         reader = TableReader.at(self.store)
         return judge_window(reader, self.ledger, tables, declared[-1].table, wanted)
+
+
+def reject(place: Place, key: str) -> None:
+    """The source gives other rows for a day, which break the contract."""
+    broken = day(key).with_columns(pl.lit(-1.0).alias("amount"))
+    assert place.publish({key: broken}, run="run00002").rejected

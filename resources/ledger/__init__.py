@@ -17,6 +17,7 @@ from resources.ledger.rows import (
     NewVerdict,
     Promotion,
     SemanticName,
+    TrainedOn,
     VerdictRow,
     evaluation_name,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "NothingToAccept",
     "Promotion",
     "SemanticName",
+    "TrainedOn",
     "VerdictRow",
     "evaluation_name",
 ]

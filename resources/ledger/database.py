@@ -10,7 +10,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -49,10 +49,15 @@ class Database:
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._ready: sa.Engine | None = None
+        self._writing = threading.local()
 
     @contextmanager
     def reading(self) -> Generator[sa.Connection]:
-        """A connection in one transaction, so that several reads see one state."""
+        """A connection in one transaction, so that several reads see one state. Within the `work` of a `write` it is
+        that transaction: what was read there stays true until the write is stored."""
+        if (own := getattr(self._writing, "connection", None)) is not None:
+            yield own
+            return
         try:
             with self._patiently(lambda: self._engine().connect()) as connection, connection.begin():
                 yield connection
@@ -63,8 +68,8 @@ class Database:
                 ) from error
             raise
 
-    def write(self, work: Callable[[sa.Connection], Answer]) -> Answer:
-        """Run `work` in one transaction: all of it happens or nothing.
+    def write(self, work: Callable[[sa.Connection], Answer], *, still: Sequence[sa.Table] = ()) -> Answer:
+        """Run `work` in one transaction: all of it happens or nothing. Nobody writes to the tables `still` meanwhile.
 
         `work` runs again where another writer came first (on SQLite the lock is not to be had, on PostgreSQL
         both chose the same key) and where the server went away before anything was stored. `LedgerBusy` or
@@ -75,10 +80,15 @@ class Database:
             with _for_writing(self._engine()) as connection:
                 running = connection.begin()
                 try:
+                    for table in () if self._is_sqlite else still:  # on SQLite one writes at a time
+                        connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
+                    self._writing.connection = connection
                     answer = work(connection)
                 except BaseException:
                     running.rollback()
                     raise
+                finally:
+                    self._writing.connection = None
                 self._commit(running)
                 return answer
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from resources.ledger.database import Database
 from resources.ledger.rows import Demotion, EvaluationRow, NewEvaluation, Promotion, SemanticName
-from resources.ledger.tables import demotions, evaluations, promotions, semantic_names
+from resources.ledger.tables import demotions, evaluations, promotions, semantic_names, verdicts
 
 TURN_PATIENCE_SECONDS = 60.0
 """How long an evaluation or promotion waits for another of the same model; each is one short transaction."""
@@ -49,6 +49,13 @@ class ModelLog:
             row = connection.execute(_newest(model, bundle_digest)).mappings().first()
         return None if row is None else EvaluationRow(**row)
 
+    def evaluation(self, digest: str) -> EvaluationRow | None:
+        """The evaluation of this digest, of whatever model."""
+        query = sa.select(evaluations).where(evaluations.c.evaluation_digest == digest)
+        with self._database.reading() as connection:
+            row = connection.execute(query.order_by(evaluations.c.id.desc()).limit(1)).mappings().first()
+        return None if row is None else EvaluationRow(**row)
+
     def evaluations(self, model: str) -> list[EvaluationRow]:
         """Every evaluation of a model, oldest first."""
         query = sa.select(evaluations).where(evaluations.c.model == model).order_by(evaluations.c.id)
@@ -65,10 +72,13 @@ class ModelLog:
         schema_digest: str,
         recipe_digest: str,
         choose: Callable[[Sequence[SemanticName]], str],
+        allow: Callable[[], object] | None = None,
     ) -> str:
         """Semantic version of a bundle: the one it has, or what `choose` makes of all the model has, oldest first.
 
         Of writers that choose at once one is first, and the others choose again. `choose` must return a new one.
+        `allow` may read the ledger while no verdict and no evaluation of the model can be recorded, and may raise:
+        then nothing is appended.
         """
         facts = {
             "model": model,
@@ -79,6 +89,8 @@ class ModelLog:
         query = sa.select(semantic_names).where(semantic_names.c.model == model).order_by(semantic_names.c.at)
 
         def work(connection: sa.Connection) -> str:
+            if allow is not None:
+                allow()
             known = [SemanticName(**row) for row in connection.execute(query).mappings()]
             for one in known:
                 if one.bundle_digest == bundle_digest:
@@ -88,7 +100,8 @@ class ModelLog:
             connection.execute(sa.insert(semantic_names), new)
             return semantic
 
-        return self._database.write(work)
+        with self._turn(model):
+            return self._database.write(work, still=(verdicts,))
 
     # --- promotions ---
 
@@ -102,13 +115,14 @@ class ModelLog:
         reason: str,
         bundle_digest: str,
         evaluation_digest: str,
+        despite: str = "",
         at: datetime | None = None,
-        allow: Callable[[EvaluationRow | None], object] | None = None,
+        allow: Callable[[], object] | None = None,
     ) -> Promotion:
         """Append: from `at` on, `version` holds the role `alias` of `model`.
 
-        `allow` gets the bundle's newest evaluation while no other can be recorded, and may raise: then nothing is
-        appended.
+        `allow` may read the ledger while no verdict, and no evaluation or promotion of the model, can be recorded, and
+        may raise: then nothing is appended.
         """
         facts: dict[str, Any] = {
             "model": model,
@@ -118,18 +132,18 @@ class ModelLog:
             "evaluation_digest": evaluation_digest,
             "author": author,
             "reason": reason,
+            "despite": despite,
             "at": at or datetime.now(UTC),
         }
 
         def work(connection: sa.Connection) -> Promotion:
             if allow is not None:
-                newest = connection.execute(_newest(model, bundle_digest)).mappings().first()
-                allow(None if newest is None else EvaluationRow(**newest))
+                allow()
             row_id = connection.execute(sa.insert(promotions).returning(promotions.c.id), facts).scalar_one()
             return Promotion(id=row_id, **facts)
 
         with self._turn(model):
-            return self._database.write(work)
+            return self._database.write(work, still=(verdicts,))
 
     def demote(
         self, promotion: Promotion, *, author: str, reason: str, at: datetime | None = None

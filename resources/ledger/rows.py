@@ -62,6 +62,24 @@ GateStatus = Literal["blessed", "undecided", "rejected"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainedOn:
+    """The window of the lake that weights were learned from and judged on."""
+
+    commit: str
+    """Commit of the lake that holds the partitions as they were read."""
+    table: str
+    """Feature table."""
+    first: str
+    """Key of the first partition of the window."""
+    last: str
+    """Key of its last partition."""
+    partitions: int
+    """How many there are, from the first to the last."""
+    begins_with: str = ""
+    """Digest of the evaluation of the version whose weights the training began with; empty without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewEvaluation:
     """One evaluation of a bundle, before it is written down."""
 
@@ -82,6 +100,8 @@ class NewEvaluation:
     """Address of the report."""
     run_id: str
     """Dagster run that made it."""
+    trained_on: TrainedOn | None
+    """None in rows of versions of ml-assets that did not record it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,5 +165,7 @@ class Promotion:
     author: str
     reason: str
     at: datetime
+    despite: str = ""
+    """What stood against the inputs of the version, and a person promoted it all the same; empty otherwise."""
     demotion: Demotion | None = None
     """Its end by a person; None where it stands or another promotion followed."""

@@ -1,9 +1,13 @@
 """The ledger's tables as the newest step of `migrations` leaves them, where their append-only triggers are, too."""
 
+import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
+
+from resources.ledger.rows import TrainedOn
 
 
 class UtcTime(sa.TypeDecorator[datetime]):
@@ -25,6 +29,23 @@ class UtcTime(sa.TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Window(sa.TypeDecorator[TrainedOn]):
+    """`TrainedOn` as JSON; empty text for None."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: TrainedOn | None, dialect: Any) -> str:
+        """Text."""
+        return "" if value is None else json.dumps(asdict(value), sort_keys=True)
+
+    def process_result_value(self, value: str | None, dialect: Any) -> TrainedOn | None:
+        """Back."""
+        if not value:
+            return None
+        return TrainedOn(**json.loads(value))
 
 
 metadata = sa.MetaData()
@@ -69,6 +90,7 @@ promotions = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("at", UtcTime, nullable=False),
     sa.Column("evaluation_digest", sa.Text, nullable=False, server_default=""),
+    sa.Column("despite", sa.Text, nullable=False, server_default=""),
     sa.Index("ledger_promotions_by_role", "model", "alias"),
     # Ids that are never given twice: a promotion is referred to by its id.
     sqlite_autoincrement=True,
@@ -97,6 +119,7 @@ evaluations = sa.Table(
     sa.Column("report", sa.Text, nullable=False),
     sa.Column("run_id", sa.Text, nullable=False),
     sa.Column("at", UtcTime, nullable=False),
+    sa.Column("trained_on", Window, nullable=False, server_default=""),
     sa.Index("ledger_evaluations_by_bundle", "model", "bundle_digest"),
     # Ids order evaluations of one bundle, so none may come again.
     sqlite_autoincrement=True,

@@ -15,6 +15,7 @@ from ml_assets.components.pages import run_url
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.champion import rival_of
 from ml_assets.components.steps.evaluation import Judged, record, show
+from ml_assets.components.steps.inputs import require_nothing_rejected_since, trained_on
 from ml_assets.components.steps.samples import decoder_of, few_with_samples, predicted
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
@@ -48,7 +49,9 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
         checkpoint: dict[str, Any],
     ) -> Iterator[Any]:
         with final_unless_transient():
-            judged = evaluate_job(spec, platform, context.partition_key, snapshot, checkpoint)
+            partition = context.partition_key
+            require_nothing_rejected_since(spec, platform, partition, snapshot, is_trained=True)
+            judged = evaluate_job(spec, platform, partition, snapshot, checkpoint)
             row, files = record(judged, platform, context.run_id)
             yield from show(spec, judged, row, files, checkpoint, gate, evaluation, platform)
 
@@ -145,7 +148,10 @@ def evaluate_job(
         evaluation=measured,
     )
     return Judged(
-        bundle=bundle, report=report, champion_digest=None if rival is None else rival.bundle_digest
+        bundle=bundle,
+        report=report,
+        champion_digest=None if rival is None else rival.bundle_digest,
+        trained_on=trained_on(spec, snapshot_facts),
     )
 
 

@@ -13,7 +13,7 @@ import dagster as dg
 
 from ml_assets.components.pages import REPORTS, readable, report_facts, report_page, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
-from resources.ledger import EvaluationRow, NewEvaluation, evaluation_name
+from resources.ledger import EvaluationRow, NewEvaluation, TrainedOn, evaluation_name
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Judged:
     report: "Report"
     champion_digest: str | None
     """Bundle of the champion it was compared with; None without one."""
+    trained_on: TrainedOn
 
 
 def report_name(model: str, partition: str, evaluation: str) -> str:
@@ -69,6 +70,7 @@ def record(judged: Judged, platform: Platform, run_id: str) -> tuple[EvaluationR
             summary=verdict.summary,
             report=f"{place}/{files.html.name}",
             run_id=run_id,
+            trained_on=judged.trained_on,
         )
     )
     return row, files

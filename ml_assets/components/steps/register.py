@@ -16,6 +16,7 @@ from ml_assets.components.pages import (
 )
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.evaluation import report_name
+from ml_assets.components.steps.inputs import rejected_since
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -83,22 +84,23 @@ def register_version(
     checkpoint: dict[str, Any],
     evaluation: dict[str, Any],
 ) -> dg.Output[dict[str, Any]]:
-    """The registered version as the asset's output."""
+    """The registered version as the asset's output. `dg.Failure` names what its window holds and is rejected by now."""
+    from ml_assets.release.inputs import InputsRejected
     from ml_assets.release.parts import bundles_of, releases_of
     from ml_assets.snapshots.keep import version_branch
 
     bundle = bundles_of(platform).open(evaluation["bundle"])
     releases = releases_of(platform)
-    version = releases.register(
-        bundle,
-        run_id=checkpoint["mlflow_run"],
-        links={
-            "partition": partition,
-            "lake_commit": snapshot["commit"],
-            "dagster_run": snapshot["run_id"],
-            "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
-        },
-    )
+    links = {
+        "partition": partition,
+        "lake_commit": snapshot["commit"],
+        "dagster_run": snapshot["run_id"],
+        "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
+    }
+    try:
+        version = releases.register(bundle, run_id=checkpoint["mlflow_run"], links=links)
+    except InputsRejected as error:
+        raise rejected_since(spec, partition, error.refused, is_trained=True) from error
     # The version's own branch first: at no moment is its input without a root.
     kept = version_branch(spec.name, version.number, bundle.digest)
     platform.lake.keep(kept, snapshot["commit"])

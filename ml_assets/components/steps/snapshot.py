@@ -87,11 +87,17 @@ def take_snapshot(
         "job": job.to_json(),
         "snapshot_digest": snapshot.digest,
         "commit": commit,
-        "source_commit": snapshot.source_commit,
+        "source_commit": reader.commit_id,
         "branch": branch,
         "keys": judged["keys"],
         "run_id": run_id,
-        "initial": None if initial is None else {"version": initial.version, "bundle": initial.bundle.digest},
+        "initial": None
+        if initial is None
+        else {
+            "version": initial.version,
+            "bundle": initial.bundle.digest,
+            "evaluation": initial.evaluation,
+        },
     }
     rows = [
         {"split": name, "partitions": len(snapshot.keys(name)), "first": snapshot.keys(name)[0],

@@ -8,14 +8,13 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.checkout import ROOT
-from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, inputs_refused
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import counted, readable, run_url, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.steps.inputs import require_nothing_rejected_since
 from ml_assets.components.steps.snapshot import settings_digest
 from ml_assets.components.steps.spending import Attempts, spent
 from ml_assets.components.steps.stragglers import Stragglers
-from ml_assets.tables.guard import rejected_since
-from ml_assets.tables.reader import TableReader
 from resources.environment import environment_facts
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile, changes_of
@@ -60,7 +59,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     ) -> dg.Output[dict[str, Any]]:
         with final_unless_transient():
             job = TrainingJob.from_json(snapshot["job"])
-            _require_nothing_rejected_since(spec, platform, job, snapshot)
+            require_nothing_rejected_since(spec, platform, job.partition, snapshot)
             name = training_folder_name(job)
             folder = platform.artifacts.folder(name)
             if platform.artifacts.exists(name, EVENTS):  # told to a run on another machine
@@ -100,17 +99,6 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
             )
 
     return train
-
-
-def _require_nothing_rejected_since(
-    spec: TrainingPipelineSpec, platform: Platform, job: TrainingJob, snapshot: Mapping[str, Any]
-) -> None:
-    """Refuse a window that was judged earlier: this step may run again days later, in a run that goes on from a
-    failed one."""
-    reader = TableReader(platform.lake, snapshot["source_commit"])
-    refused = rejected_since(reader, platform.ledger, spec.features.table, snapshot["keys"])
-    if refused:
-        raise inputs_refused(f"{job.model} {job.partition}", refused, {})
 
 
 def _hand_over(bundle: str, platform: Platform, name: str) -> None:

@@ -15,7 +15,7 @@ from resources.ledger.errors import LedgerError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-NEWEST = "0005"
+NEWEST = "0006"
 """The step this code works with."""
 VERSION_TABLE = "ledger_version"
 _BEFORE_MIGRATIONS = "0001"

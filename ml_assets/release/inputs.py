@@ -1,0 +1,77 @@
+"""All rows behind the weights of a version: its window, what that was made from, and the same of what it began with.
+
+Here: which rows, read from a commit that never changes. Not here: what is said of them now (`tables.guard`), who may
+go on in spite of it (`promotion`).
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from ml_assets.tables.guard import Contents, contents_behind
+from ml_assets.tables.reader import PartitionMissing, TableReader
+from resources.lake import ObjectNotFound, RefNotFound, VersionedStore
+from resources.ledger import ModelLog, TrainedOn
+from resources.words import name_some
+
+NAMED = 3
+"""Rejected partitions that a sentence names before it counts the others."""
+
+
+class InputsUnknown(Exception):
+    """Nobody can tell any more what a version was trained on; the message says why."""
+
+
+class InputsRejected(Exception):
+    """What a version was trained on is rejected by now."""
+
+    def __init__(self, refused: Mapping[str, str]) -> None:
+        """`refused`: `table key` → why."""
+        super().__init__(in_words(refused))
+        self.refused = refused
+
+
+def in_words(refused: Mapping[str, str], most: int = NAMED) -> str:
+    """Name the first few of `table key` → why."""
+    return name_some([f"{what} {why}" for what, why in refused.items()], most)
+
+
+def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn | None) -> Contents:
+    """Return every row behind weights that were trained on `window`.
+
+    A version that began with another's weights has learned from its rows, too, and so on. Raises `InputsUnknown`
+    where one of them did not record its window, or the lake has lost it.
+    """
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    whose = "its evaluation"
+    seen: set[str] = set()
+    while True:
+        if window is None:
+            raise InputsUnknown(f"{whose} does not say what it was trained on: an earlier version made it")
+        try:
+            reader = TableReader(lake, window.commit)
+            here = contents_behind(reader, window.table, _keys_of(reader, window))
+        except (RefNotFound, ObjectNotFound, PartitionMissing) as error:
+            raise InputsUnknown(
+                f"the lake no longer holds {window.table} at commit {window.commit[:12]}, which it was trained on"
+            ) from error
+        for table, rows in here.items():
+            found[table] |= rows
+        if not window.begins_with or window.begins_with in seen:
+            return found
+        seen.add(window.begins_with)
+        row = log.evaluation(window.begins_with)
+        whose = f"evaluation {window.begins_with[:12]}, of the version it began with,"
+        window = None if row is None else row.trained_on
+
+
+def _keys_of(reader: TableReader, window: TrainedOn) -> Sequence[str]:
+    keys = [key for key in reader.keys(window.table) if window.first <= key <= window.last]
+    if len(keys) != window.partitions and window.last in keys:  # others are left of another cadence
+        manifests = reader.manifests(window.table, keys)
+        keys = [key for key in keys if manifests[key].cadence == manifests[window.last].cadence]
+    if len(keys) != window.partitions:
+        raise InputsUnknown(
+            f"the lake holds {len(keys)} partitions of {window.table} at commit {window.commit[:12]}, and it was "
+            f"trained on {window.partitions}"
+        )
+    return keys
