@@ -21,6 +21,7 @@ from ml_assets.components.imports import (
     VersionedPath,
 )
 from ml_assets.components.model_functions import ModelFunctionPath, wrong_arguments
+from ml_assets.components.one_process import one_process_library
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.leaktest import KnowledgeRule
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
@@ -448,6 +449,19 @@ class TrainingPipelineSpec(Section):
                     f"training.{name} is about the platform's loop, and {self.model.entry} has its own: say it in "
                     f"model.hyperparameters, which are its command line. Of training it takes {', '.join(OF_SCRIPTS)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _workers_of_a_script_share_its_work(self) -> Self:
+        workers, entry = self.training.workers, self.model.entry
+        library = one_process_library(entry) if entry and workers > 1 else None
+        if library is not None:
+            said = (
+                f"{workers} workers would each train the same model: {entry} trains with {library} in one process, and "
+                "nothing in it tells workers apart or joins them (torch.distributed, training.rank). Say workers: 1; "
+                f"{library} takes the machine's cores by its own number of threads"
+            )
+            refuse_at(type(self).__name__, {("training", "workers"): said})
         return self
 
     @model_validator(mode="after")

@@ -83,7 +83,6 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
     try:
         import onnx
         import onnxruntime as _  # noqa: F401
-        from google.protobuf.message import DecodeError
     except ImportError as error:
         raise BadConfiguration(
             f"{error.name} is not installed where the script runs, and a graph is tried with it before it counts: add "
@@ -97,7 +96,7 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
         if not any(one.domain in ("", "ai.onnx") for one in model.opset_import):
             # A graph of trees alone has none, and serving puts Concat in front of it.
             model.opset_import.append(onnx.helper.make_opsetid("", _OPSET))
-    except (DecodeError, onnx.checker.ValidationError) as error:
+    except Exception as error:  # of protobuf or of the checker: both have types of their own
         raise BadConfiguration(
             f"what was handed in is not a valid ONNX graph: {error}. Give an onnx.ModelProto or its bytes; models of "
             "LightGBM, XGBoost and scikit-learn are handed in as they are"

@@ -114,3 +114,16 @@ def test_a_model_that_imports_by_a_computed_name_is_refused_when_it_is_declared(
         job_of(
             "from importlib import import_module\n\ndef build(inputs):\n    return import_module(inputs).f()\n"
         )
+
+
+def test_a_library_is_part_of_the_training_of_a_script_that_uses_it_alone() -> None:
+    """Converters import LightGBM, XGBoost and scikit-learn; a torch model does not train anew with another of them."""
+
+    def packages(**model: str) -> set[str]:
+        change = {"model": model, "training": {"workers": 1}}
+        return set(training_code(component(TrainingPipeline, plant.PIPELINE, **change).spec).packages)
+
+    libraries = {"lightgbm", "onnxmltools", "scikit-learn", "skl2onnx"}
+    assert libraries <= packages(entry="ml_assets_tests.scripts.trees_adapted")
+    assert not libraries & packages(entry="ml_assets_tests.scripts.ddp_adapted")
+    assert not (libraries | {"onnx", "onnxruntime"}) & packages(function=plant.PIPELINE["model"]["function"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.tables.code_version import code_version, modules_version, packages_of, script_version
+from ml_assets.tables.reach import reached_by
 
 _AGENT = "ml_assets.training.agent"
 _LOOP = "ml_assets.training.entry"
@@ -25,6 +26,9 @@ _CHANGES_NO_WEIGHTS = (
     ),
 )  # fmt: skip
 """Modules that only tell of a training or count its attempts: none of them has a tensor in its hands."""
+_CONVERTERS = "ml_assets.training.script_libraries"
+_CONVERTED = {"lightgbm", "xgboost", "sklearn"}
+"""Packages whose models a script hands in as they are, through `_CONVERTERS`, which imports all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +50,17 @@ def training_code(spec: TrainingPipelineSpec) -> TrainingCode:
     paths = [path for path in (model.function, sample.decode if sample else None) if path]
     versions = [script_version(model.entry)] if model.entry else []
     own = [model.entry] if model.entry else []
+    # Who trains a torch module trains the same one with another XGBoost.
+    without = [*_CHANGES_NO_WEIGHTS, *([] if model.entry else [_SCRIPT])]
+    converts = bool(_CONVERTED & reached_by(own, without=["ml_assets.training"]).packages)
     return TrainingCode(
         code_version="-".join([*versions, *map(code_version, paths)]),
-        loop_version=modules_version(loop, without=_CHANGES_NO_WEIGHTS),
+        loop_version=modules_version(loop, without=without),
         packages={
             "python": ".".join(platform.python_version_tuple()[:2]),
             **packages_of(
-                [*own, *(path.rpartition(".")[0] for path in paths), *loop], without=_CHANGES_NO_WEIGHTS
+                [*own, *(path.rpartition(".")[0] for path in paths), *loop],
+                without=[*without, *([] if converts else [_CONVERTERS])],
             ),
         },
     )
