@@ -2,12 +2,12 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill ui test test-drills test-layouts test-chaos test-browser test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
+.PHONY: help setup demo drill ui test test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock clean distclean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes: one more than cores, since those of the browser mostly wait for Dagster's daemon.
+# Test processes: one more than cores, since tests of pipelines and trainings also wait for processes they start.
 JOBS ?= 3
 ARGS ?=
 # Everything of the servers: addresses and credentials (servers.env), data, logs.
@@ -37,7 +37,7 @@ drill: setup ## damage a short real training in six ways; did it survive? (DRILL
 ui: setup ## Dagster's pages and daemon together, on loopback
 	@$(BIN)/ml-assets ui $(ARGS)
 
-test: setup ## every test that needs no server (ARGS="-k words" for some)
+test: setup ## everyday tests, without servers and the tiers below; under 5 minutes on two cores (ARGS="-k words")
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ for one
@@ -54,8 +54,9 @@ test-chaos: setup ## rounds of ending processes at random moments (ROUNDS=30), a
 	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills -m chaos --chaos-rounds $(ROUNDS) \
 	  --chaos-report $(CHAOS_REPORT) --timeout 3600 -n $(JOBS) --dist worksteal $(ARGS)
 
-test-browser: setup ## clicks in a real Chromium; screenshots in build/screenshots
-	$(BIN)/pytest ml_assets_tests/browser --screenshots build/screenshots $(ARGS)
+test-journeys: setup ## the tour of docs/add-a-pipeline.md typed, and clicks in Chromium; pictures in build/screenshots
+	$(BIN)/pytest ml_assets_tests/browser ml_assets_tests/tour --screenshots build/screenshots \
+	  -n $(JOBS) --dist loadscope $(ARGS)
 
 test-pythons: setup ## install and test on every supported Python found here
 	@deployment/test-pythons.sh

@@ -5,8 +5,9 @@ where a group has fewer tests than `expected_counts.toml` says: tests that stop 
 success otherwise. More tests than expected is fine; raise the numbers when adding some, by hand or with
 `check_counts.py TESTS.xml expected_counts.toml --raise`.
 
-What `make test` runs is in the table `at_least`. Tests that need servers or a cluster run by themselves, have the
-table of their folder (`--table servers`), and each of its folders is a group (`.` for files directly in it).
+What `make test` runs is in the table `at_least`, what `make test-journeys` runs in `journeys`. Tests that need servers
+or a cluster have the table of their folder (`--table servers`), and each of its folders is a group (`.` for files
+directly in it).
 """
 
 import argparse
@@ -20,10 +21,10 @@ EVERYDAY = "at_least"
 
 
 def group_of(classname: str, table: str = EVERYDAY) -> str:
-    """`ml_assets_tests.lake.test_merge.TestX` → `lake`; `ml_assets_tests.test_graph` → `.`; in the table `servers`
-    the same of what comes after `ml_assets_tests.servers`."""
+    """Return `lake` for `ml_assets_tests.lake.test_merge.TestX`, `.` for `ml_assets_tests.test_graph`; in the table
+    `servers` the same of what comes after `ml_assets_tests.servers`."""
     parts = classname.split(".")
-    folder = parts[1] if table == EVERYDAY else parts[parts.index(table) + 1]
+    folder = parts[parts.index(table) + 1] if table in parts else parts[1]
     return "." if folder.startswith("test_") else folder
 
 

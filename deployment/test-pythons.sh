@@ -15,8 +15,8 @@ for python in ${PYTHONS:-python3.11 python3.12 python3.13}; do
   PYTHON="$python" VENV="$venv" deployment/setup.sh
   echo "== $("$venv/bin/python" --version)"
   "$venv/bin/dg" check defs
-  "$venv/bin/pytest" -n "${JOBS:-2}" --dist loadscope --no-loadscope-reorder -m "not browser and not chaos" \
-    --deselect ml_assets_tests/test_architecture.py
+  "$venv/bin/pytest" -n "${JOBS:-2}" --dist loadscope --no-loadscope-reorder -m "not chaos" \
+    ml_assets_tests ml_assets_tests/tour --deselect ml_assets_tests/test_architecture.py
 done
 
 if [ "$found" -eq 0 ]; then

@@ -14,7 +14,8 @@ from ml_assets_tests.chaos.summary import keep, rounds_of, summary
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NAMED_ONLY = tuple(
-    Path(__file__).parent / name for name in ("cluster", "cluster/queues", "drills", "layouts", "servers")
+    Path(__file__).parent / name
+    for name in ("browser", "cluster", "cluster/queues", "drills", "layouts", "servers", "tour")
 )
 
 # Shared machines make single examples slow without anything being wrong. In CI the same examples every time.
@@ -39,14 +40,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without a browser the browser tests do not exist; `pytest_terminal_summary` says so. Tests on servers and on
-    a cluster, the drills and layouts are run by naming their folders, as `make test-servers` and its like do."""
-    if CHROMIUM is None and collection_path.name == "browser":
-        return True
-    if collection_path in NAMED_ONLY:
-        asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-        return None if any(path.resolve().is_relative_to(collection_path) for path in asked) else True
-    return None
+    """Collect the slow tiers only where their folder is named, as `make test-journeys` and its like do. Without a
+    browser the browser tests do not exist; `pytest_terminal_summary` says so."""
+    if collection_path not in NAMED_ONLY:
+        return None
+    is_lacking = CHROMIUM is None and collection_path.name == "browser"
+    return None if _is_named(collection_path, config) and not is_lacking else True
+
+
+def _is_named(folder: Path, config: pytest.Config) -> bool:
+    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return any(path.resolve().is_relative_to(folder) for path in asked)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -56,7 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("chaos")
         terminalreporter.write_line("\n".join(lines))
         keep(lines, kept, config.invocation_params.args)
-    if CHROMIUM is None:
+    if CHROMIUM is None and _is_named(Path(__file__).parent / "browser", config):
         terminalreporter.section(
             "BROWSER TESTS DID NOT RUN: no chromium here (apt-get install chromium)", "!"
         )

@@ -73,6 +73,12 @@ def test_tests_on_servers_have_a_table_of_their_own(
     assert complaint is None or complaint in said
 
 
+def test_a_table_may_gather_several_folders(tmp_path: Path) -> None:
+    status, said = _check(tmp_path, PASSING, "[journeys]\ntour = 3", "--table", "journeys", folder="tour")
+    assert status == 1
+    assert "group 'tour' ran 2 tests, expected at least 3" in said
+
+
 def test_raised_numbers_leave_other_tables_alone(tmp_path: Path) -> None:
     status, _ = _check(
         tmp_path,

@@ -90,7 +90,8 @@ def test_a_week_with_nothing_upstream_is_refused_by_name_and_its_chain_gets_buil
 
     pages.leave()
 
-    # No click from here on: the sensor asks for the missing chain, and the daemon builds it.
+    # No click from here on: the sensor asks for the missing chain, and the daemon builds it. Most of two minutes goes
+    # by between tables: Dagster's backfill daemon looks every 30 s, which no setting changes.
     built = dagster.wait_for_runs_of(ASKED_BY, run_id, MODEL, seconds=300)
     assert {run.status for run in built} == {"SUCCESS"}
     assets = {asset for run in built for asset in run.assets}

@@ -1,4 +1,4 @@
-"""Folders that `dg scaffold defs` writes load, pass the leakage test and the linter. `test_tour` trains one."""
+"""Folders that `dg scaffold defs` writes load, pass the leakage test and the linter. `tour` trains one."""
 
 import re
 import subprocess

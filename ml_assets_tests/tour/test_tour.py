@@ -17,7 +17,7 @@ import pytest
 pytestmark = pytest.mark.timeout(1500)
 """Two trainings and four tables of 91 days: a minute and a half on two idle cores."""
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PAGE = (ROOT / "docs" / "add-a-pipeline.md").read_text()
 TYPIST = """
