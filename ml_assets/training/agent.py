@@ -107,6 +107,7 @@ def run_ranks(
     from ml_assets.training import rank
     from ml_assets.training.ends import End, explaining, forget_codes
     from ml_assets.training.recovery import report_end
+    from ml_assets.training.script_meeting import open_meeting
 
     _format_torch_logs_plainly()
     config = LaunchConfig(
@@ -126,6 +127,7 @@ def run_ranks(
     watch = Watch(ranks, patience)
     first = 0 if node is None else node.rank * ranks
     forget_codes(range(ranks))
+    _store = open_meeting(node)  # for scripts; it ends with the reference
     try:
         with watch.watching():
             elastic_launch(config, rank.main)(*arguments)

@@ -50,6 +50,7 @@ from ml_assets.training.script_data import (
     tensors_of,
 )
 from ml_assets.training.script_example import Example, example_of
+from ml_assets.training.script_meeting import Meeting
 from ml_assets.training.script_model import check_model, write_model
 from ml_assets.training.storage import write_whole
 from ml_assets.training.stored_checkpoints import checkpoints_of
@@ -104,10 +105,14 @@ class Training:
     world_size: int
     resumed_step: int
     """Step of the newest whole checkpoint; 0 where there is none."""
+    resumed_world_size: int
+    """How many ranks there were when it was saved; 0 where there is none. May be another number than now."""
     step: int
     """The newest that was logged."""
     checkpoints: Checkpoints
     mirror: Mirror | None
+    meeting: Meeting | None
+    """All ranks; None where torchrun was called by hand in a way that gives them no common store."""
     pulse: Pulse = field(default_factory=lambda: Pulse(0), init=False)
     """Where whatever is called here shows that the script goes on; by default nobody listens."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
@@ -127,18 +132,31 @@ class Training:
         if begins:
             wait_until_alone(folder)
         checkpoints = checkpoints_of(job, folder, mirror)
-        with one_at_a_time(folder):  # where they lie elsewhere, the first rank of a machine brings them
-            newest = checkpoints.newest_good()
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        meeting = Meeting.join(rank, world_size)
+        if begins or meeting is None or world_size == 1:
+            with one_at_a_time(folder):
+                step = checkpoints.newest_good() or 0
+            saved_by = _world_size_at(folder, step)
+            if meeting is not None:
+                meeting.tell("resumed", [step, saved_by])
+        else:  # the same as rank 0, which may save another meanwhile
+            step, saved_by = meeting.hear("resumed", 0)
+            with one_at_a_time(folder):  # where they lie elsewhere, the first rank of a machine brings them
+                if step:
+                    checkpoints.examine(step)
         training = cls(
             job=job,
             snapshot=snapshot,
             folder=folder,
             rank=rank,
-            world_size=int(os.environ.get("WORLD_SIZE", "1")),
-            resumed_step=newest or 0,
-            step=newest or 0,
+            world_size=world_size,
+            resumed_step=step,
+            resumed_world_size=saved_by,
+            step=step,
             checkpoints=checkpoints,
             mirror=mirror,
+            meeting=meeting,
         )
         if begins and not training.is_finished:
             training._begin_attempt()
@@ -217,34 +235,73 @@ class Training:
         self.pulse.moved()
 
     @contextmanager
-    def checkpoint(self, step: int) -> Generator[Path]:
+    def checkpoint(self, step: int, *, all_ranks: bool = False) -> Generator[Path]:
         """Rank 0: an empty folder for what the script needs to go on after `step`, counted from 1.
 
-        It counts once the block has ended; whatever dies before that, the one before is whole. The newest
-        `keep_checkpoints` are kept. Raises `StorageFailed`.
+        With `all_ranks` each rank calls it, for files of names of its own: the folder is the same on one machine, and
+        put together where there are several. It counts once the block has ended (of all ranks); whatever dies before
+        that, the one before is whole. The newest `keep_checkpoints` are kept. Raises `StorageFailed`.
         """
-        if self.rank or step < 1:
+        if (self.rank and not all_ranks) or step < 1:
             raise BadConfiguration(
-                f"rank 0 saves, after step 1 or later: this is rank {self.rank}, step {step}"
+                f"rank 0 saves, after step 1 or later: this is rank {self.rank}, step {step}. Where each rank has "
+                "something to save, let each call checkpoint(step, all_ranks=True)"
+            )
+        meeting = self.meeting if all_ranks else Meeting(None, 0, 1)
+        if meeting is None:
+            raise BadConfiguration(
+                "the ranks have no store to meet in: start them with torchrun, whose agent has one"
             )
         started = time.monotonic()
         self.pulse.rest()  # a store has a patience of its own
-        self.checkpoints.claim(step)
-        # On one machine what the script writes is already where it stays.
-        place = self.checkpoints.writing if self.mirror is None else _fresh(self.folder / ".checkpoint")
+        together = meeting.round()
         try:
+            # On one machine what the script writes is already where it stays.
+            place = self.checkpoints.writing if self.mirror is None else self.folder / ".checkpoint"
+            self._refuse_unlike(step, together.gather("step", step))
+            together.all_succeed("place", lambda: self._make_place(step, place))
             yield place
-            # The index that parts of ranks need. A script's has none, and is not of another version for that.
-            (place / INDEX).touch()
-            sha256 = {name: self._keep(place, name, step) for name in _files(place)}
-            self.checkpoints.count(step, sha256, best_step=0)
-        except BaseException:
-            self.checkpoints.discard()
+            together.all_succeed("written", lambda: None)
+            sha256 = _together(together.gather("files", self._keep_files(place, step)))
+            if not self.rank:
+                self.checkpoints.count(step, sha256, best_step=0)
+            together.all_succeed("counted", lambda: None)
+        except BaseException as error:
+            together.fail(error)
+            if not self.rank:
+                self.checkpoints.discard()
             raise
         took = 1000 * (time.monotonic() - started)
         self.moved()
-        emit("checkpoint", step, checkpoint_duration_ms=took, blocked_ms=took)
-        self._tell_recovery(step)
+        if not self.rank:
+            emit("checkpoint", step, checkpoint_duration_ms=took, blocked_ms=took)
+            self._tell_recovery(step)
+
+    def _refuse_unlike(self, step: int, steps: list[int]) -> None:
+        if set(steps) != {step}:
+            said = ", ".join(f"rank {rank} of step {one}" for rank, one in enumerate(steps))
+            raise BadConfiguration(f"ranks save different checkpoints ({said}): let each save the same steps")
+
+    @property
+    def _stores_for_its_machine(self) -> bool:
+        """Whether this rank stores the files of its machine: all of them, where the folder outlives it."""
+        return self.rank == 0 if self.mirror is None else int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+    def _make_place(self, step: int, place: Path) -> None:
+        if self.rank == 0:
+            self.checkpoints.claim(step)
+        if self.mirror is not None and self._stores_for_its_machine:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+
+    def _keep_files(self, place: Path, step: int) -> dict[str, str]:
+        """Have the files of this machine survive a power cut; their SHA-256, on the rank that did so."""
+        if self.rank == 0:
+            # The index that parts of ranks need. A script's may have none, and is not of another version for that.
+            (place / INDEX).touch()
+        if not self._stores_for_its_machine:
+            return {}
+        return {name: self._keep(place, name, step) for name in _files(place)}
 
     @property
     def is_finished(self) -> bool:
@@ -336,10 +393,21 @@ class Training:
             self._recovery = None
 
 
-def _fresh(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return folder
+def _together(machines: list[dict[str, str]]) -> dict[str, str]:
+    """File → SHA-256 of a checkpoint, of those that each rank stored."""
+    together: dict[str, str] = {}
+    for files in machines:
+        for name in files.keys() & together.keys():
+            raise BadConfiguration(
+                f"ranks of two machines wrote {name} into one checkpoint: put the rank into the name of a file"
+            )
+        together |= files
+    return together
+
+
+def _world_size_at(folder: Path, step: int) -> int:
+    """How many ranks the attempt had that saved `step`; 0 where that is not known."""
+    return next((one.world_size for one in reversed(read_attempts(folder)) if one.from_step < step), 0)
 
 
 def _files(folder: Path) -> list[str]:

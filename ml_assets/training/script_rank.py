@@ -19,6 +19,7 @@ from ml_assets.training.machine import watching_machine
 from ml_assets.training.memory import advising_script
 from ml_assets.training.outcome import leave, outcome_of
 from ml_assets.training.script import FOLDER, JOB, MIRROR, PROCESS, Training, attach
+from ml_assets.training.script_meeting import find_meeting
 from ml_assets.training.stop import end_with_parent
 from resources.launcher.errors import BadConfiguration, TrainingFailed
 from resources.launcher.job import ExitCode
@@ -34,6 +35,7 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)  # pyright: ignore - what it prints is the log, as it happens
+    find_meeting()
     os.environ |= {JOB: job_file, FOLDER: folder, MIRROR: mirror, PROCESS: str(os.getpid())}
     with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
         code = outcome_of(lambda: run_script(pulse), Path(folder))
@@ -57,6 +59,8 @@ def run_script(pulse: Pulse) -> int:
         advising_script(training.rank, training.world_size),
     ):
         code = _run_module(entry, arguments)
+    if training.meeting is not None:
+        training.meeting.leave()
     if code == ExitCode.DONE and training.rank == 0 and not training.is_finished:
         raise BadConfiguration(
             f"{entry} came to its end without handing in a model: let it call training.finish(model, …) on rank 0"

@@ -7,6 +7,8 @@ import dataclasses
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,19 @@ import pytest
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.parts import registry_of
 from ml_assets.snapshots.reader import FITTED, open_snapshot
+from ml_assets.training.script import FOLDER, JOB
 from ml_assets_tests.components.plant import MODEL, WINDOW, days
 from ml_assets_tests.components.world import STAGES, World, plant_components
 from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, REGISTERED, TRAINING_SET, Trained, train
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
-from resources.launcher.errors import AttemptsExhausted
-from resources.launcher.job import TrainingJob
+from resources.launcher.errors import AttemptsExhausted, BadConfiguration
+from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.protocol import TrainingEvent, read_events
 from resources.launcher.recoveries import recoveries_of
 from resources.launcher.training_settings import TrainingSettings
 
+ROOT = Path(__file__).parents[2]
 DAY = days(1, start=WINDOW)[0]
 EPOCHS = 14
 
@@ -192,3 +196,40 @@ def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
     assert "the first to fail: rank 2 ended with exit code 1" in str(failed.value)
     (end,) = [event for event in read_events(tmp_path) if event.kind == "ended"]
     assert end.values["cause"].startswith("rank 2 ended with exit code 1: ZeroDivisionError")
+
+
+def test_ranks_that_save_together_go_on_from_a_whole_checkpoint_at_any_world_size(
+    tmp_path: Path, job: TrainingJob
+) -> None:
+    def cancel(_: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "checkpoint" and event.step == 5:
+            raise KeyboardInterrupt
+
+    job = dataclasses.replace(
+        job,
+        entry="ml_assets_tests.scripts.sharded",
+        hyperparameters={"epochs": 8, "dies_at": 3},
+        settings=TrainingSettings(workers=3),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Watcher(cancel).run(job, tmp_path)
+    # By hand, and with fewer ranks: a cluster starts an attempt with those it has room for.
+    by_hand = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    environment = os.environ | {JOB: str(tmp_path / "job.json"), FOLDER: str(tmp_path)}
+    subprocess.run([*by_hand, "-m", job.entry], env=environment, cwd=ROOT, check=True, timeout=200)
+    result = TrainingResult.read(tmp_path / "result.json")
+    assert result.world_size == 2
+    first, second = result.resumed_from_steps
+    assert first == 2  # of step 3, rank 1 never handed in its part
+    assert second >= 5
+    log = (tmp_path / "log.txt").read_text()
+    assert "rank 2 resumes what 3 saved: ['draws-0', 'draws-1', 'draws-2']" in log
+    told = {event.step: event.values for event in read_events(tmp_path) if event.kind == "epoch"}
+    losses = [told[step]["validation_loss"] for step in range(1, 9)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_rank_that_ends_without_its_part_of_a_checkpoint_is_named(tmp_path: Path, job: TrainingJob) -> None:
+    job = dataclasses.replace(job, entry="ml_assets_tests.scripts.wayward", hyperparameters={"how": "uneven"})
+    with pytest.raises(BadConfiguration, match="rank 1 came to its end, and rank 0 waits for its part"):
+        Watcher().run(job, tmp_path)

@@ -27,6 +27,7 @@ WAYS = [
     "memory",
     "still",
     "alone",
+    "uneven",
 ]
 
 
@@ -80,6 +81,9 @@ def main() -> None:
         np.empty(1 << 60, np.uint8)
     elif how == "alone":
         fail_alone()
+    elif how == "uneven" and training.rank == 0:
+        with training.checkpoint(1, all_ranks=True):
+            pass
     elif how == "still":
         stand_still_once()
         training.finish(mean_of_columns(training.matrix("train")[0].shape[1]), steps=2, validation_loss=1.0)
