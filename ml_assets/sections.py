@@ -71,7 +71,7 @@ Partitions = Annotated[int, Field(ge=0, le=36_525)]
 class Section(BaseModel):
     """A part of a `defs.yaml`. Unknown keys are errors that name the nearest right key; numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -36,7 +36,8 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
         names = _names(request)
         written = {
             "__init__.py": f'"""The folder of {names["name"]}: what it is, and where its data comes from."""\n',
-            "defs.yaml": "---\n".join(_render(f"{document}.yaml", names) for document in self.documents),
+            "defs.yaml": _editor_line(request)
+            + "---\n".join(_render(f"{document}.yaml", names) for document in self.documents),
             **{f"{module}.py": _render(f"{module}.py", names) for module in self.modules},
         }
         for file, text in written.items():
@@ -84,6 +85,13 @@ class TrainingPipelineScaffolder(TemplateScaffolder):
         *FeatureTableScaffolder.next_commands,
         f"launch {{name}} {LAST_DAY}",
     )
+
+
+def _editor_line(request: dg.ScaffoldRequest[Any]) -> str:
+    """Return the comment by which editors find the schema that `dg utils generate-component-schema` writes."""
+    assert request.project_root is not None
+    up = "../" * len(request.target_path.relative_to(request.project_root).parts)
+    return f"# yaml-language-server: $schema={up}.dg/schema.json\n"
 
 
 def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:

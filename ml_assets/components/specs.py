@@ -64,6 +64,7 @@ class PartitionsSection(Section):
     cadence: Literal["daily", "weekly"]
     """`daily`: a partition is a day. `weekly`: it is named by its Monday."""
     start: date
+    """First day. A weekly table begins on a Monday."""
     end: date | None = None
     """Last day; open if not given."""
 
@@ -83,6 +84,7 @@ class WatchSection(Section):
     """A sensor that asks a source what is new."""
 
     every_seconds: int = Field(default=60, ge=5)
+    """Seconds between two questions to the source."""
     retry_seconds: int = Field(default=3600, ge=5)
     """Wait before a partition that failed, was rejected or is missing is requested again."""
     enabled: bool = False
@@ -105,7 +107,9 @@ class FreshnessSection(Section):
     """How old the newest materialization may be."""
 
     fail_after_hours: Hours
+    """Hours after which the freshness check fails."""
     warn_after_hours: Hours | None = None
+    """Hours after which it warns; not given: it never warns."""
 
     @model_validator(mode="after")
     def _warns_first(self) -> Self:
@@ -120,14 +124,19 @@ class TableSpecSection(Section):
     """What datasets and feature tables have in common."""
 
     name: Name
+    """Name of the table, without `datasets/` or `features/`."""
     group: Name = "default"
     """Where the lineage page shows it: the tables and models of one folder usually share a group."""
     description: str = ""
+    """Text for the asset page."""
     owners: tuple[Owner, ...] = ()
+    """Owners on the asset page: e-mail addresses, or `team:name`."""
     contract: Contract
+    """Columns, types and rules that each partition has to keep."""
     volume: VolumeSection = VolumeRule()
     """How far the number of rows may be from what is usual; `off`: any number passes."""
     freshness: FreshnessSection | None = None
+    """Greatest age of the newest materialization; not given: any."""
     automation: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
     partitions: PartitionsSection | None = None
@@ -143,6 +152,7 @@ class DatasetSpec(TableSpecSection):
     """A table that comes from a source."""
 
     source: SourceSection
+    """Source of its rows."""
 
     @model_validator(mode="after")
     def _watch_needs_newest(self) -> Self:
@@ -173,6 +183,7 @@ class FeatureTableSpec(TableSpecSection):
     function: VersionedPath
     """`package.module.function`: `(inputs: Mapping[str, DataFrame], first: date, last: date) -> DataFrame`."""
     inputs: tuple[InputSection, ...] = Field(min_length=1)
+    """Tables that the function reads."""
     predicted_at: str = "predicted_at"
     """Column with the moment (UTC) whose knowledge a row may use."""
     partition_date: str = "partition_date"
@@ -232,8 +243,11 @@ class WindowSection(Section):
     """How many partitions each split takes, counted back from the model's partition, the last one included."""
 
     train: Annotated[Partitions, Field(ge=1)]
+    """Partitions of the training rows."""
     validation: Annotated[Partitions, Field(ge=1)]
+    """Partitions of the validation rows, after those of training."""
     holdout: Annotated[Partitions, Field(ge=1)]
+    """Partitions of the holdout rows, the newest."""
     embargo: Partitions = 0
     """Partitions between the last moment at which a label may have become known and the start of the next split: rows
     labelled later are left out. 0: labels known when the next split begins."""
@@ -258,8 +272,11 @@ class ModelInputsSection(Section):
     """What the model sees of the feature table."""
 
     table: str = Field(pattern=r"^features/\w+$")
+    """Feature table, `features/name`."""
     numeric: ColumnNames = ()
+    """Columns with numbers, or the import path of a list of them."""
     categorical: ColumnNames = ()
+    """Columns with categories, or the import path of a list of them."""
     min_count: int = Field(default=1, ge=1)
     """A category seen less often in the training rows counts as unknown."""
     sample: SampleSection | None = None
@@ -267,6 +284,7 @@ class ModelInputsSection(Section):
     partition_date: str = "partition_date"
     """Column with the first day of a row's partition."""
     label: str
+    """Column that the model predicts."""
     label_known_at: str
     """Column with the moment (UTC) the label became known. A row is left out where that is later than the start of the
     next split, or in the holdout later than its end."""
@@ -363,7 +381,9 @@ class ScheduleSection(Section):
     """When to train by itself."""
 
     cron: Cron
+    """Moments of the tick: minute, hour, day of the month, month, day of the week."""
     time_zone: TimeZone = "UTC"
+    """Time zone of `cron`."""
     newest: FunctionPath
     """`package.module.function`: `() -> date`; the tick trains that day's partition, tables and all, and skips if
     it is trained. Needs tables upstream that have the model's partitions or none."""
@@ -375,24 +395,37 @@ class TrainingPipelineSpec(Section):
     """A model, from features to the registry."""
 
     name: Name
+    """Name of the model."""
     group: Name = "default"
     """Where the lineage page shows it: the tables and models of one folder usually share a group."""
     description: str = ""
+    """Text for the asset pages."""
     owners: tuple[Owner, ...] = ()
+    """Owners on the asset pages: e-mail addresses, or `team:name`."""
     partitions: PartitionsSection
+    """Partitions of the model: those of its feature table."""
     features: ModelInputsSection
+    """Columns of the feature table that the model reads, and its label."""
     window: WindowSection
+    """Partitions of the training, validation and holdout rows."""
     model: ModelSection
+    """Model function or script."""
     training: TrainingSettings = TrainingSettings()
+    """Settings of the training."""
     resources: ResourcesSection = ResourcesSection()
     """What the workers get on a cluster. Changes no weights: no part of a training's fingerprint."""
     seed: Seed = 0
+    """Seed of weights, row order and dropout: another one is another training."""
     evaluation: EvaluationSpec
+    """Metrics, slices and gates."""
     stale: Literal["warn", "refuse"] = "warn"
     """Inputs whose own inputs changed since: `warn` trains on them as main holds them, `refuse` does not."""
     freshness: FreshnessSection | None = None
+    """Greatest age of the newest materialization; not given: any."""
     schedule: ScheduleSection | None = None
+    """Trainings by the clock; not given: none."""
     automation: Literal["none", "on_valid_inputs"] = "none"
+    """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:

@@ -52,8 +52,11 @@ class Gate(Section):
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2."""
     at_least: float | None = None
+    """Limit that the metric has to reach."""
     at_most: float | None = None
+    """Limit that the metric may not exceed."""
     better_than: Reference | None = None
+    """Model that has to be beaten."""
     by: float | str = 0.0
     """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the reference's value. Positive
     always means better, also for losses. Negative allows to be worse by that much."""
@@ -114,18 +117,23 @@ class EvaluationSpec(Section):
     """The `evaluation` section of a pipeline."""
 
     objective: Objective
+    """Kind of the label: `binary` is 0 or 1, `regression` any number."""
     block: str = "date"
     """Column whose values are resampled as a whole; rows within one block may depend on each other."""
     slices: tuple[str | SliceBy, ...] = ()
+    """Parts of the holdout that are measured by themselves."""
     min_slice_rows: int = Field(default=500, ge=1)
     """Smaller slices are listed, not measured."""
     min_blocks: int = Field(default=5, ge=2)
     """With fewer blocks a change threshold stays undecided."""
     draws: int = Field(default=1000, ge=100)
+    """Resamples of the bootstrap."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of the intervals."""
     seed: Seed = 0
     """Of the redraws: the same holdout and predictions give the same intervals."""
     baseline: BaselineSpec = BaselineSpec()
+    """Groups of the naive baseline."""
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
     """The verdict where the champion cannot score this holdout, because a column it reads was dropped or it has
     another objective: `undecided`, `reject`, or `ignore`, which judges as if nothing were in production."""

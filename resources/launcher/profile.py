@@ -29,7 +29,9 @@ class ProfileRefused(ValueError):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, use_attribute_docstrings=True
+    )
 
 
 class Toleration(_Part):
@@ -38,7 +40,9 @@ class Toleration(_Part):
     key: str | None = None
     """Not given, with `operator: Exists`: every taint."""
     operator: Literal["Equal", "Exists"] = "Equal"
+    """`Exists`: any value. `Equal`: this `value`."""
     value: str | None = None
+    """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Not given: all three."""
     seconds: int | None = Field(default=None, ge=0)
@@ -49,14 +53,19 @@ class Volume(_Part):
     """Something mounted into every pod; one of the four sources."""
 
     mount_path: str = Field(pattern=r"^/")
+    """Absolute path in the container."""
     claim: Name | None = None
     """A PersistentVolumeClaim."""
     secret: Name | None = None
+    """Name of a Secret."""
     config_map: Name | None = None
+    """Name of a ConfigMap."""
     host_path: str | None = Field(default=None, pattern=r"^/")
     """A folder of the node."""
     sub_path: str | None = None
+    """Path inside the volume."""
     read_only: bool = True
+    """Mount it without write access."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
@@ -121,15 +130,19 @@ class ResourceProfile(_Part):
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels a node must have."""
     tolerations: tuple[Toleration, ...] = ()
+    """Taints of nodes that the pods tolerate."""
     priority_class: Name | None = None
+    """Name of a PriorityClass of the cluster."""
     deadline_minutes: float | None = Field(default=None, gt=0)
     """An attempt that takes longer is ended for good."""
     grace_seconds: int = Field(default=60, ge=1)
     """From SIGTERM to SIGKILL where the cluster ends a pod: time to save and upload a checkpoint."""
     env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the workers."""
     env_from_secrets: tuple[Name, ...] = ()
     """Secrets whose every key becomes an environment variable."""
     volumes: tuple[Volume, ...] = ()
+    """Volumes mounted into the workers."""
     pull_secrets: tuple[Name, ...] = ()
     """Secrets with the credentials of an image registry."""
     service_account: Name | None = None

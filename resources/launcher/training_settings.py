@@ -39,7 +39,10 @@ _NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile", "
 class Parallel:
     """How a model lies on the workers; by default each has the whole. docs/training.md says what to use when."""
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic when YAML is validated
+    __pydantic_config__ = {  # noqa: RUF012 - read by pydantic when YAML is validated
+        "extra": "forbid",
+        "use_attribute_docstrings": True,
+    }
 
     shard: Shard = "none"
     """What is divided among the workers that read different rows: nothing; what the optimizer keeps (ZeRO 1);
@@ -96,7 +99,11 @@ OF_SCRIPTS = (
 class TrainingSettings:
     """How to train. A change is another job, besides what changes no weights."""
 
-    __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # noqa: RUF012 - read by pydantic when YAML is validated
+    __pydantic_config__ = {  # noqa: RUF012 - read by pydantic when YAML is validated
+        "extra": "forbid",
+        "allow_inf_nan": False,
+        "use_attribute_docstrings": True,
+    }
 
     epochs: int = 5
     """Upper limit; `patience` may stop earlier."""
