@@ -12,6 +12,7 @@ import dagster as dg
 
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared import declared_tables
+from ml_assets.components.leakage import request_leakage_tests
 from ml_assets.components.loading import load_pipelines
 from ml_assets.components.reconcile import tell_of_main
 from ml_assets.components.sensors import build_missing_upstream
@@ -51,6 +52,7 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
             sensors=[
                 build_missing_upstream,
                 tell_of_main,
+                request_leakage_tests,
                 # Workers of this machine end with their launcher: nothing to sweep.
                 *([sweep_trainings] if settings.launcher != "local" else []),
                 dg.AutomationConditionSensorDefinition(

@@ -8,6 +8,7 @@ from ml_assets.components.base import SpecComponent, table_asset, table_spec
 from ml_assets.components.columns import LABELS, NAMED_COLUMNS, SENSITIVE
 from ml_assets.components.failures import inputs_refused
 from ml_assets.components.imports import resolve_function
+from ml_assets.components.leakage import leakage_check
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
 from ml_assets.components.scaffolders import FeatureTableScaffolder
@@ -57,7 +58,8 @@ class FeatureTable(SpecComponent):
         facts = {LABELS: list(spec.labels), NAMED_COLUMNS: spec.input_columns}
         facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}
         asset = table_asset(spec, table, deps, kind="polars", publish=build, facts=facts)
-        return dg.Definitions(assets=[asset])
+        checks = [leakage_check(spec, table)] if spec.leakage_check == "weekly" else []
+        return dg.Definitions(assets=[asset], asset_checks=checks)
 
 
 def _key(section: InputSection) -> dg.AssetKey:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
 from dagster._utils.schedules import is_valid_cron_schedule
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from ml_assets.components.imports import (
     ColumnNames,
@@ -56,6 +56,17 @@ def _must_be_cron(text: str) -> str:
 
 Cron = Annotated[str, AfterValidator(_must_be_cron)]
 """Five fields: minute, hour, day of the month, month, day of the week."""
+
+
+def _switched_off(value: Any) -> Any:
+    return "off" if value is False else value  # YAML's `off`
+
+
+LeakageCheck = Annotated[
+    Literal["weekly", "off"],
+    BeforeValidator(_switched_off, json_schema_input_type=Literal["weekly", "off", False]),
+]
+"""How often the leakage test runs by itself."""
 
 
 class PartitionsSection(Section):
@@ -190,6 +201,9 @@ class FeatureTableSpec(TableSpecSection):
     """Column with the first day of a row's partition."""
     labels: tuple[str, ...] = ()
     """Columns that become known later than `predicted_at`: left out of the leakage test."""
+    leakage_check: LeakageCheck = "weekly"
+    """`weekly`: the leakage test runs on the newest 28 partitions each week, and when the code changes; its verdict
+    stands on the table's page. `off`: only `ml-assets leaktest` makes it."""
 
     @model_validator(mode="after")
     def _is_dated(self) -> Self:

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 STEPS = {
     "datasets__readings",
     "features__shifts",
+    "features__shifts__leakage",
     *(f"{MODEL}.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")),
 }
 

@@ -153,5 +153,9 @@ def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
     pages.open_asset("features/sales_features", view="checks")
     pages.shows("contract")
     pages.picture("asset-features-checks")
+    # Nobody asked for the leakage test: its sensor did, once there were features.
+    pages.page.get_by_text("leakage", exact=True).first.click()
+    pages.shows(re.compile("no leak: "), seconds=120)
+    pages.picture("asset-features-leakage")
     pages.open_lineage()
     pages.picture("lineage")

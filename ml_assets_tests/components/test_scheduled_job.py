@@ -16,6 +16,7 @@ def test_one_run_makes_each_table_once_and_trains(long_lived: World) -> None:
     assert [event.step_key for event in result.all_events if event.is_step_success] == [
         "datasets__readings",
         "features__shifts",
+        "features__shifts__leakage",
         *(f"{MODEL}.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")),
     ]
     made = Counter((event.asset_key, event.partition) for event in result.get_asset_materialization_events())

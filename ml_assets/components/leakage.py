@@ -1,0 +1,210 @@
+"""The leakage test as an asset check: on the newest partitions of a feature table, weekly and when its code changes.
+
+Dagster adds each check of an asset to every run that selects the asset, and this one rebuilds a month of features
+several times. So it tests only in a run of its own, which the sensor `test_leakage` requests; a run that builds the
+table repeats the newest verdict. Not here: the test (tables.leakage).
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.imports import resolve_function
+from ml_assets.components.pages import table_of
+from ml_assets.components.specs import FeatureTableSpec
+from ml_assets.features.leaktest import LeakTestError
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import DeclaredTables, InputTable
+from ml_assets.tables.leakage import FeatureDeclaration, find_leaks, sample_of
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.spec import TableSpec
+from ml_assets.tables.user_code import FeatureFunctionError
+from resources.platform import Platform
+
+LEAKAGE = "leakage"
+"""Name of the check."""
+WEEK_SECONDS = 7 * 24 * 3600.0
+_DECLARATION, _TESTED = "declaration", "tested"
+"""Metadata of check and verdict: digest of what is tested; of the verdict: when it was tested."""
+_JUDGED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The newest outcome of a test, in this run or an earlier one."""
+
+    declaration: str
+    tested: float
+    """Seconds since the epoch."""
+    result: dg.AssetCheckResult
+
+    @classmethod
+    def newest(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Self | None:
+        """Read it from Dagster's history; None where the table was never tested."""
+        found = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=_JUDGED)
+        evaluation = found[0].evaluation if found else None
+        if evaluation is None:
+            return None
+        return cls(
+            declaration=str(evaluation.metadata[_DECLARATION].value),
+            tested=float(str(evaluation.metadata[_TESTED].value)),
+            result=dg.AssetCheckResult(
+                asset_key=key.asset_key,
+                check_name=key.name,
+                passed=evaluation.passed,
+                severity=evaluation.severity,
+                description=evaluation.description,
+                metadata=evaluation.metadata,
+            ),
+        )
+
+
+def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDefinition:
+    """Return the check of one feature table."""
+    asset = dg.AssetKey(["features", spec.name])
+    digest = _digest(spec, table)
+    check = dg.AssetCheckSpec(
+        LEAKAGE,
+        asset=asset,
+        description="No feature knows the future, and the lookback suffices: the newest partitions are built again "
+        "from what was known then. Tested weekly and when the code changes; other runs repeat the verdict.",
+        metadata={_DECLARATION: digest},
+    )
+
+    @dg.multi_asset_check(
+        name=f"features__{spec.name}__{LEAKAGE}",
+        specs=[check],
+        can_subset=True,  # so that a run may leave it without a verdict
+        retry_policy=RETRY_TRANSIENT,
+    )
+    def leakage(
+        context: dg.AssetCheckExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> Iterator[dg.AssetCheckResult]:
+        with final_unless_transient():
+            if asset in context.op_execution_context.job_def.asset_layer.executable_asset_keys:
+                newest = Verdict.newest(context.instance, check.key)
+                if newest is not None and newest.declaration == digest:
+                    yield newest.result
+                return
+            cadences = {one.table: one.cadence for one in tables.inputs_of(table.table)}
+            yield _tested(platform, feature_declaration(spec, cadences), digest)
+
+    return leakage
+
+
+def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence]) -> FeatureDeclaration:
+    """Return what the leakage test needs of `spec`; `cadences` are those of its inputs."""
+    return FeatureDeclaration(
+        table=f"features/{spec.name}",
+        function=resolve_function(spec.function),
+        path=spec.function,
+        inputs=[
+            InputTable(
+                table=section.table,
+                cadence=cadences[section.table],
+                lookback=0 if section.lookback == "whole" else section.lookback,
+            )
+            for section in spec.inputs
+        ],
+        known={section.table: section.known for section in spec.inputs if section.known is not None},
+        cadence=spec.cadence,
+        key=spec.contract.key,
+        labels=spec.labels,
+        predicted_at=spec.predicted_at,
+        partition_date=spec.partition_date,
+        hidden=[name for name in spec.contract.names if spec.contract.hides(name)],
+    )
+
+
+@dg.sensor(
+    name="test_leakage",
+    asset_selection=dg.AssetSelection.all_asset_checks(),
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Tests feature tables for leakage: a week after the last test, and when code or declaration changed.",
+)
+def request_leakage_tests(
+    context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
+) -> dg.SensorResult:
+    """Request a run for each table that is due. A failed run is not repeated before next week or the next change."""
+    if context.repository_def is None:
+        return dg.SensorResult(skip_reason="no definitions are loaded")
+    graph, now = context.repository_def.asset_graph, time.time()
+    reader = TableReader.at(platform.lake, "main")
+    requests: list[dg.RunRequest] = []
+    for key in sorted(graph.asset_check_keys, key=str):
+        table = key.asset_key.to_user_string()
+        # A single partition says nothing about the lookback.
+        if key.name != LEAKAGE or len(reader.keys(table)) < 2:
+            continue
+        declaration = str(graph.get(key).metadata[_DECLARATION])
+        newest = Verdict.newest(context.instance, key)
+        is_due = newest is None or newest.declaration != declaration or now - newest.tested >= WEEK_SECONDS
+        if is_due:
+            run_key = f"{table} {declaration} {int(now // WEEK_SECONDS)}"
+            requests.append(dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[key]))
+    return dg.SensorResult(requests, skip_reason=None if requests else "no feature table is due")
+
+
+def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg.AssetCheckResult:
+    """Test the newest partitions. What keeps the test from being made is a warning, with its remedy."""
+    reader = TableReader.at(platform.lake, "main")
+    keys = sample_of(reader.keys(declared.table))
+    facts: dict[str, Any] = {_TESTED: dg.MetadataValue.timestamp(time.time()), _DECLARATION: digest}
+    if not keys:
+        return _result(
+            declared, False, f"cannot be tested: the lake has no partition of {declared.table}", facts
+        )
+    try:
+        report = find_leaks(reader, declared, keys)
+    except (LeakTestError, FeatureFunctionError) as error:
+        return _result(declared, False, f"cannot be tested: {error}", facts)
+    facts |= {
+        "partitions": f"{keys[0]} to {keys[-1]} ({len(keys)})",
+        "rows compared": report.rows_compared,
+        "columns compared": len(report.columns_compared),
+        "taken as always known": table_of(
+            [
+                {"table": name, "columns": ", ".join(found)}
+                for name, found in report.always_known.items()
+                if found
+            ]
+        ),
+    }
+    said = "\n\n".join(report.explain().splitlines())  # paragraphs: pages take single line ends for spaces
+    return _result(declared, report.ok, said, facts, dg.AssetCheckSeverity.ERROR)
+
+
+def _result(
+    declared: FeatureDeclaration,
+    passed: bool,
+    said: str,
+    facts: Mapping[str, Any],
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=dg.AssetKey(declared.table.split("/")),
+        check_name=LEAKAGE,
+        passed=passed,
+        severity=severity,
+        description=said,
+        metadata=facts,
+    )
+
+
+def _digest(spec: FeatureTableSpec, table: TableSpec) -> str:
+    """Digest of all that decides the verdict but the rows: 16 hex digits."""
+    declared = spec.model_dump(
+        mode="json", include={"function", "inputs", "predicted_at", "partition_date", "labels", "partitions"}
+    )
+    declared |= {"code": table.code_version, "key": list(spec.contract.key)}
+    return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:16]

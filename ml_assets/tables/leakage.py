@@ -1,0 +1,100 @@
+"""The leakage test on partitions that the lake holds.
+
+Here: which partitions are tested, and which rows they are built from. Not here: comparing two builds
+(features.leaktest), and who asks for the test (cli, components).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from ml_assets.features.leaktest import Alone, Build, KnowledgeRule, LeakReport, leak_test
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import InputTable
+from ml_assets.tables.fresh_process import in_fresh_process
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.user_code import answering
+
+SAMPLE = 28
+"""Partitions that are tested where nobody asks for others: the newest of the table."""
+CUTS = 3
+"""Moments at which the future is hidden."""
+_ALONE = 2
+"""Partitions that are built by themselves: the last of the tested."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureDeclaration:
+    """What the test needs to know of a feature table."""
+
+    table: str
+    """Table id."""
+    function: Build
+    path: str
+    """`package.module.function` of `function`, as declared."""
+    inputs: Sequence[InputTable]
+    known: Mapping[str, Sequence[KnowledgeRule]]
+    """Input table → when its facts became known; a table that is lacking here cannot be tested."""
+    cadence: Cadence
+    key: Sequence[str]
+    labels: Sequence[str]
+    predicted_at: str
+    partition_date: str
+    hidden: Sequence[str]
+    """Columns whose values no message shows."""
+
+
+def find_leaks(
+    reader: TableReader, declared: FeatureDeclaration, keys: Sequence[str], cuts: int = CUTS
+) -> LeakReport:
+    """Build partitions `keys` (sorted, at least one) with the future hidden at `cuts` moments, and the last two of them
+    each by itself; compare with one build of all.
+
+    Reads the inputs at the reader's commit; the table's own rows are not read. Raises `LeakTestError` where the
+    declaration does not allow the test, `FeatureFunctionError` where the function fails.
+    """
+    with in_fresh_process(declared.function, declared.path) as rebuild:
+        return leak_test(
+            answering(declared.function),
+            {
+                one.table: reader.scan(one.table, _around(reader, one, keys)).collect()
+                for one in declared.inputs
+            },
+            declared.known,
+            date.fromisoformat(keys[0]),
+            declared.cadence.bounds(keys[-1])[1],
+            key=declared.key,
+            labels=declared.labels,
+            predicted_at=declared.predicted_at,
+            cuts=cuts,
+            hidden=declared.hidden,
+            rebuild=rebuild,
+            alone=[_alone(reader, declared, key) for key in keys[-_ALONE:]] if len(keys) > 1 else (),
+            partition_date=declared.partition_date,
+        )
+
+
+def sample_of(keys: Sequence[str]) -> Sequence[str]:
+    """Return the newest `SAMPLE` of a table's sorted `keys`."""
+    return keys[-SAMPLE:]
+
+
+def _around(reader: TableReader, source: InputTable, keys: Sequence[str]) -> Sequence[str]:
+    """Return the partitions of `source` that a build of the range reads, as far as the lake has them."""
+    have = reader.keys(source.table)
+    if source.cadence.kind == "none":
+        return have
+    before = [key for key in have if key < keys[0]][-source.lookback :] if source.lookback else []
+    return [*before, *(key for key in have if keys[0] <= key <= keys[-1])]
+
+
+def _alone(reader: TableReader, declared: FeatureDeclaration, key: str) -> Alone:
+    """Return `key` with what the lookbacks give it. A partition that the lake lacks is not in the range either."""
+    rows = {
+        one.table: reader.scan(
+            one.table, [needed for needed in one.needed_for(key) if needed in reader.digests(one.table)]
+        ).collect()
+        for one in declared.inputs
+    }
+    first, last = declared.cadence.bounds(key)
+    return Alone(key=key, first=first, last=last, inputs=rows)

@@ -1,0 +1,105 @@
+"""The leakage test by itself: requested weekly and on changes, its verdict on the table's page, no part of builds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from ml_assets.components import leakage
+from ml_assets.components.base import SpecComponent
+from ml_assets_tests.components.plant import FEATURE_TABLE, FEATURES, READINGS, WINDOW, days
+from ml_assets_tests.components.world import QUIET, World, key_of, plant_components
+
+CHECK = dg.AssetCheckKey(key_of(FEATURES), leakage.LEAKAGE)
+(LATER,) = days(1, start=WINDOW + 1)
+"""The day after those that the plant's tables begin with."""
+
+
+def _tick(world: World) -> Sequence[dg.RunRequest]:
+    """Evaluate the sensor as the daemon does; what it requests."""
+    sensor = leakage.request_leakage_tests
+    with dg.build_sensor_context(
+        instance=world.instance,
+        definitions=dg.Definitions.merge(world.defs, dg.Definitions(sensors=[sensor])),
+        resources={"platform": world.platform},
+    ) as context:
+        return sensor.evaluate_tick(context).run_requests or []
+
+
+def _run(world: World, request: dg.RunRequest) -> ExecuteInProcessResult:
+    """Execute what was requested."""
+    assert list(request.asset_selection or ()) == []
+    assert request.asset_check_keys
+    job = world.defs.resolve_implicit_global_asset_job_def().get_subset(
+        asset_selection=set(), asset_check_selection=set(request.asset_check_keys)
+    )
+    return job.execute_in_process(run_config=QUIET, instance=world.instance)
+
+
+def _verdicts(result: ExecuteInProcessResult) -> list[dg.AssetCheckEvaluation]:
+    assert result.success
+    return [one for one in result.get_asset_check_evaluations() if one.check_name == leakage.LEAKAGE]
+
+
+def _declared(**changes: Any) -> list[SpecComponent]:
+    return plant_components(features=changes)
+
+
+def test_the_test_runs_by_itself_and_builds_repeat_its_verdict(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _tick(world) == []  # nothing to test
+    world.with_tables(1)
+    page = dg.AssetCheckKey(key_of(FEATURES), leakage.LEAKAGE)
+    assert leakage.Verdict.newest(world.instance, page) is None  # the build tested nothing
+
+    (request,) = _tick(world)
+    (verdict,) = _verdicts(_run(world, request))
+    assert verdict.passed
+    assert verdict.description is not None
+    assert "no leak: " in verdict.description
+    assert "lookback suffices: " in verdict.description
+    assert verdict.metadata["partitions"].value == f"{days(1)[0]} to {days(WINDOW + 1)[-1]} ({WINDOW + 1})"
+    assert _tick(world) == []
+
+    for table in (READINGS, FEATURES):
+        built = world.run(table, partition=LATER)
+    (repeated,) = _verdicts(built)
+    assert (repeated.passed, repeated.description) == (True, verdict.description)
+    assert repeated.metadata["tested"] == verdict.metadata["tested"]
+    assert _tick(world) == []
+
+    # Another declaration: what was tested is not this.
+    inputs = [FEATURE_TABLE["inputs"][0] | {"lookback": 0}]
+    short = world.declared_as(_declared(inputs=inputs))
+    (changed,) = _tick(short)
+    assert changed.run_key != request.run_key
+    assert _verdicts(short.run(FEATURES, partition=LATER)) == []  # no verdict of the earlier declaration
+    (failed,) = _verdicts(_run(short, changed))
+    assert not failed.passed
+    assert failed.severity == dg.AssetCheckSeverity.ERROR
+    assert "lookback is too short: made_yesterday of " in (failed.description or "")
+    assert _tick(short) == []
+
+    monkeypatch.setattr(leakage, "WEEK_SECONDS", 1e-3)
+    assert len(_tick(short)) == 1  # a week later
+
+
+def test_what_cannot_be_tested_is_a_warning_with_the_remedy(world: World) -> None:
+    world.with_tables(1)
+    untold = world.declared_as(_declared(inputs=[{"table": READINGS, "lookback": 1}]))
+    (request,) = _tick(untold)
+    (verdict,) = _verdicts(_run(untold, request))
+    assert (verdict.passed, verdict.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert (verdict.description or "").startswith(
+        f"cannot be tested: {READINGS} does not say when its facts became known: add `known: "
+    )
+
+
+@pytest.mark.parametrize("off", ["off", False])
+def test_off_leaves_the_check_out(world: World, off: object) -> None:
+    graph = world.declared_as(_declared(leakage_check=off)).defs.resolve_asset_graph()
+    assert CHECK not in graph.asset_check_keys
+    assert CHECK in world.defs.resolve_asset_graph().asset_check_keys
