@@ -157,6 +157,8 @@ def _try(graph: bytes, example: Example) -> None:
     """Run the graph on all rows and on the first alone."""
     try:
         answer, alone = (run_graph(graph, matrix) for matrix in (example.matrix, example.matrix[:1]))
+    except MemoryError:
+        raise
     except Exception as error:  # onnxruntime has types of its own for each of its reasons
         raise BadConfiguration(
             f"onnxruntime, which serves the model, cannot run the ONNX graph on {example.rows_words}: {error}. Let it "

@@ -43,6 +43,8 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
     try:
         convert, ask = _WAYS[library](model, example)
         expected = np.asarray(ask(example.matrix), dtype=np.float64).reshape(-1)
+    except MemoryError:
+        raise
     except Exception as error:  # libraries raise types of their own
         raise BadConfiguration(
             f"{name} cannot be asked for {example.rows_words}: {type(error).__name__}: {error}. Hand in a fitted model "
@@ -57,7 +59,7 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
             f"{_CONVERTERS[library]}, onnx and onnxruntime to the packages of its image (resources.image), on this "
             "machine pip install 'ml-assets[trees]'"
         ) from error
-    except BadConfiguration:
+    except (BadConfiguration, MemoryError):
         raise
     except Exception as error:  # converters raise whatever comes
         raise BadConfiguration(
@@ -77,8 +79,13 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
 
 
 def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
-    """Refuse a classifier of values, and one of other than two classes."""
+    """Refuse a classifier of values, one of other than two classes, and one without probabilities."""
     if not hasattr(model, "predict_proba"):
+        if hasattr(model, "classes_"):
+            raise BadConfiguration(
+                f"{name} answers labels and no probabilities: take a classifier with predict_proba, or "
+                "CalibratedClassifierCV around this one"
+            )
         return
     if example.objective != "binary":
         raise BadConfiguration(

@@ -117,25 +117,26 @@ def read_model(weights: Path) -> "nn.Module | bytes":
 def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
     import torch
     from torch.distributed.tensor import DTensor
+    from torch.nn.parameter import is_lazy
 
+    from ml_assets.training.memory import is_out_of_memory
     from ml_assets.training.preprocess import FullModel
 
     core = _unwrapped(model)
-    state = core.state_dict()
-    if any(isinstance(value, DTensor) for value in state.values()):
+    if any(isinstance(value, DTensor) for value in core.state_dict().values()):
         raise BadConfiguration(
             "the weights are in shards: gather them (torch.distributed.checkpoint.state_dict.get_model_state_dict "
             "with full_state_dict), load them into a plain module and hand that in"
         )
-    numbers = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    # Not those of the state, which lists a tensor that two layers share twice; what is lazy has no size yet.
+    numbers = [one for one in (*core.parameters(), *core.buffers()) if not is_lazy(one)]
+    sizes = {one.element_size() for one in numbers}
     refuse_beyond_bundle(
         "the module handed in",
-        f"{sum(value.numel() for value in numbers):,} numbers of "
-        f"{' and '.join(sorted({str(value.element_size()) for value in numbers}))} bytes",
-        sum(value.numel() * value.element_size() for value in numbers),
+        f"{sum(one.numel() for one in numbers):,} numbers of {' and '.join(map(str, sorted(sizes)))} bytes",
+        sum(one.numel() * one.element_size() for one in numbers),
     )
     inputs, samples = example.inputs, example.samples
-    whole = FullModel(inputs, copy.deepcopy(core).cpu()).eval()
     given = (
         torch.from_numpy(example.numeric),
         torch.from_numpy(example.category),
@@ -145,12 +146,15 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
     # The trace keeps the rows that it was made with: let them be nobody's.
     nothing = tuple(torch.zeros_like(one[:2]) for one in given)
     try:
+        whole = FullModel(inputs, copy.deepcopy(core).cpu()).eval()
         with torch.no_grad():
             answer = whole(*given)
             program = torch.export.export(whole, nothing, dynamic_shapes=tuple({0: rows} for _ in given))
             traced = program.module()
             again, alone = traced(*given), traced(*(one[:1] for one in given))
     except Exception as error:  # torch has no one type for what it cannot trace
+        if is_out_of_memory(error):
+            raise
         raise BadConfiguration(
             f"the module handed in cannot be served apart from the script: {error}. It is called with numbers "
             f"[rows, {len(inputs.numeric)}] and category ids [rows, {len(inputs.categorical)}]"

@@ -79,10 +79,16 @@ _TREES = """
 import os
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
-from ml_assets.training.script_trees import trees_to_onnx
-x = np.random.default_rng(0).random((99, 3))
+from ml_assets.snapshots.reader import InputSpec
+from ml_assets.training.script_example import Example
+from ml_assets.training.script_model import check_model
+x = np.random.default_rng(0).random((99, 3)).astype(np.float32)
 trees = HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
-print(os.getuid(), len(trees_to_onnx(trees)))
+inputs = InputSpec(numeric=("a", "b", "c"), fill=(0.0, 0.0, 0.0), categorical=(), cardinalities=())
+rows = Example(
+    inputs=inputs, objective="regression", split="train", numeric=x, category=np.zeros((99, 0), int), samples=None
+)
+print(os.getuid(), len(check_model(trees, rows).weights["onnx"]))
 """
 
 

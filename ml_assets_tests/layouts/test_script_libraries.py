@@ -27,7 +27,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -252,6 +252,8 @@ MULTICLASS = (CONTENTS.fitted.encode(ROWS)[1][:, 0] % 3).astype(np.float64)
         ("binary", by_lightgbm("regression", VALUE), "must answer the probability of the label 1"),
         ("regression", estimator(lightgbm.LGBMClassifier(n_estimators=2, **ONE_THREAD), FLAG),
          "LGBMClassifier is a classifier, the objective is regression: fit a regressor"),
+        ("binary", estimator(make_pipeline(SimpleImputer(), RidgeClassifier()), FLAG),
+         "Pipeline answers labels and no probabilities: take a classifier with predict_proba"),
         ("binary", estimator(RandomForestClassifier(2), MULTICLASS), "tells 3 classes apart"),
         ("regression", estimator(RandomForestRegressor(5), VALUE), "missing values in scikit-learn's forests"),
         ("regression", estimator(HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]), VALUE),

@@ -100,6 +100,27 @@ class Chance(Net):
         return numeric[:, 0] + torch.rand(numeric.shape[0])
 
 
+class Lazy(nn.Module):
+    """Knows its width once it has seen rows; two layers share their weights."""
+
+    def __init__(self, example: Example) -> None:
+        super().__init__()
+        self.first = nn.LazyLinear(4)
+        self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.third.weight = self.second.weight
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return self.third(self.second(self.first(numeric))).sum(1)
+
+
+class Entangled(Net):
+    """Holds a tensor that was computed, which deepcopy refuses."""
+
+    def __init__(self, example: Example) -> None:
+        super().__init__(example)
+        self.twice = 2 * self.out.weight
+
+
 class Pair(Net):
     """A tuple."""
 
@@ -131,6 +152,7 @@ def test_a_module_is_read_back_without_the_script_and_takes_raw_numbers(
         (Logarithm, r"the module handed in answered nan to validation row \d+"),
         (OverRows, "asked for one row alone, answers .*: let the answer to a row depend on that row alone"),
         (Chance, "the same at every call|depend on that row alone"),
+        (Entangled, "cannot be served apart from the script: Only Tensors created explicitly"),
         (Pair, "gave an output of tuple for 201 rows"),
     ],
 )
@@ -139,6 +161,18 @@ def test_a_module_that_cannot_be_served_is_refused_when_it_is_handed_in(
 ) -> None:
     with pytest.raises(BadConfiguration, match=said):
         check_model(kind(example), example)
+
+
+def test_an_untrained_module_may_be_lazy_and_share_weights(tmp_path: Path, example: Example) -> None:
+    lazy = Lazy(example)
+    assert len(check_model(lazy, example).weights) == 7  # fill, and each name
+    assert nn.parameter.is_lazy(lazy.first.weight)
+    shared = nn.ModuleList(nn.Linear(18_000, 18_000, bias=False, device="meta") for _ in range(2))
+    shared[1].weight = shared[0].weight  # 1.2 GiB, by two names
+    with pytest.raises(
+        BadConfiguration, match="cannot be served apart from the script: Cannot copy out of meta"
+    ):
+        check_model(shared, example)
 
 
 def test_what_no_bundle_can_hold_is_refused_with_the_arithmetic(example: Example) -> None:
