@@ -36,6 +36,7 @@ def command() -> None:
         ("artifacts", doctor_storage.artifacts),
         ("ledger", doctor_storage.ledger),
         ("tracker", doctor_storage.tracker),
+        ("production", doctor_storage.production),
         ("dagster storage", doctor_storage.dagster_storage),
         ("dagster events", doctor_storage.dagster_events),
         *_workers(project),

@@ -50,7 +50,7 @@ def artifacts(project: Project) -> str:
 def ledger(project: Project) -> str:
     """Verdicts can be looked up, and the tables stand at this version's step."""
     asked = project.platform.ledger
-    asked.newest_verdicts("datasets/none", [])
+    asked.newest_verdicts("datasets/none", ["none"])
     step = asked.step()
     if step != NEWEST:
         raise NotWell(
@@ -65,6 +65,31 @@ def tracker(project: Project) -> str:
 
     registry_of(project.platform).versions("none")
     return str(project.settings.resolved_tracking_uri)
+
+
+def production(project: Project) -> str:
+    """Nothing that a version in production was trained on was rejected since."""
+    from ml_assets.release.inputs import InputsUnknown, in_words
+    from ml_assets.release.parts import releases_of
+
+    releases, log = releases_of(project.platform), project.platform.ledger.models
+    held = [promotion for name in log.promoted_models() if (promotion := log.in_production(name))]
+    said: list[str] = []
+    for one in held:
+        try:
+            refused = releases.rejected_in_production(one.model)
+        except InputsUnknown as unknown:
+            refused = {"its inputs": f"are not known: {unknown}"} if not one.despite else {}
+        if refused:
+            said.append(
+                f"{one.model} version {one.version} is in production, and of what it was trained on {in_words(refused)}"
+            )
+    if said:
+        raise NotWell(
+            f"{'; '.join(said)}. Mend or accept the partition; or train again and promote what comes of it; or take "
+            "the version out: ml-assets demote MODEL --reason '…'"
+        )
+    return ", ".join(f"{one.model} {one.version}" for one in held) or "nothing yet"
 
 
 def dagster_storage(project: Project) -> str:

@@ -74,11 +74,14 @@ def initial_model(reference: str, releases: Releases, registry: Registry, store:
     """The version that `reference` names now. Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`,
     `BundleDamaged`."""
     version = _version_of(reference, releases, registry, store)
-    return replace(version, evaluation=_newest_of(version, releases).evaluation_digest)
+    return replace(version, evaluation=newest_fit(version, releases).evaluation_digest)
 
 
-def _newest_of(version: InitialModel, releases: Releases) -> EvaluationRow:
-    """The newest evaluation; refuse weights that a gate rejected, or learned from rows that are rejected by now."""
+def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
+    """Return the newest evaluation of `version`.
+
+    Raises `InitialModelRefused` where a gate rejected it, or it has learned from rows that are rejected by now.
+    """
     evaluated = releases.standing(version.bundle.facts.lineage.model, version.bundle.digest)
     newest, shown = evaluated.newest, evaluated.shown
     if newest is None or shown is None:

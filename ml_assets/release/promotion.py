@@ -192,6 +192,16 @@ class Releases:
         `InputsUnknown`."""
         return rejections_of(self._ledger, contents_of(self._lake, self._log, evaluation.trained_on))
 
+    def rejected_in_production(self, model: str) -> Mapping[str, str]:
+        """`table key` → why, of what the version in production was trained on and is rejected by now, but for what it
+        was promoted in spite of. Empty where nothing is in production. Raises `InputsUnknown`."""
+        promotion = self._log.in_production(model, PRODUCTION)
+        evaluation = None if promotion is None else self._log.evaluation(promotion.evaluation_digest)
+        if promotion is None or evaluation is None:
+            return {}
+        refused = self.rejected_inputs(evaluation)
+        return {what: why for what, why in refused.items() if f"{what} " not in promotion.despite}
+
     def _against(self, evaluation: EvaluationRow | None) -> Callable[[], Mapping[str, str]]:
         """Look up the rows behind an evaluation; return what tells, at any later moment, which are rejected."""
         try:

@@ -62,8 +62,18 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
     log = shop("promote", "store_demand", "--log").out
     assert "version 1  by ada: better than guessing" in log
     assert "    despite datasets/sales 2023-10-02 is rejected: out_of_range in units" in log
+    assert "ok    production       store_demand 1" in shop("doctor").out, "a person's word covers that week"
+
+    chain["2023-10-09"] = pl.lit(-1, pl.Int32).alias("units")
+    assert shop("launch", "datasets/sales", "2023-10-09").status == 1
+    (ill,) = [line for line in shop("doctor").out.splitlines() if line.startswith("ILL   production")]
+    assert (
+        "store_demand version 1 is in production, and of what it was trained on datasets/sales 2023-10-09 is"
+        in ill
+    )
+    assert "2023-10-02" not in ill
     chain.clear()
-    assert shop("launch", "datasets/sales", "2023-10-02").status == 0
+    assert shop("launch", "datasets/sales", "2023-10-02..2023-10-09").status == 0
 
 
 def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(shop: Terminal, trained: Said) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ml_assets.components import FeatureTable
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
 from ml_assets.release.initial import InitialModelRefused
-from ml_assets.release.parts import registry_of, releases_of
+from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.promotion import NotPromotable
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.components.chapter import frozen, mlflow_run
@@ -43,6 +43,7 @@ from ml_assets_tests.components.world import (
     materialized,
     plant_components,
 )
+from ml_assets_tests.release.judged import judged
 from resources.lake import LakeBusy
 
 FIRST, LAST = days(WINDOW, start=1)[0], days(WINDOW, start=1)[-1]
@@ -351,11 +352,24 @@ def test_a_day_rejected_while_a_model_is_made_keeps_it_from_being_registered(
     ):
         frozen(ready, LAST, f"{MODEL}/1")
 
+    accept()
+    newest = releases_of(platform).evaluations(MODEL)[-1]
+    bundle = bundles_of(platform).open(newest.bundle_digest)
+    begun_with = {"model": PIPELINE["model"] | {"init_from": f"{MODEL}/1"}}
+    platform.__dict__["lake"] = _Then(
+        platform.lake,
+        "commit",  # of the snapshot, before the training
+        lambda: judged(platform.ledger, bundle, "rejected", partition=LAST, trained_on=newest.trained_on),
+    )
+    result = ready.declared_as(plant_components(pipeline=begun_with)).train(LAST)
+    assert f"{MODEL}/1 is rejected by its newest evaluation" in failure_of(result)
+    assert _failed(result) == {f"{MODEL}.train"}
+
 
 class _Then:
     """A real part of the platform, and what happens at the end of one of its calls."""
 
-    def __init__(self, part: Any, call: str, happens: Callable[[], None]) -> None:
+    def __init__(self, part: Any, call: str, happens: Callable[[], object]) -> None:
         self._part = part
         self._call = call
         self._happens = happens

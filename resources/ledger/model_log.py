@@ -161,6 +161,13 @@ class ModelLog:
 
         return self._database.write(work)
 
+    def promoted_models(self) -> list[str]:
+        """Names of the models of which a version was ever promoted, sorted."""
+        with self._database.reading() as connection:
+            return list(
+                connection.execute(sa.select(promotions.c.model).distinct().order_by("model")).scalars()
+            )
+
     def promotions(self, model: str) -> list[Promotion]:
         """The whole log of a model, oldest first."""
         query = _with_demotion().where(promotions.c.model == model).order_by(promotions.c.id)

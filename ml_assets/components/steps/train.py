@@ -65,7 +65,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
             if platform.artifacts.exists(name, EVENTS):  # told to a run on another machine
                 platform.artifacts.pull(name, [EVENTS])
             if (initial := snapshot.get("initial")) is not None:
-                _hand_over(initial["bundle"], platform, name)
+                _hand_over(initial, platform, name)
             profile = spec.resources.of(job.partition, changes_of(context.get_tag(RESOURCES) or ""))
             with platform.tracker.start(tracking_facts(spec, platform, job, snapshot, profile)) as tracked:
                 report = LiveReport(context, checkpoint, tracked, job)
@@ -101,13 +101,18 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     return train
 
 
-def _hand_over(bundle: str, platform: Platform, name: str) -> None:
-    """Put the weights of `bundle` where the workers of the training in folder `name` begin with them."""
-    from ml_assets.release.parts import bundles_of
-    from ml_assets.release.store import WEIGHTS
+def _hand_over(initial: Mapping[str, str], platform: Platform, name: str) -> None:
+    """Put the weights of the version `initial` where the workers of the training in folder `name` begin with them.
+
+    It may have been rejected since the snapshot step chose it: this step may run again days later.
+    """
+    from ml_assets.release.initial import InitialModel, newest_fit
+    from ml_assets.release.parts import bundles_of, releases_of
     from ml_assets.training.initial import hand_over
 
-    hand_over(bundles_of(platform).open(bundle).folder / WEIGHTS, platform.artifacts, name)
+    version = InitialModel(initial["version"], bundles_of(platform).open(initial["bundle"]))
+    newest_fit(version, releases_of(platform))
+    hand_over(version.weights, platform.artifacts, name)
 
 
 class LiveReport:
