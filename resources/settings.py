@@ -46,7 +46,9 @@ class KubernetesSettings(BaseSettings):
     s3_endpoint_url: Address | None = None
     """`ML_ASSETS_S3_ENDPOINT_URL` as pods see it, where that differs."""
     unschedulable_seconds: float = Field(default=120.0, gt=0)
-    """How long a pod may find no node, or not get started, before the training fails."""
+    """How long a pod may find no node, or be kept by its node from starting, before the training fails."""
+    pull_seconds: float = Field(default=1800.0, gt=0)
+    """How long a pod that has a node may pull its image before the training fails."""
     lease_seconds: int = Field(default=20, ge=3)
     """How long after its last sign of life a launcher counts as gone; it gives one four times as often."""
     return_seconds: int = Field(default=600, ge=0)

@@ -66,6 +66,12 @@ class OutOfMemory(TrainingFailed):
     exit_code = ExitCode.OUT_OF_MEMORY
 
 
+class OutOfDisk(TrainingFailed):
+    """A pod wrote more to its disk than its limit and was evicted: the same job would end the same way."""
+
+    final = True
+
+
 class ImageUnavailable(TrainingFailed):
     """A node could not get the image of the workers."""
 

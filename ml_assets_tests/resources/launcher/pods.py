@@ -1,4 +1,4 @@
-"""Pods as the API describes them, in the states the tests need; written down from a real 1.34 cluster."""
+"""Pods as the API describes them, in small: for several in one attempt. `recorded` has real ones."""
 
 from typing import Any
 
@@ -26,7 +26,8 @@ def pod(
     status: dict[str, Any] = {"phase": phase, "conditions": list(conditions)}
     if state is not None:
         status["containerStatuses"] = [{"name": "trainer", "state": state}]
-    return {"metadata": meta, "spec": {"nodeName": node} if node else {}, "status": status}
+    spec: dict[str, Any] = {"containers": [{"name": "trainer", "image": "trainer:1"}]}
+    return {"metadata": meta, "spec": spec | ({"nodeName": node} if node else {}), "status": status}
 
 
 def ended(index: int, code: int, reason: str = "Error", message: str = "", **facts: Any) -> dict[str, Any]:
@@ -47,8 +48,9 @@ def unscheduled(message: str) -> dict[str, Any]:
 
 
 def failed_job(reason: str = "BackoffLimitExceeded", at: str = "2026-11-21T12:01:00Z") -> dict[str, Any]:
-    """A Job that failed."""
+    """A Job of two pods that failed."""
     return {
+        "spec": {"completions": 2},
         "status": {
             "conditions": [
                 {
@@ -59,5 +61,5 @@ def failed_job(reason: str = "BackoffLimitExceeded", at: str = "2026-11-21T12:01
                     "lastTransitionTime": at,
                 }
             ]
-        }
+        },
     }

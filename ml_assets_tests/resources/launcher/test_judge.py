@@ -11,22 +11,21 @@ from ml_assets_tests.resources.launcher.pods import (
     failed_job,
     pod,
     unscheduled,
-    waiting,
 )
 from resources.launcher.errors import (
     BadConfiguration,
     DeadlineExceeded,
     Diverged,
-    ImageUnavailable,
     InputChanged,
     OutOfMemory,
-    PodNotStarted,
     TrainingFailed,
     Unschedulable,
 )
-from resources.launcher.kubernetes.judge import End, Pod, end_of, fitting, why_no_pods, why_not_started
+from resources.launcher.kubernetes.judge import End, Patience, end_of, fitting, why_not_started
+from resources.launcher.kubernetes.pod import Pod
 from resources.launcher.profile import ResourceProfile
 
+PATIENCE = Patience(start=120, pull=1800)
 PROFILE = ResourceProfile(nodes=2, cpu="4", memory="64Gi", gpus=1, deadline_minutes=5)
 DISRUPTED = {
     "type": "DisruptionTarget",
@@ -43,7 +42,7 @@ def judged(*documents: dict[str, Any], gone: tuple[dict[str, Any], ...] = (), jo
 
 def hope(document: dict[str, Any], waited: float) -> TrainingFailed | None:
     now = datetime.fromisoformat(CREATED) + timedelta(seconds=waited)
-    return why_not_started([Pod.of(document)], PROFILE, "trainer:1", now, 120)
+    return why_not_started([Pod.of(document)], PROFILE, now, PATIENCE, lambda _: ())
 
 
 @pytest.mark.parametrize(("code", "error"), [(64, BadConfiguration), (65, Diverged), (66, InputChanged)])
@@ -60,12 +59,6 @@ def test_a_pod_out_of_memory_is_final_and_names_the_limit() -> None:
     end = judged(ended(0, 1), ended(1, 137, "OOMKilled", node="node2"))
     assert isinstance(end.error, OutOfMemory)
     assert "pod 1 on node2 used more memory than its limit, resources.memory 64Gi" in str(end.error)
-
-
-def test_a_command_the_image_has_not_is_final() -> None:
-    end = judged(ended(0, 128, "StartError", 'exec: "python": executable file not found in $PATH'))
-    assert isinstance(end.error, PodNotStarted)
-    assert "not found in $PATH" in str(end.error)
 
 
 def test_a_deadline_is_final_and_says_how_to_go_on() -> None:
@@ -101,7 +94,7 @@ def test_pods_the_job_removes_because_one_failed_are_not_the_cause() -> None:
 
 
 def test_a_complete_job_is_done() -> None:
-    job = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    job = {"spec": {"completions": 2}, "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
     assert judged(ended(0, 0), ended(1, 0), job=job).kind == "done"
 
 
@@ -125,43 +118,13 @@ def test_an_elastic_training_fits_where_at_least_so_many_pods_as_it_needs_have_a
     assert fitting([placed] * 4, 4, elastic) is None
     assert fitting([placed, placed, placed, held], 4, elastic) is None
     assert fitting([placed, waits], 2, PROFILE) is None
-    error = why_not_started([waits], elastic, "trainer:1", waits.created + timedelta(seconds=121), 120)
+    error = why_not_started([waits], elastic, waits.created + timedelta(seconds=121), PATIENCE, lambda _: ())
     assert "pod 0 of at least 2 found no node" in str(error)
 
 
 def test_a_pod_that_a_queue_holds_back_may_wait_for_ever() -> None:
     gate = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     assert hope(pod(phase="Pending", node="", conditions=(gate,)), 9999) is None
-
-
-@pytest.mark.parametrize(
-    ("reason", "early", "error"),
-    [
-        ("ErrImageNeverPull", 1, ImageUnavailable),
-        ("InvalidImageName", 1, ImageUnavailable),
-        ("ImagePullBackOff", 31, ImageUnavailable),
-        ("CreateContainerConfigError", 11, PodNotStarted),
-        ("ContainerCreating", 121, PodNotStarted),
-    ],
-)
-def test_a_container_that_cannot_be_made_is_named_with_its_reason(
-    reason: str, early: float, error: type[TrainingFailed]
-) -> None:
-    assert early == 1 or hope(waiting(reason, "the detail"), early - 2) is None
-    found = hope(waiting(reason, "the detail"), early)
-    assert isinstance(found, error)
-    assert reason in str(found)
-    assert "pod 0 on node1" in str(found)
-
-
-def test_a_refused_pod_is_told_from_a_full_quota() -> None:
-    refused = [{"reason": "FailedCreate", "message": 'violates PodSecurity "restricted:latest"'}]
-    full = [{"reason": "FailedCreate", "message": "exceeded quota: team-a"}]
-    assert why_no_pods(refused, 5, PROFILE, 120) is None
-    assert isinstance(why_no_pods(refused, 11, PROFILE, 120), PodNotStarted)
-    assert why_no_pods(full, 60, PROFILE, 120) is None
-    assert isinstance(why_no_pods(full, 121, PROFILE, 120), Unschedulable)
-    assert why_no_pods([], 999, PROFILE, 120) is None
 
 
 def test_the_moment_a_deletion_was_asked_for_is_before_its_grace() -> None:

@@ -105,6 +105,10 @@ class Cluster:
         )
         return cast("list[Document]", found["items"])
 
+    def events(self, uid: str) -> "list[Document]":
+        """Those of the object with this uid."""
+        return self.list("event", fields=f"involvedObject.uid={uid}")
+
     def workloads(self, labels: str) -> "list[Document]":
         """What queues (Kueue) have on record; none where the cluster has no Kueue."""
         list_of = self._custom.list_namespaced_custom_object
@@ -176,8 +180,10 @@ class Cluster:
         answer = self._call(self._authorization.create_self_subject_access_review, body)
         return bool(answer["status"]["allowed"])
 
-    def log(self, pod: str, since_seconds: int | None, silence_seconds: float) -> Generator[str]:
-        """Lines of a pod's log with their time stamps, as they come, until the stream ends or breaks.
+    def log(
+        self, pod: str, container: str, since_seconds: int | None, silence_seconds: float
+    ) -> Generator[str]:
+        """Lines of a container's log with their time stamps, as they come, until the stream ends or breaks.
 
         No patience here: any failure, and `silence_seconds` without a line, raises `ConnectionError`.
         """
@@ -186,6 +192,7 @@ class Cluster:
             stream: Any = self._core.read_namespaced_pod_log(
                 pod,
                 self.namespace,
+                container=container,
                 follow=True,
                 timestamps=True,
                 _preload_content=False,

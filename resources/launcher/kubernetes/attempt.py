@@ -4,6 +4,7 @@ Here: what is asked of the API and when. Not here: what the answers mean (judge,
 are (launcher), that nothing of them stays (removal).
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +14,12 @@ from datetime import datetime
 
 from resources.launcher.errors import TrainingFailed
 from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
+from resources.launcher.kubernetes.events import told
 from resources.launcher.kubernetes.judge import (
     End,
-    Pod,
+    Patience,
+    are_done,
+    began,
     condition,
     end_of,
     fitting,
@@ -26,6 +30,7 @@ from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import PodsOutput
 from resources.launcher.kubernetes.pace import Outlook
+from resources.launcher.kubernetes.pod import Pod
 from resources.launcher.kubernetes.queue import JOB_UID, Place, why_not_admitted
 from resources.launcher.kubernetes.room import Room
 from resources.launcher.profile import ResourceProfile
@@ -43,6 +48,8 @@ ROOM_SECONDS = 5.0
 """An elastic training waits so long for a node for each of its pods, before it begins with those that have one."""
 _OVERDUE_SECONDS = 3.0
 _LOG_SECONDS = 5.0
+_EVENTS_SECONDS = 2.0
+"""Before events are asked for, and again."""
 _BY_TAINT = "DeletionByTaintManager"
 
 
@@ -96,10 +103,12 @@ class Watch:
     def __post_init__(self) -> None:
         self._nodes = size_of(self.job)
         self._known: dict[str, Pod] = {}
+        self._was_whole = False
         self._is_placed = False
         self._placed_at = 0.0
         self._running_since: float | None = None
         self._trouble_since: float | None = None
+        self._heard: dict[str, tuple[float, list[Document]]] = {}
         self._room = Room(self.cluster, self.job, self.profile.most_nodes - self._nodes)
         self._grown: int | None = None
         # Behind others in a queue a larger attempt might wait while the smaller one could train.
@@ -158,8 +167,10 @@ class Watch:
     def _not_begun(self, document: Document, pods: list[Pod]) -> End | None:
         """Why the attempt cannot begin as it is, if so."""
         is_whole = len(pods) == self._nodes
+        self._was_whole |= is_whole
         self._is_placed |= is_whole and all(pod.is_scheduled for pod in pods)
-        age = _age(document, self.cluster.now())
+        now = self.cluster.now()
+        age = (now - began(document)).total_seconds()
         nodes = None if self._is_placed else fitting(pods, self._nodes, self.profile)
         if nodes is not None and age > ROOM_SECONDS:
             return End(kind="resized", said=f"{nodes} of {self._nodes} pods have found a node", nodes=nodes)
@@ -169,8 +180,28 @@ class Watch:
             where = name_some(sorted({pod.node for pod in pods}))
             since = "was made" if self.profile.queue is None else "came through its queue"
             self.output.say(f"{len(pods)} pods run on {where}, {age:.0f} s after the Job {since}")
-        error = _why_not(self.cluster, document, pods, self.profile, self.settings)
+        error = self._why_not(document, pods, now)
         return error and End(kind="failed", said=str(error), error=error)
+
+    def _why_not(self, document: Document, pods: list[Pod], now: datetime) -> TrainingFailed | None:
+        """The failure of pods that cannot be made, or do not start."""
+        patience = Patience(start=self.settings.unschedulable_seconds, pull=self.settings.pull_seconds)
+        is_held = document["spec"].get("suspend") or condition(document, "Failed") is not None
+        if not self._was_whole and not is_held and (now - began(document)).total_seconds() > _EVENTS_SECONDS:
+            events = self.cluster.events(document["metadata"]["uid"])
+            if (error := why_no_pods(document, events, now, self.profile, patience)) is not None:
+                return error
+        return why_not_started(pods, self.profile, now, patience, self._events_of)
+
+    def _events_of(self, pod: Pod) -> list[Document]:
+        """Ask for the events of a late pod, now and then: a pull may take long. The log gets the newest, once."""
+        asked, events = self._heard.get(pod.uid, (-math.inf, []))
+        if time.monotonic() - asked > _EVENTS_SECONDS:
+            events = self.cluster.events(pod.uid)
+            if events and pod.uid not in self._heard:
+                self.output.say(f"{pod.named} has not started yet: {told(events)[-1].message}")
+            self._heard[pod.uid] = time.monotonic(), events
+        return events
 
     def _grow(self, pods: list[Pod]) -> None:
         """Where there is room for more pods, and they would be worth another start, ask those that run to save and to
@@ -209,11 +240,11 @@ class Watch:
         is_over = self._trouble_since is not None and (
             all(pod.has_ended for pod in pods) or time.monotonic() - self._trouble_since > settle
         )
-        if not is_over and condition(document, "Complete") is None:
+        if not is_over and condition(document, "Complete") is None and not are_done(document, pods):
             return None
         self.trail.finish(_LOG_SECONDS)
-        told = [pod for pod in self._known.values() if pod not in gone]
-        end = end_of(document, told, gone, self.profile, self.output.reason)
+        others = [pod for pod in self._known.values() if pod not in gone]
+        end = end_of(document, others, gone, self.profile, self.output.reason)
         if end.kind == "preempted" and self._grown:
             said = f"there is room for {self._grown} pods instead of {self._nodes}"
             return End(kind="resized", said=said, nodes=self._grown)
@@ -222,23 +253,6 @@ class Watch:
             said = f"queue {queue} has given its place away: {self._place().given_up_for or end.said}"
             return replace(end, said=said)
         return end
-
-
-def _why_not(
-    cluster: Cluster,
-    job: Document,
-    pods: list[Pod],
-    profile: ResourceProfile,
-    settings: KubernetesSettings,
-) -> TrainingFailed | None:
-    patience = settings.unschedulable_seconds
-    if not pods and not job["spec"].get("suspend") and condition(job, "Failed") is None:
-        waited = _age(job, cluster.now())
-        if waited < 2:
-            return None
-        events = cluster.list("event", fields=f"involvedObject.uid={job['metadata']['uid']}")
-        return why_no_pods(events, waited, profile, patience)
-    return why_not_started(pods, profile, profile.image or settings.image or "", cluster.now(), patience)
 
 
 def _in_trouble(
@@ -258,9 +272,3 @@ def _in_trouble(
 def _is_lost(pod: Pod) -> bool:
     """Its node does not answer: nobody there hears that it should end."""
     return pod.deleted is not None and pod.disrupted.startswith(_BY_TAINT)
-
-
-def _age(job: Document, now: datetime) -> float:
-    """Since its pods may be made: a queue may have held it back before."""
-    since = job.get("status", {}).get("startTime") or job["metadata"]["creationTimestamp"]
-    return (now - datetime.fromisoformat(str(since))).total_seconds()

@@ -10,8 +10,9 @@ from uuid import uuid4
 from resources.launcher.errors import BadConfiguration, ClusterRefused, PodNotStarted
 from resources.launcher.job import TrainingJob
 from resources.launcher.kubernetes.api import Cluster
-from resources.launcher.kubernetes.judge import Pod, why_not_started
+from resources.launcher.kubernetes.judge import Patience, why_not_started
 from resources.launcher.kubernetes.manifest import job_manifest
+from resources.launcher.kubernetes.pod import Pod
 from resources.launcher.profile import ResourceProfile
 from resources.settings import Settings
 
@@ -27,7 +28,8 @@ NEEDED = (
 )
 """Permissions of a launcher in its namespace: group, resource, subresource, verb."""
 _TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)
-_START_SECONDS, _TRIAL_SECONDS = 20.0, 45.0
+_TRIAL_SECONDS = 45.0
+_PATIENCE = Patience(start=20.0, pull=40.0)
 
 
 def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
@@ -74,12 +76,12 @@ def _trial(cluster: Cluster, settings: Settings) -> str:
     began = time.monotonic()
     cluster.create("pod", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod_spec})
     try:
-        pod = _ended(cluster, name, of.image)
+        pod = _ended(cluster, name)
     finally:
         cluster.delete("pod", name, grace_seconds=0)
     if pod.exit_code:
         raise PodNotStarted(
-            f"{of.command[0]} --version ended with {pod.exit_code} in image {of.image}: {pod.message.strip()}. "
+            f"{of.command[0]} --version ended with {pod.exit_code} in image {of.image}: {pod.trainer.message.strip()}. "
             "Correct ML_ASSETS_KUBERNETES_COMMAND or the image"
         )
     return (
@@ -88,7 +90,7 @@ def _trial(cluster: Cluster, settings: Settings) -> str:
     )
 
 
-def _ended(cluster: Cluster, name: str, image: str) -> Pod:
+def _ended(cluster: Cluster, name: str) -> Pod:
     began = time.monotonic()
     while True:
         document = cluster.get("pod", name)
@@ -97,7 +99,8 @@ def _ended(cluster: Cluster, name: str, image: str) -> Pod:
         pod = Pod.of(document)
         if pod.has_ended:
             return pod
-        if (error := why_not_started([pod], _TRIAL, image, cluster.now(), _START_SECONDS)) is not None:
+        error = why_not_started([pod], _TRIAL, cluster.now(), _PATIENCE, lambda pod: cluster.events(pod.uid))
+        if error is not None:
             raise error
         if time.monotonic() - began > _TRIAL_SECONDS:
             raise PodNotStarted(

@@ -1,18 +1,20 @@
 """What became of an attempt's pods, in words and types. Pure functions of the API's documents.
 
-Here: reading a pod's status, telling why pods do not start, telling why an attempt ended. Not here: asking
-for the documents (attempt), what to do about it (launcher).
+Here: telling why pods do not start, telling why an attempt ended. Not here: reading the documents (pod, events), asking
+for them (attempt), what to do about it (launcher).
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 from resources.launcher.errors import (
     FINAL,
     DeadlineExceeded,
     ImageUnavailable,
+    OutOfDisk,
     OutOfMemory,
     PodNotStarted,
     TrainingFailed,
@@ -20,91 +22,36 @@ from resources.launcher.errors import (
 )
 from resources.launcher.job import ExitCode
 from resources.launcher.kubernetes.api import Document
-from resources.launcher.kubernetes.manifest import INDEX
+from resources.launcher.kubernetes.events import Told, told
+from resources.launcher.kubernetes.pod import Container, Pod, moment
 from resources.launcher.profile import ResourceProfile
 
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", *_NEVER)
+_PULL_FAILED = "Failed to pull image"
+"""In the event of each pull that failed."""
 _REFUSED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError")
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
 IMAGE_SECONDS, REFUSED_SECONDS = 30.0, 10.0
-"""A registry, or a Secret that is made a moment later, gets this long."""
+"""A registry, or a Secret that is made a moment later, gets this long from the first failure."""
+_ASKED_ABOUT = 8
+"""Late pods whose events are asked for at each look; of a thousand that pull, these stand for all."""
+_TAKEN_AWAY = ("Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated")
+"""Why a kubelet or a controller ended a pod that did nothing wrong; older ones set no condition beside it."""
+_LOST = ("ContainerStatusUnknown", "Unknown")
+"""A container of a node that was switched off: nobody knows how it ended."""
+_OVER_ITS_LIMIT = re.compile(r"exceeds the (total )?limit|exceeded its local ephemeral storage limit")
+_INJECTED = "The pipeline did not ask for it: look at what puts it into pods of this namespace (a webhook)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pod:
-    """What matters of a pod's status."""
+class Patience:
+    """Seconds that a pod may take before its trainer runs."""
 
-    name: str
-    uid: str
-    index: int
-    node: str
-    created: datetime
-    placed: datetime | None
-    """When it found its node, where the API says."""
-    is_scheduled: bool
-    unscheduled_why: str
-    is_gated: bool
-    """Held back by a queue: waiting is as it should be."""
-    has_started: bool
-    """Its container runs or ran: there is a log."""
-    has_ended: bool
-    exit_code: int | None
-    reason: str
-    """`OOMKilled`, `StartError`, … of the ended container, or the pod's own."""
-    message: str
-    waiting: str
-    """Why the container waits: `ErrImagePull`, `ContainerCreating`, …"""
-    waiting_message: str
-    disrupted: str
-    """Why the cluster or a person took it away: eviction, preemption, a lost node, a deletion. Else empty."""
-    deleted: datetime | None
-    """When its deletion was asked for."""
-
-    @classmethod
-    def of(cls, document: Document) -> "Pod":
-        """Read the API's document."""
-        meta, spec, status = document["metadata"], document["spec"], document.get("status", {})
-        conditions = {one["type"]: one for one in status.get("conditions", [])}
-        containers: list[Document] = status.get("containerStatuses", [])
-        state: Document = containers[0].get("state", {}) if containers else {}
-        waits: Document = state.get("waiting", {})
-        ended: Document = state.get("terminated", {})
-        scheduled = conditions.get("PodScheduled", {})
-        phase = status.get("phase", "Pending")
-        deleted = None
-        if meta.get("deletionTimestamp"):
-            grace = timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
-            deleted = datetime.fromisoformat(meta["deletionTimestamp"]) - grace
-        target = conditions.get("DisruptionTarget", {})
-        disrupted = ""
-        if target.get("status") == "True":
-            disrupted = f"{target.get('reason', 'disrupted')}: {target.get('message', '')}".rstrip(": ")
-        return cls(
-            name=meta["name"],
-            uid=meta["uid"],
-            index=int(meta.get("annotations", {}).get(INDEX, 0)),
-            node=spec.get("nodeName", ""),
-            created=datetime.fromisoformat(meta["creationTimestamp"]),
-            placed=_moment(scheduled) if scheduled.get("status") == "True" else None,
-            is_scheduled=bool(spec.get("nodeName")),
-            unscheduled_why=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
-            is_gated=scheduled.get("reason") == "SchedulingGated",
-            has_started="running" in state or bool(ended),
-            has_ended=phase in ("Succeeded", "Failed"),
-            exit_code=ended.get("exitCode"),
-            reason=ended.get("reason", "") or status.get("reason", ""),
-            message=ended.get("message", "") or status.get("message", ""),
-            waiting=waits.get("reason", ""),
-            waiting_message=waits.get("message", ""),
-            disrupted=disrupted,
-            deleted=deleted,
-        )
-
-    @property
-    def named(self) -> str:
-        """For people."""
-        return f"pod {self.index}" + (f" on {self.node}" if self.node else "")
+    start: float
+    """To find a node; then to start, where its node names trouble."""
+    pull: float
+    """To start once it has a node, where nothing is wrong: images are large, and nodes pull one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,42 +75,119 @@ def condition(job: Document, kind: str) -> Document | None:
     return None
 
 
-def _moment(condition: Document) -> datetime:
-    """When it became what it is."""
-    return datetime.fromisoformat(condition["lastTransitionTime"])
-
-
 def why_not_started(
-    pods: Sequence[Pod], profile: ResourceProfile, image: str, now: datetime, patience_seconds: float
+    pods: Sequence[Pod],
+    profile: ResourceProfile,
+    now: datetime,
+    patience: Patience,
+    events_of: Callable[[Pod], Iterable[Document]],
 ) -> TrainingFailed | None:
-    """The failure of a pod that will not start, once it had its time; None while there is hope."""
+    """The failure of a pod that will not start, once it had its time; None while there is hope.
+
+    `events_of` asks the API for the events of a pod. It is called only for pods that are late, and for a few of them.
+    """
+    late = 0
     for pod in pods:
         if pod.has_started or pod.has_ended or pod.is_gated or pod.deleted is not None:
             continue
-        waited = (now - pod.created).total_seconds()
         if not pod.is_scheduled:
-            if waited > patience_seconds:
+            waited = (now - pod.created).total_seconds()
+            if waited > patience.start:
                 return _unschedulable(pod, profile, waited)
-        elif pod.waiting in _NO_IMAGE:
-            if pod.waiting in _NEVER or waited > min(IMAGE_SECONDS, patience_seconds):
-                named = "resources.image" if profile.image else "ML_ASSETS_KUBERNETES_IMAGE"
-                return ImageUnavailable(
-                    f"{pod.named} cannot get image {image}: {pod.waiting}: {pod.waiting_message}. Correct "
-                    f"{named}, push the image, or name the registry's Secret in resources.pull_secrets"
-                )
-        elif pod.waiting in _REFUSED:
-            if waited > min(REFUSED_SECONDS, patience_seconds):
-                return PodNotStarted(
-                    f"{pod.named} cannot make its container: {pod.waiting}: {pod.waiting_message}. Create "
-                    "what it names (Secrets: ML_ASSETS_KUBERNETES_S3_SECRET, resources.env_from_secrets), or "
-                    "correct the name"
-                )
-        elif waited > patience_seconds:
-            return PodNotStarted(
-                f"{pod.named} is scheduled but has not started for {waited:.0f} s "
-                f"({pod.waiting or 'no reason given'}). Look at the node and at resources.volumes"
-            )
+            continue
+        stuck = _stuck(pod)
+        if stuck is not None and stuck.waiting in _NEVER:
+            return _no_image(pod, stuck, profile)
+        least = patience.start
+        if stuck is not None:
+            least = min(least, IMAGE_SECONDS if stuck.waiting in _NO_IMAGE else REFUSED_SECONDS)
+        if (now - pod.since).total_seconds() > least and late < _ASKED_ABOUT:
+            late += 1
+            error = _why_late(pod, stuck, profile, now, patience, told(events_of(pod)))
+            if error is not None:
+                return error
     return None
+
+
+def _stuck(pod: Pod) -> Container | None:
+    """The container that cannot be made, among those that the trainer waits for."""
+    waited_for = [one for one in pod.others if one.is_first]
+    return next((one for one in [*waited_for, pod.trainer] if one.waiting in (*_NO_IMAGE, *_REFUSED)), None)
+
+
+def _why_late(
+    pod: Pod,
+    stuck: Container | None,
+    profile: ResourceProfile,
+    now: datetime,
+    patience: Patience,
+    events: Sequence[Told],
+) -> TrainingFailed | None:
+    """The failure of a pod that has a node and had the least of its time; `events` are those of the pod."""
+    waited = (now - pod.since).total_seconds()
+    if stuck is not None:
+        is_image = stuck.waiting in _NO_IMAGE
+        said = f'{_PULL_FAILED} "{stuck.image}"' if is_image else stuck.waiting_message
+        failed = [one for one in events if one.reason == "Failed" and said in one.message]
+        # The status has no time for it: an image may fail after it was pulled for minutes, a Secret be looked for then.
+        tried = (now - min((one.first for one in failed), default=pod.since)).total_seconds()
+        if not (is_image and _pulls_again(events, failed)):
+            if tried <= min(IMAGE_SECONDS if is_image else REFUSED_SECONDS, patience.start):
+                return None
+            return _no_image(pod, stuck, profile) if is_image else _refused(pod, stuck)
+    if waited <= patience.start:
+        return None
+    for one in pod.others:
+        if one.is_first and (one.has_failed or (one.is_running and one.role == "init container")):
+            does = "runs" if one.is_running else f"ended with {one.how_it_ended} ({one.restarts} restarts)"
+            return PodNotStarted(
+                f"{pod.named} has not started for {waited:.0f} s: its {one.role} {one.name} {does}. "
+                f"{_INJECTED}, or raise ML_ASSETS_KUBERNETES_UNSCHEDULABLE_SECONDS"
+            )
+    newest = events[-1] if events and events[-1].last >= pod.since else None
+    if newest is not None and newest.is_warning:
+        return PodNotStarted(
+            f"{pod.named} has a node but has not started for {waited:.0f} s: {newest.reason}: {newest.message}. "
+            "Correct resources.volumes if it names one, or look at the node"
+        )
+    if waited <= patience.pull:
+        return None
+    said = f"the last that was heard of it is {newest.message}" if newest else "nothing was heard of it"
+    return PodNotStarted(
+        f"{pod.named} has a node but has not started for {waited:.0f} s; {said}. If its image is large, raise "
+        "ML_ASSETS_KUBERNETES_PULL_SECONDS or bring the image to the nodes before; if not, look at the node"
+    )
+
+
+def _pulls_again(events: Sequence[Told], failed: Sequence[Told]) -> bool:
+    """Another pull is under way after those that failed. The status still says that the image failed."""
+    begun = [one.last for one in events if one.reason == "Pulling"]
+    return bool(begun and failed) and max(begun) > max(one.last for one in failed)
+
+
+def _no_image(pod: Pod, container: Container, profile: ResourceProfile) -> ImageUnavailable:
+    said = f"{container.image}: {container.waiting}: {container.waiting_message}"
+    if container.role != "trainer":
+        return ImageUnavailable(
+            f"{pod.named} cannot get the image of its {container.role} {container.name}, {said}. {_INJECTED}"
+        )
+    named = "resources.image" if profile.image else "ML_ASSETS_KUBERNETES_IMAGE"
+    return ImageUnavailable(
+        f"{pod.named} cannot get image {said}. Correct {named}, push the image, or name the registry's Secret in "
+        "resources.pull_secrets"
+    )
+
+
+def _refused(pod: Pod, container: Container) -> PodNotStarted:
+    said = f"{container.waiting}: {container.waiting_message}"
+    if container.role != "trainer":
+        return PodNotStarted(
+            f"{pod.named} cannot make its {container.role} {container.name}: {said}. {_INJECTED}"
+        )
+    return PodNotStarted(
+        f"{pod.named} cannot make its container: {said}. Create what it names (Secrets: "
+        "ML_ASSETS_KUBERNETES_S3_SECRET, resources.env_from_secrets), or correct the name"
+    )
 
 
 def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | None:
@@ -175,25 +199,37 @@ def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | 
     return placed if profile.least_nodes <= placed < nodes and not is_held else None
 
 
+def began(job: Document) -> datetime:
+    """When its pods might first be made: a queue may have held it back before."""
+    return moment(job.get("status", {}).get("startTime") or job["metadata"]["creationTimestamp"])
+
+
 def why_no_pods(
-    events: Iterable[Document], waited: float, profile: ResourceProfile, patience_seconds: float
+    job: Document, events: Iterable[Document], now: datetime, profile: ResourceProfile, patience: Patience
 ) -> TrainingFailed | None:
-    """The failure of a Job that has had no pod for `waited` seconds; `events` are those of the Job."""
-    said = [str(one.get("message", "")) for one in events if one.get("reason") == "FailedCreate"]
-    if not said:
+    """The failure of a Job whose pods were never all there; `events` are those of the Job.
+
+    A refusal counts as long as no pod was made after it: a quota that was full at first may have room since.
+    """
+    since = began(job)
+    heard = [one for one in told(events) if one.last >= since]
+    refused = [one for one in heard if one.reason == "FailedCreate"]
+    made = max((one.last for one in heard if one.reason == "SuccessfulCreate"), default=since)
+    if not refused or refused[-1].last <= made:
         return None
-    if "exceeded quota" in said[-1]:
-        if waited <= patience_seconds:
+    said, waited = refused[-1].message, (now - since).total_seconds()
+    if "exceeded quota" in said:
+        if waited <= patience.start:
             return None
         return Unschedulable(
             f"the quota of the namespace has had no room for {profile.least_nodes} pods of {profile.cpu} CPU and "
-            f"{profile.memory} for {waited:.0f} s: {said[-1]}. Lower resources, wait for other trainings, or "
+            f"{profile.memory} for {waited:.0f} s: {said}. Lower resources, wait for other trainings, or "
             "raise the quota"
         )
-    if waited <= min(REFUSED_SECONDS, patience_seconds):
+    if waited <= min(REFUSED_SECONDS, patience.start):
         return None
     return PodNotStarted(
-        f"the cluster refuses the pods: {said[-1]}. Correct the pipeline's resources (volumes, run_as_user, "
+        f"the cluster refuses the pods: {said}. Correct the pipeline's resources (volumes, run_as_user, "
         "priority_class, service_account), or the namespace's policy"
     )
 
@@ -215,6 +251,13 @@ def _unschedulable(pod: Pod, profile: ResourceProfile, waited: float) -> Unsched
     )
 
 
+def are_done(job: Document, pods: Sequence[Pod]) -> bool:
+    """The trainers of all pods ended well. A sidecar that goes on keeps the Job itself from being complete."""
+    return len(pods) >= int(job["spec"]["completions"]) and all(
+        pod.exit_code == ExitCode.DONE for pod in pods
+    )
+
+
 def end_of(
     job: Document, pods: Iterable[Pod], gone: Iterable[Pod], profile: ResourceProfile, reason: str
 ) -> End:
@@ -222,12 +265,16 @@ def end_of(
 
     `gone`: pods that vanished before they ended. `reason`: what a worker said before it ended for good.
     """
-    ended = sorted(pods, key=lambda pod: pod.index)
-    if condition(job, "Complete") or condition(job, "SuccessCriteriaMet"):
+    ended, vanished = sorted(pods, key=lambda pod: pod.index), list(gone)
+    if (
+        condition(job, "Complete")
+        or condition(job, "SuccessCriteriaMet")
+        or are_done(job, [*ended, *vanished])
+    ):
         return End(kind="done", said="all pods ended well")
     for pod in ended:
         if pod.exit_code in FINAL:
-            words = reason or pod.message or f"{pod.named} ended with exit code {pod.exit_code}"
+            words = reason or pod.trainer.message or f"{pod.named} ended with exit code {pod.exit_code}"
             return End(kind="failed", said=words, error=FINAL[pod.exit_code](words))
     for pod in ended:
         if (error := _hopeless(pod, profile)) is not None:
@@ -239,27 +286,33 @@ def end_of(
             "checkpoint is kept: launch again with a later deadline, and it goes on from there"
         )
         return End(kind="failed", said=str(error), error=error)
-    if (why := _taken_away(ended, list(gone), failed)) is not None:
+    if (why := _taken_away(ended, vanished, failed)) is not None:
         return End(kind="preempted", said=why)
-    bad = [pod for pod in ended if pod.exit_code not in (None, ExitCode.DONE, ExitCode.PREEMPTED)]
-    if not bad and any(pod.exit_code == ExitCode.PREEMPTED for pod in ended):
+    said = "; ".join(words for pod in ended if (words := _how_it_failed(pod)))
+    if not said and any(pod.exit_code == ExitCode.PREEMPTED for pod in ended):
         return End(kind="preempted", said="the pods were asked to end and saved")
-    said = "; ".join(f"{pod.named} ended with {_named(pod)}" for pod in bad)
     return End(
         kind="failed", said=said or f"the Job failed: {(failed or {}).get('message', 'no reason given')}"
     )
 
 
 def _hopeless(pod: Pod, profile: ResourceProfile) -> TrainingFailed | None:
-    if pod.reason == "OOMKilled":
+    trainer = pod.trainer
+    if trainer.reason == "OOMKilled":
         return OutOfMemory(
             f"{pod.named} used more memory than its limit, resources.memory {profile.memory}, and was killed. "
             f"Raise it (for one launch: --resources memory=…), use more nodes, or a smaller global_batch"
         )
-    if pod.reason in _NOT_STARTED:
+    if trainer.reason in _NOT_STARTED:
         return PodNotStarted(
-            f"{pod.named} could not run its command: {pod.message.strip()}. The image of the workers needs it: "
+            f"{pod.named} could not run its command: {trainer.message.strip()}. The image of the workers needs it: "
             "check ML_ASSETS_KUBERNETES_IMAGE or resources.image, and ML_ASSETS_KUBERNETES_COMMAND"
+        )
+    # A node that runs out of disk says so in a condition, and its pods are taken away. This is the pod's own limit.
+    if pod.reason == "Evicted" and not pod.disrupted and _OVER_ITS_LIMIT.search(pod.message):
+        return OutOfDisk(
+            f"{pod.named} wrote more to its disk than its limit and was evicted: {pod.message} Raise "
+            f"resources.scratch, {profile.scratch}, or read shards as they are needed (resources.shard_cache)"
         )
     return None
 
@@ -269,9 +322,13 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
     for pod in [*ended, *gone]:
         if pod.disrupted:
             return f"{pod.named} was taken away ({pod.disrupted})"
+        if pod.reason in _TAKEN_AWAY:
+            return f"{pod.named} was taken away ({pod.reason}: {pod.message})"
+        if pod.trainer.reason in _LOST:
+            return f"{pod.named} was lost: its node started again ({pod.trainer.reason})"
     # The Job's controller deletes the other pods once one has failed: only earlier deletions are causes.
-    moment = _moment(failed) if failed else None
-    deleted = [pod for pod in ended if pod.deleted and (moment is None or pod.deleted < moment)]
+    limit = moment(failed["lastTransitionTime"]) if failed else None
+    deleted = [pod for pod in ended if pod.deleted and (limit is None or pod.deleted < limit)]
     if deleted:
         return f"{min(deleted, key=lambda pod: pod.deleted or pod.created).named} was deleted"
     for pod in gone:
@@ -279,12 +336,32 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
     return None
 
 
+def _how_it_failed(pod: Pod) -> str:
+    """For people; empty where the pod did not fail by itself."""
+    trainer = pod.trainer
+    others = [
+        f"its {one.role} {one.name} ended with {one.how_it_ended}"
+        for one in pod.others
+        if one.has_failed
+        # One that ended later was told to, because the trainer had.
+        and (trainer.ended is None or (one.ended is not None and one.ended < trainer.ended))
+    ]
+    if trainer.exit_code not in (None, ExitCode.DONE, ExitCode.PREEMPTED):
+        return f"{pod.named} " + "; before, ".join([f"ended with {trainer.how_it_ended}", *others])
+    if trainer.exit_code == ExitCode.DONE and pod.deleted is None and pod.others:
+        # One that fails after its trainer fails the pod, and with it the Job and all other pods.
+        failed = [one for one in pod.others if one.has_failed and not one.is_first]
+        return "; ".join(
+            f"{pod.named} ended well, but its {one.role} {one.name} ended with {one.how_it_ended}. {_INJECTED}"
+            for one in failed
+        )
+    if trainer.exit_code is not None or not pod.has_ended:
+        return ""
+    if others:
+        return f"{pod.named} never ran its trainer: {'; '.join(others)}. {_INJECTED}"
+    return f"{pod.named} was refused by its node: {pod.reason}: {pod.message}" if pod.reason else ""
+
+
 def _count(profile: ResourceProfile) -> str:
     least, most = profile.least_nodes, profile.most_nodes
     return str(most) if least == most else f"at least {least}"
-
-
-def _named(pod: Pod) -> str:
-    code = pod.exit_code or 0
-    name = f"signal {code - 128} ({pod.reason})" if code > 128 else f"exit code {code}"
-    return f"{name}: {pod.message.strip().splitlines()[-1]}" if pod.message.strip() else name

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 
 from resources.launcher.kubernetes.api import Cluster
-from resources.launcher.kubernetes.judge import Pod
+from resources.launcher.kubernetes.pod import Pod
 
 OVERLAP_SECONDS = 10
 """Asked for again after a break: the clocks of node and API server may differ by as much."""
@@ -132,7 +132,7 @@ class _PodLog:
             tries -= is_last
             try:
                 since = lines.since_seconds(self._cluster.now())
-                for line in self._cluster.log(self._pod.name, since, SILENCE_SECONDS):
+                for line in self._cluster.log(self._pod.name, self._pod.trainer.name, since, SILENCE_SECONDS):
                     if (text := lines.new(line)) is not None:
                         self._lines.put((self._pod, text))
                     if self.stopped.is_set():

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from resources.launcher.errors import ClusterRefused
 from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
-from resources.launcher.kubernetes.judge import Pod
-from resources.launcher.kubernetes.manifest import ATTEMPT, TRAINING
+from resources.launcher.kubernetes.manifest import ATTEMPT, CONTAINER, TRAINING
+from resources.launcher.kubernetes.pod import Pod
 
 _ROLE = "ml-assets/role"
 _OF_JOB = (
@@ -75,7 +75,7 @@ class Room:
 def _placeholder(job: Document, number: int) -> Document:
     meta, template = job["metadata"], job["spec"]["template"]
     spec: Document = copy.deepcopy(template["spec"])
-    container = spec["containers"][0]
+    (container,) = (one for one in spec["containers"] if one["name"] == CONTAINER)
     container["command"] = [container["command"][0], "--version"]
     labels = {name: value for name, value in template["metadata"]["labels"].items() if name not in _OF_JOB}
     return {

@@ -1,0 +1,71 @@
+"""Attempts on a real cluster whose pods got a container that the launcher did not write, before the trainer.
+
+The cluster alone is needed: the trainers read and write nothing.
+"""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from deployment.local.cluster.cluster import Cluster
+from ml_assets_tests.cluster.conftest import CLUSTER_STATE
+from ml_assets_tests.cluster.record_pods import TRAINING, scene_job, scene_profile, staged
+from resources.launcher.errors import Diverged, OutOfMemory, TrainingFailed
+from resources.launcher.kubernetes import api
+from resources.launcher.kubernetes.attempt import Watch, start
+from resources.launcher.kubernetes.logs import Trail
+from resources.launcher.kubernetes.manifest import service_manifest
+from resources.launcher.kubernetes.output import PodsOutput
+from resources.settings import KubernetesSettings
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "error", "line"),
+    [
+        ("out-of-memory-with-sidecar", "failed", OutOfMemory, None),
+        ("diverged-with-sidecar", "failed", Diverged, "pod 0: the loss is nan"),
+        ("done-with-sidecar", "done", type(None), None),
+    ],
+)
+def test_a_sidecar_hides_neither_how_the_trainer_ended_nor_what_it_said(
+    name: str,
+    kind: str,
+    error: type[TrainingFailed | None],
+    line: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sidecar goes on after the trainer, and so does the pod: the Job never completes."""
+    running = Cluster(CLUSTER_STATE)
+    monkeypatch.setenv("KUBECONFIG", str(running.kubeconfig))
+    lines: list[str] = []
+    with staged(running, name) as stage, PodsOutput(tmp_path, lambda _: None, lines.append) as output:
+        cluster = api.Cluster(stage.namespace, running.context)
+        job = start(
+            cluster, scene_job(name, running.image), lambda owner: service_manifest(TRAINING, 1, owner)
+        )
+        assert job is not None
+        trail = Trail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
+        watch = Watch(
+            cluster=cluster,
+            job=job,
+            profile=scene_profile(name),
+            settings=KubernetesSettings(),
+            trail=trail,
+            output=output,
+            lost=threading.Event(),
+            grow_after=3600,
+        )
+        try:
+            end = watch.end()
+        finally:
+            trail.stop()
+        (pod,) = stage.objects("pods")
+        assert pod["status"]["phase"] == "Running"
+        assert stage.statuses()["mesh-proxy"]["state"].keys() == {"running"}
+    assert (end.kind, type(end.error)) == (kind, error), end
+    assert line is None or line in lines, lines
+    assert not [one for one in lines if "the proxy listens" in one]

@@ -1,0 +1,195 @@
+"""A pod's document, read: where the pod is, what its containers do, who took it away.
+
+A cluster's webhooks may put containers of their own into a pod (a mesh's proxy, a fetcher of secrets), also before the
+trainer. Every container is therefore found by its name, never by its place in a list. Not here: what a state means for
+the training (judge).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from resources.launcher.kubernetes.api import Document
+from resources.launcher.kubernetes.manifest import CONTAINER, INDEX
+
+_SIGNALS = 65
+"""Linux knows those from 1 to 64; 255 is an exit code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """State of one container of a pod."""
+
+    name: str
+    role: Literal["trainer", "init container", "sidecar"]
+    image: str
+    is_first: bool
+    """The trainer starts only after this container has ended well, or, as a native sidecar, has started."""
+    is_running: bool
+    exit_code: int | None
+    """Exit code of its last end; None if it never ended."""
+    reason: str
+    """Why it ended: `OOMKilled`, `StartError`, `Error`, …"""
+    message: str
+    """Last lines of its log, or the container runtime's words."""
+    waiting: str
+    """Why it waits: `ErrImagePull`, `ContainerCreating`, …"""
+    waiting_message: str
+    restarts: int
+    began: datetime | None
+    ended: datetime | None
+
+    @property
+    def has_started(self) -> bool:
+        """It runs or ran: there is a log."""
+        return self.is_running or self.exit_code is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """It ended with another exit code than 0."""
+        return self.exit_code not in (None, 0)
+
+    @property
+    def how_it_ended(self) -> str:
+        """Exit code or signal with the last line of its log, for people."""
+        code = self.exit_code or 0
+        known = "" if self.reason in ("", "Error", "Completed") else f" ({self.reason})"
+        how = f"signal {code - 128}{known}" if 128 < code < 128 + _SIGNALS else f"exit code {code}{known}"
+        last = self.message.strip().splitlines()[-1:]
+        return ": ".join([how, *last])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """What matters of a pod's document."""
+
+    name: str
+    uid: str
+    index: int
+    node: str
+    created: datetime
+    placed: datetime | None
+    """When it found its node, where the API says."""
+    is_scheduled: bool
+    unscheduled_why: str
+    is_gated: bool
+    """A queue holds it back: waiting is as it should be."""
+    has_ended: bool
+    """Its trainer ended, or the whole pod did. Sidecars may go on after the trainer."""
+    reason: str
+    """Why the pod as a whole failed: `Evicted`, `DeadlineExceeded`, `UnexpectedAdmissionError`, … Else empty."""
+    message: str
+    disrupted: str
+    """Why the cluster or a person took it away: eviction, preemption, a lost node, a deletion. Else empty."""
+    deleted: datetime | None
+    """When its deletion was asked for."""
+    trainer: Container
+    others: tuple[Container, ...]
+    """Containers that the launcher did not write."""
+
+    @classmethod
+    def of(cls, document: Document) -> "Pod":
+        """Read the API's document."""
+        meta, spec, status = document["metadata"], document["spec"], document.get("status", {})
+        conditions = {one["type"]: one for one in status.get("conditions", [])}
+        scheduled = conditions.get("PodScheduled", {})
+        deleted = None
+        if meta.get("deletionTimestamp"):
+            grace = timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
+            deleted = datetime.fromisoformat(meta["deletionTimestamp"]) - grace
+        target = conditions.get("DisruptionTarget", {})
+        disrupted = ""
+        if target.get("status") == "True":
+            disrupted = f"{target.get('reason', 'disrupted')}: {target.get('message', '')}".rstrip(": ")
+        containers = list(_containers(spec, status))
+        trainer = next(one for one in containers if one.role == "trainer")
+        return cls(
+            name=meta["name"],
+            uid=meta["uid"],
+            index=int(meta.get("annotations", {}).get(INDEX, 0)),
+            node=spec.get("nodeName", ""),
+            created=datetime.fromisoformat(meta["creationTimestamp"]),
+            placed=moment(scheduled["lastTransitionTime"]) if scheduled.get("status") == "True" else None,
+            is_scheduled=bool(spec.get("nodeName")),
+            unscheduled_why=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+            is_gated=scheduled.get("reason") == "SchedulingGated",
+            has_ended=status.get("phase") in ("Succeeded", "Failed") or trainer.exit_code is not None,
+            reason=status.get("reason", ""),
+            message=status.get("message", "").strip(),
+            disrupted=disrupted,
+            deleted=deleted,
+            trainer=trainer,
+            others=tuple(one for one in containers if one.role != "trainer"),
+        )
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the trainer; None if it did not end, or never started."""
+        return self.trainer.exit_code
+
+    @property
+    def has_started(self) -> bool:
+        """Its trainer runs or ran: there is a log."""
+        return self.trainer.has_started
+
+    @property
+    def since(self) -> datetime:
+        """When a pod whose trainer has not started last came further: it found its node, or a container before the
+        trainer began or ended. What is started again and again is not coming further."""
+        moments = [
+            when
+            for one in self.others
+            if not one.restarts
+            for when in (one.began, one.ended)
+            if when is not None
+        ]
+        return max([self.placed or self.created, *moments])
+
+    @property
+    def named(self) -> str:
+        """For people."""
+        return f"pod {self.index}" + (f" on {self.node}" if self.node else "")
+
+
+def moment(stamp: str) -> datetime:
+    """A time stamp of the API."""
+    return datetime.fromisoformat(stamp)
+
+
+def _containers(spec: Document, status: Document) -> Iterator[Container]:
+    told = {
+        one["name"]: one
+        for one in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    }
+    for one in spec.get("initContainers", []):
+        # A native sidecar is an init container that is started again for as long as the pod lives.
+        role = "sidecar" if one.get("restartPolicy") == "Always" else "init container"
+        yield _container(one, told.get(one["name"], {}), role, is_first=True)
+    for one in spec["containers"]:
+        role = "trainer" if one["name"] == CONTAINER else "sidecar"
+        yield _container(one, told.get(one["name"], {}), role, is_first=False)
+
+
+def _container(
+    spec: Document, status: Document, role: Literal["trainer", "init container", "sidecar"], *, is_first: bool
+) -> Container:
+    state: Document = status.get("state", {})
+    waits: Document = state.get("waiting", {})
+    ended: Document = state.get("terminated") or status.get("lastState", {}).get("terminated", {})
+    began = state.get("running", ended).get("startedAt")
+    return Container(
+        name=spec["name"],
+        role=role,
+        image=spec.get("image", ""),
+        is_first=is_first,
+        is_running="running" in state,
+        exit_code=ended.get("exitCode"),
+        reason=ended.get("reason", ""),
+        message=ended.get("message", ""),
+        waiting=waits.get("reason", ""),
+        waiting_message=waits.get("message", ""),
+        restarts=status.get("restartCount", 0),
+        began=moment(began) if began else None,
+        ended=moment(ended["finishedAt"]) if ended.get("finishedAt") else None,
+    )
