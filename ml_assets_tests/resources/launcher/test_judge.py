@@ -130,3 +130,14 @@ def test_a_pod_that_a_queue_holds_back_may_wait_for_ever() -> None:
 def test_the_moment_a_deletion_was_asked_for_is_before_its_grace() -> None:
     read = Pod.of(pod(deleted="2026-11-21T12:02:00Z"))
     assert read.deleted == datetime(2026, 11, 21, 12, 1, tzinfo=UTC)
+
+
+def test_a_pod_that_only_carries_our_labels_is_one_that_never_started() -> None:
+    """The sweeper reads whatever has the label."""
+    document = pod(state={"running": {}})
+    document["spec"]["containers"][0]["name"] = "web"
+    document["status"]["containerStatuses"][0]["name"] = "web"
+    read = Pod.of(document)
+    assert not read.has_started
+    assert not read.has_ended
+    assert [one.name for one in read.others] == ["web"]

@@ -51,7 +51,7 @@ def running(kind: str) -> dict[str, Any]:
         return {"spec": {}}
     state = {"running": {"startedAt": "2026-11-22T12:00:03Z"}}
     status = {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": state}]}
-    return {"spec": {"nodeName": "node2"}, "status": status}
+    return {"spec": {"nodeName": "node2", "containers": [{"name": "trainer"}]}, "status": status}
 
 
 class Daemon:

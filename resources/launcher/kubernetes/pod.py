@@ -103,7 +103,11 @@ class Pod:
         if target.get("status") == "True":
             disrupted = f"{target.get('reason', 'disrupted')}: {target.get('message', '')}".rstrip(": ")
         containers = list(_containers(spec, status))
-        trainer = next(one for one in containers if one.role == "trainer")
+        # Pods that only carry our labels are read too, by the sweeper: theirs has done nothing.
+        trainer = next(
+            (one for one in containers if one.role == "trainer"),
+            _container({"name": CONTAINER}, {}, "trainer", is_first=False),
+        )
         return cls(
             name=meta["name"],
             uid=meta["uid"],
