@@ -121,7 +121,7 @@ class ResourceProfile(_Part):
     shared_memory: Bytes = "256Mi"
     """Size of /dev/shm; counts as memory of the pod once it is used."""
     scratch: Bytes = "20Gi"
-    """Disk of each pod for the snapshot and checkpoints."""
+    """Disk of each pod for the snapshot, checkpoints and temporary files: reserved on its node, and the limit."""
     shard_cache: Bytes | None = None
     """How much of it training shards may take: each then comes a little before it is needed. Not given: all come before
     the training starts."""

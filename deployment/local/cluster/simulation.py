@@ -50,7 +50,8 @@ def _selector() -> str:
 
 def _node(number: int) -> dict[str, object]:
     name = f"simulated-{number}"
-    has = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS)}
+    disk = {"ephemeral-storage": "4Ti"}
+    has = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS), **disk}
     return {
         "apiVersion": "v1",
         "kind": "Node",

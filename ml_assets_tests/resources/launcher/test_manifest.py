@@ -83,6 +83,19 @@ def test_pods_have_no_rights_no_token_and_nothing_to_write_but_their_scratch() -
     assert writable == ["/scratch", "/tmp", "/dev/shm"]
 
 
+def test_what_a_pod_writes_is_reserved_and_bounded() -> None:
+    spec = pod_spec(ResourceProfile(scratch="3Gi"))
+    (container,) = spec["containers"]
+    amounts = container["resources"]
+    disk = amounts["requests"]["ephemeral-storage"]
+    assert disk == amounts["limits"]["ephemeral-storage"]
+    limits = {one["name"]: one["emptyDir"]["sizeLimit"] for one in spec["volumes"]}
+    assert limits == {"scratch": "3Gi", "tmp": "3Gi", "shm": "256Mi"}
+    written = [mount for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert {mount["name"] for mount in written} == limits.keys()
+    assert 0 < int(disk) - bytes_of("3Gi") < bytes_of("1Gi")  # its log
+
+
 def test_a_profile_says_everything_a_pod_may_need() -> None:
     profile = ResourceProfile.model_validate(
         {
@@ -109,9 +122,10 @@ def test_a_profile_says_everything_a_pod_may_need() -> None:
     spec = job["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["image"] == "trees:1"
+    disk = str(20 * 2**30 + 2**28)  # of scratch, and of logs
     assert container["resources"] == {
-        "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "2"},
-        "limits": {"memory": "8Gi", "nvidia.com/gpu": "2"},
+        "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "2", "ephemeral-storage": disk},
+        "limits": {"memory": "8Gi", "nvidia.com/gpu": "2", "ephemeral-storage": disk},
     }
     assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
     assert spec["volumes"][2] == {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}

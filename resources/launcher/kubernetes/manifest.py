@@ -22,6 +22,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 CONTAINER = "trainer"
 MASTER_PORT = 29400
 SCRATCH = "/scratch"
+LOG_BYTES = 2**28
+"""Disk of a pod beside its scratch: of its log a kubelet keeps 5 files of 10 MiB by default, and rotates them late."""
 NODE_LOST_SECONDS = 10
 """A pod of a node that does not answer is given up after this, not after Kubernetes' 300 s."""
 FORGOTTEN_SECONDS = 3600
@@ -145,8 +147,10 @@ def _pod_spec(
 ) -> Document:
     name = attempt_name(job, attempt)
     volumes, mounts = _volumes(profile, settings)
-    amounts = {"cpu": profile.cpu, "memory": profile.memory}
-    limits = {"memory": profile.memory}
+    # A pod that fills its disk is ended by itself, before its node runs full and ends others.
+    disk = str(bytes_of(profile.scratch) + LOG_BYTES)
+    amounts = {"cpu": profile.cpu, "memory": profile.memory, "ephemeral-storage": disk}
+    limits = {"memory": profile.memory, "ephemeral-storage": disk}
     if profile.gpus:
         amounts["nvidia.com/gpu"] = limits["nvidia.com/gpu"] = str(profile.gpus)
     container: Document = {
@@ -177,6 +181,7 @@ def _pod_spec(
             "runAsUser": profile.run_as_user,
             "runAsGroup": profile.run_as_user,
             "fsGroup": profile.run_as_user,
+            "fsGroupChangePolicy": "OnRootMismatch",  # of a large shared volume not every file at every start
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
@@ -232,10 +237,11 @@ def _from_secret(secret: str, key: str, *, optional: bool = False) -> Document:
 
 
 def _volumes(profile: ResourceProfile, settings: KubernetesSettings) -> tuple[list[Document], list[Document]]:
-    """The root file system is read-only: what a worker writes goes to the first three."""
+    """The root file system is read-only: what a worker writes goes to the first three, and the first two share what the
+    pod may take of its node's disk."""
     volumes: list[Document] = [
         {"name": "scratch", "emptyDir": {"sizeLimit": profile.scratch}},
-        {"name": "tmp", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": profile.scratch}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": profile.shared_memory}},
     ]
     mounts: list[Document] = [
