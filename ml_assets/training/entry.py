@@ -76,6 +76,7 @@ def _train(
             steps=run.total_steps,
             device=group.device.type,
             is_stored=mirror is not None,
+            idle_gpus=group.idle_gpus,
         )
     rows = RowLog(folder, attempt, group.rank)
     with watching_machine(folder, lambda: run.progress.step):

@@ -23,6 +23,7 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 
+from resources.launcher.devices import idle_gpus
 from resources.launcher.errors import BadConfiguration, TrainingFailed
 from resources.launcher.job import ExitCode
 
@@ -62,6 +63,8 @@ class Group:
     local_ranks: int
     """How many they are."""
     device: torch.device
+    idle_gpus: int = 0
+    """GPUs of this machine that no rank uses, since they are fewer than its ranks."""
     process_group: distributed.ProcessGroup | None = None
     """The connections that are used; None: those of the gradients."""
 
@@ -185,7 +188,8 @@ def join_group(workers: int, *, is_bitwise: bool = True, folder_each_node: bool 
     has to end.
     """
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    on_gpu = gpus >= local_ranks
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
@@ -200,6 +204,7 @@ def join_group(workers: int, *, is_bitwise: bool = True, folder_each_node: bool 
         local_rank=local_rank if folder_each_node else rank,
         local_ranks=local_ranks if folder_each_node else world_size,
         device=device,
+        idle_gpus=idle_gpus(gpus, local_ranks),
     )
     if group.world_size > workers:
         raise BadConfiguration(

@@ -16,6 +16,7 @@ from ml_assets.components.steps.snapshot import settings_digest
 from ml_assets.components.steps.spending import Attempts, spent
 from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
+from resources.launcher.devices import idle_in_words
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile, changes_of
 from resources.launcher.protocol import EVENTS, TrainingEvent, read_events, training_folder_name
@@ -41,7 +42,7 @@ _MEASURING = {
 """Kinds of events whose numbers are metrics: which of them, under which name; None for all."""
 _OF_A_STEP = ("metrics", "epoch")
 """Kinds whose numbers belong to their step: trained again, it tells the same. The others are readings of their own."""
-_DEVICES = ("device", "gpu", "gpus", "gpu_driver")
+_DEVICES = ("device", "gpu", "gpus", "gpu_driver", "gpus_idle")
 """What a `started` event tells of the machine."""
 
 
@@ -89,6 +90,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 facts,
                 metadata={
                     **_shown(result),
+                    **({"idle GPUs": report.idle} if report.idle else {}),
                     **_survived(read_events(folder)),
                     "reused": report.events == 0,
                     SETTINGS_DIGEST: settings_digest(spec),
@@ -132,6 +134,8 @@ class LiveReport:
         """How many there were; none where the job was found finished."""
         self.devices: dict[str, str] = {}
         """What the first rank's machine trains on, as it told when it started."""
+        self.idle = ""
+        """What to do about GPUs that the training leaves idle; empty where there are none."""
         self.finished_at: float | None = None
         """When the workers were done, seconds since the epoch: the same for each run that follows the job."""
 
@@ -186,9 +190,16 @@ class LiveReport:
         self.attempts.hear(event)
         if event.kind == "started":
             self._warn_of_another_torch(str(event.values.get("torch", "")))
+            self._warn_of_idle_gpus(event)
             self.devices = {name: str(event.values[name]) for name in _DEVICES if name in event.values}
         if event.kind == "finished":
             self.finished_at = event.time
+
+    def _warn_of_idle_gpus(self, event: TrainingEvent) -> None:
+        idle, ranks = (int(event.values.get(name, 0)) for name in ("gpus_idle", "world_size"))
+        self.idle = idle_in_words(idle, ranks)
+        if self.idle:
+            self._context.log.warning(self.idle)
 
     def _warn_of_another_torch(self, version: str) -> None:
         theirs = version.partition("+")[0]
