@@ -1,9 +1,11 @@
 """Promotion: a person, a reason, a log that stays, and an alias that follows the log."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -241,6 +243,34 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
         releases.promote("small", 3, author="ada", reason="better yet")
     releases.demote("small", author="ada", reason="wrong prices")
     assert releases.promote("small", 3, author="ada", reason="nothing else is there").version == "3"
+
+
+def test_of_two_versions_promoted_at_once_beside_one_champion_one_is_refused(
+    place: Place, registry: Registry, store: BundleStore, releases: Releases, judge: Judge, run_id: str,
+    two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
+) -> None:  # fmt: skip
+    """Both were compared with version 1: whoever comes second was not compared with the first."""
+    releases.promote("small", 1, author="ada", reason="first")
+    third = variant(fingerprint="3" * 64)
+    for one in (two_versions[1], third):
+        judge(one, told="beside version 1")
+    releases.register(third, run_id=run_id, links={})
+    together = Barrier(2)
+    looking = _Meanwhile(store, lambda _: together.wait(60))
+
+    def promote(number: int) -> str:
+        try:
+            own = Releases(place.ledger, registry, looking, place.store)
+            return own.promote("small", number, author="ada", reason="better").version
+        except NotPromotable as refused:
+            return str(refused)
+
+    with ThreadPoolExecutor(2) as both:
+        said = sorted(both.map(promote, (2, 3)), key=len)
+    assert said[0] in ("2", "3")
+    assert "was compared with version 1 by its newest evaluation" in said[1]
+    assert f"and version {said[0]} is in production" in said[1]
+    assert [one.version for one in releases.log("small")] == ["1", said[0]]
 
 
 def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
