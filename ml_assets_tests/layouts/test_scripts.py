@@ -104,18 +104,33 @@ def test_served_trees_answer_as_scikit_learn_does(by_trees: Trained) -> None:
     import joblib
 
     newest = max((by_trees.folder / "checkpoints").glob("step-*"))
-    estimator = joblib.load(newest / "trees.joblib")
-    job = TrainingJob.from_json((by_trees.folder / "job.json").read_text())
+    rows, matrix = _with_holes(by_trees)
+    expected = joblib.load(newest / "trees.joblib").predict(matrix)
+    np.testing.assert_allclose(by_trees.served.predict(rows), expected, rtol=1e-5)
+
+
+def test_a_booster_of_lightgbm_is_handed_in_as_it_is_and_served(world: World) -> None:
+    import lightgbm
+
+    trained = train_by("boosted", world, 1, rounds=60, categories=True)
+    assert trained.facts[EVALUATION]["verdict"] == "blessed"
+    newest = max((trained.folder / "checkpoints").glob("step-*"))
+    rows, matrix = _with_holes(trained)
+    expected = lightgbm.Booster(model_file=newest / "booster.txt").predict(matrix)
+    np.testing.assert_allclose(trained.served.predict(rows), expected, rtol=1e-5)
+
+
+def _with_holes(trained: Trained) -> tuple[pl.DataFrame, np.ndarray]:
+    """The day's rows with a fifth of a column missing, and the matrix that the library reads."""
+    job = TrainingJob.from_json((trained.folder / "job.json").read_text())
     fitted = FittedState.from_json((open_snapshot(Path(job.snapshot)).folder / FITTED).read_text())
-    rows = by_trees.rows.with_columns(
+    rows = trained.rows.with_columns(
         pl.when(pl.int_range(pl.len()) % 5 == 0)
         .then(None)
         .otherwise("made_yesterday")
         .alias("made_yesterday")
     )
-    numeric, category = fitted.encode(rows)
-    expected = estimator.predict(np.hstack([numeric, category]))
-    np.testing.assert_allclose(by_trees.served.predict(rows), expected, rtol=1e-5)
+    return rows, np.hstack(fitted.encode(rows))
 
 
 # Without Dagster
