@@ -200,6 +200,25 @@ def test_an_attempt_that_ended_is_called_what_it_is(
     assert type(end.error) is (error or type(None))
 
 
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ", "failed"),
+        ('Container trainer exceeded its local ephemeral storage limit "20Mi". ', "failed"),
+        ("The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 1Mi. ", "preempted"),
+        ("The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. ", "preempted"),
+    ],
+)  # fmt: skip
+def test_a_pod_over_its_own_limit_is_told_from_a_node_that_runs_short(message: str, kind: str) -> None:
+    """The other words of the kubelet for an eviction, from its source (eviction/helpers.go)."""
+    found = json.loads((FOLDER / "over-its-scratch.json").read_text())
+    found["pods"][0]["status"]["message"] = message
+    end = end_of(found["job"], [Pod.of(one) for one in found["pods"]], [], PROFILE, "")
+    assert end.kind == kind
+    assert isinstance(end.error, OutOfDisk) == (kind == "failed")
+    assert message.strip() in end.said
+
+
 def test_a_sidecar_that_failed_before_the_trainer_is_named_beside_it() -> None:
     """The trainer lost its connections because the mesh's proxy had ended."""
     found = json.loads((FOLDER / "done-but-sidecar-failed.json").read_text())
