@@ -20,13 +20,15 @@ from resources.sqlite_file import make_whole
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
+REQUEST_SECONDS = 10
+"""How long a request waits for a server that does not answer."""
 _SWITCHES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # The default retries a dead server for minutes; here what cannot be delivered is spooled instead.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
 }
 _REFUSALS = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"}
 

@@ -29,12 +29,13 @@ def test_a_killed_launcher_is_swept_after(launching: Launch) -> None:
     process.wait()
     killed = time.monotonic()
     assert len(launch.objects("pods")) == 2
+    late = 0
     while not (said := launch.sweep()).startswith("removed"):
-        assert time.monotonic() - killed < 60
+        late += time.monotonic() - killed > KubernetesSettings().lease_seconds
+        assert late <= 3, said  # sweeps in vain after the lease ran out
         time.sleep(EVERY_SECONDS)  # as the daemon's sensor
     assert launch.job.fingerprint[:12] in said
     assert launch.left() == []
-    assert time.monotonic() - killed < 60
 
 
 def test_a_launcher_started_again_within_the_lease_attaches(launching: Launch) -> None:

@@ -118,7 +118,9 @@ def pids(layout: Layout) -> dict[str, int]:
 
 def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
     before = Surroundings.now()
+    began = time.monotonic()
     cluster = up(layout)
+    up_seconds = time.monotonic() - began
     code = "import time; time.sleep(3600)"
     for number in layout.numbers:
         item = pod(f"sleeper{number}", cluster.image, code, node=number)
@@ -138,7 +140,8 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
 
     began = time.monotonic()
     down(layout)
-    assert time.monotonic() - began < 30
+    # Nothing is waited for: on a machine so slow that this takes 30 s, making the cluster takes longer.
+    assert time.monotonic() - began < max(30, up_seconds)
     assert asked.wait(timeout=1) == -signal.SIGKILL
     # The kernel takes a moment to dissolve a network namespace after its last process.
     waited_for(
