@@ -174,6 +174,8 @@ def test_storage_that_is_away_while_a_launcher_attaches_costs_no_healthy_pod(
 
     with pytest.raises(ArtifactsUnavailable):
         launch.run(lose_storage)
+    lease = api.objects["leases", launch.name]
+    assert lease["metadata"]["annotations"]["ml-assets/run"] == "the-run"
     before = of_the_training(api)
     assert [kind for kind, _ in before] == ["jobs", "pods", "services"]
 
