@@ -341,7 +341,9 @@ class ModelSection(Section):
     loop."""
     entry: ModulePath | None = None
     """Instead of `function`: `package.module` of a script with a loop of its own, which each worker runs as torchrun
-    would. `hyperparameters` are its command line."""
+    would. `arguments` and `hyperparameters` are its command line."""
+    arguments: tuple[str | int | float, ...] = ()
+    """Positional arguments of `entry`, in order; they stand before the options that `hyperparameters` become."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of `function`, or the command line of `entry`."""
     init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
@@ -357,6 +359,10 @@ class ModelSection(Section):
         if self.entry and self.init_from:
             raise ValueError(
                 "init_from is for a model function: a script begins with the weights it loads itself"
+            )
+        if self.arguments and not self.entry:
+            raise ValueError(
+                "arguments are for a script, entry: a model function takes hyperparameters, by their names"
             )
         if self.function is not None:
             why = wrong_arguments(self.function, self.hyperparameters)

@@ -57,7 +57,7 @@ def script_version(module: str) -> str:
     """
     file = _file_of(module, module)
     body = parse(file).body
-    return _digest(module, body, reached_from(body, module, file).modules)
+    return _digest(module, body, reached_from(body, module, file, is_script=True).modules)
 
 
 def modules_version(names: Iterable[str], without: Iterable[str] = ()) -> str:

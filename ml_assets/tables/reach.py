@@ -41,19 +41,30 @@ class Reached:
     """True where one of them imports the module the code stands in."""
 
 
-def reached_from(statements: Iterable[ast.stmt], module: str, file: Path) -> Reached:
-    """Follow the imports of `statements`, which stand in `module`, and those of its parent packages.
+def reached_from(
+    statements: Iterable[ast.stmt], module: str, file: Path, *, is_script: bool = False
+) -> Reached:
+    """Follow the imports of `statements`, which stand in `module`, and those of its parent packages. A script finds
+    the modules beside it by their own names, too.
 
     Project modules are those of the module's own top-level package, of the platform, and whatever is not installed
     in `site-packages`. Raises `SourceUnavailable` for an import by a computed name.
     """
-    return _walk([*_followed(list(statements), module, file), *_with_parents(_package(module, file))], module)
+    beside = _package(module, file) if is_script else ""
+    followed = _followed(list(statements), module, file, beside)
+    return _walk([*followed, *_with_parents(_package(module, file))], module, beside=beside)
 
 
 def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
-    """Follow whole `modules` and what they import, `without` some modules or packages and what only those import."""
+    """Follow whole `modules` and what they import, `without` some modules or packages and what only those import.
+
+    Each of them may be a script, which finds the modules beside it by their own names.
+    """
     names = sorted(modules)
-    reached = [_walk([*_with_parents(name)], name, frozenset(without)) for name in names]
+    reached = [
+        _walk([*_with_parents(name)], name, frozenset(without), beside=name.rpartition(".")[0])
+        for name in names
+    ]
     return Reached(
         modules={name: path for one in reached for name, path in one.modules.items()},
         packages=frozenset(package for one in reached for package in one.packages),
@@ -61,7 +72,7 @@ def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
     )
 
 
-def _walk(todo: list[str], module: str, without: frozenset[str] | None = None) -> Reached:
+def _walk(todo: list[str], module: str, without: frozenset[str] | None = None, beside: str = "") -> Reached:
     """Follow `todo`. `module` counts as reached itself where there are modules to leave out."""
     found: dict[str, Path] = {}
     outside: set[str] = set()
@@ -79,7 +90,7 @@ def _walk(todo: list[str], module: str, without: frozenset[str] | None = None) -
             continue
         elif (path := source_of(name)) is not None:
             found[name] = path
-            todo += _followed(parse(path).body, name, path)
+            todo += _followed(parse(path).body, name, path, beside)
     return Reached(modules=found, packages=frozenset(outside), returns=returns)
 
 
@@ -112,14 +123,26 @@ def imports_of(statements: Iterable[ast.stmt], module: str, file: Path) -> set[s
     return imported_by(statements, _package(module, file))
 
 
-def _followed(statements: list[ast.stmt], module: str, file: Path) -> set[str]:
-    """Return the imports of `statements` and their parent packages, which run first. Refuse computed imports."""
+def _followed(statements: list[ast.stmt], module: str, file: Path, beside: str = "") -> set[str]:
+    """Return the imports of `statements` and their parent packages, which run first. Refuse computed imports.
+
+    `beside` is the package of the script that all this is for: names of modules in there are found without it.
+    """
     names = imports_of(statements, module, file)
     is_platform = module.split(".")[0] in _PLATFORM and not f"{module}.".startswith(f"{_PIPELINES}.")
     if not is_platform:  # which imports by name what a job names, and that has a version of its own
         names |= _imported_by_text(statements, module, file)
+        names = {_found_beside(name, beside) for name in names}
         _refuse_unfound(statements, names, module, file)
     return {parent for name in names for parent in _with_parents(name)}
+
+
+def _found_beside(name: str, package: str) -> str:
+    """The full name of a module that lies in `package`, else `name`."""
+    if not package or not name:
+        return name
+    tops = (name, name.split(".")[0])
+    return f"{package}.{name}" if any(source_of(f"{package}.{top}") for top in tops) else name
 
 
 def _package(module: str, file: Path) -> str:

@@ -4,6 +4,7 @@ Exceptions become exit codes, the heartbeat beats, the end of the agent is the e
 own way with signals, that counts. Here: running it. Not here: what it may ask for (script).
 """
 
+import importlib.util
 import os
 import runpy
 import sys
@@ -50,7 +51,8 @@ def run_script(pulse: Pulse) -> int:
     training = attach()
     if training.is_finished:
         return ExitCode.DONE
-    entry, arguments = training.job.entry, arguments_of(training.hyperparameters)
+    entry = training.job.entry
+    arguments = [*map(str, training.job.arguments), *arguments_of(training.hyperparameters)]
     training.pulse = pulse
     pulse.begin()
     with (
@@ -83,6 +85,8 @@ def _naming_rank(training: Training) -> Generator[None]:
 def _run_module(entry: str, arguments: list[str]) -> int:
     sys.argv = [entry, *arguments]
     try:
+        if (spec := importlib.util.find_spec(entry)) is not None and spec.origin is not None:
+            sys.path.insert(0, str(Path(spec.origin).parent))  # modules beside it, as for `torchrun train.py`
         runpy.run_module(entry, run_name="__main__", alter_sys=True)
     except (ImportError, SyntaxError) as error:
         raise BadConfiguration(f"{entry} cannot be run: {type(error).__name__}: {error}") from error
@@ -90,7 +94,7 @@ def _run_module(entry: str, arguments: list[str]) -> int:
         if end.code == _USAGE:
             raise BadConfiguration(
                 f"{entry} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
-                "the pipeline's `model.hyperparameters`"
+                "the pipeline's `model.arguments` and `model.hyperparameters`"
             ) from end
         if is_lost_peer(end.__context__):  # accelerate's and others' way to end
             return ExitCode.PEER_LOST

@@ -6,19 +6,24 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from pydantic import ValidationError
 
 from ml_assets.components.loading import load_pipelines
+from ml_assets.components.specs import ModelSection
+from ml_assets.tables.code_version import script_version
+from ml_assets.tables.reach import SourceUnavailable
+from ml_assets_tests.components import plant
 from ml_assets_tests.components.declared import DECLARED
 
 _SCRIPT = '''"""Trains."""
 from ml_assets.training.script import attach
 
-from plants.defs.demand import net
+import net
 
 training = attach()
 training.finish(net.build(), steps=1, validation_loss=1.0)
 '''
-_NET = '"""A model."""\nimport no_such_library\n\nbuild = no_such_library.build\n'
+_NET = '"""A model."""\nimport no_such_library\nfrom layers.hidden import WIDTH\n\nbuild = no_such_library.build\n'
 _PAGES = '''"""An asset that is no pipeline."""
 import dagster as dg
 
@@ -39,9 +44,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (folder / "__init__.py").write_text('"""A package."""\n')
     (package / "defs" / "demand" / "train.py").write_text(_SCRIPT)
     (package / "defs" / "demand" / "net.py").write_text(_NET)
+    layers = package / "defs" / "demand" / "layers"
+    layers.mkdir()
+    (layers / "__init__.py").touch()
+    (layers / "hidden.py").write_text("WIDTH = 8\n")
     (package / "defs" / "demand" / "pages.py").write_text(_PAGES)
     head, _, tail = DECLARED.partition("    function: ml_assets.defs.store_demand.model.build\n")
-    own = "    entry: plants.defs.demand.train\n    hyperparameters: {hidden: 32}\n  training: {workers: 2}\n"
+    own = "    entry: plants.defs.demand.train\n    arguments: [50, 10]\n  training: {workers: 2}\n"
     (pipeline / "defs.yaml").write_text(head + own + tail[tail.index("  resources:") :])
     monkeypatch.syspath_prepend(str(tmp_path))
     yield package
@@ -56,3 +65,24 @@ def test_a_script_in_a_folder_without_defs_yaml_is_not_run_by_loading(project: P
     assert {"page", "store_demand/checkpoint"} <= keys
     assert "plants.defs.demand.pages" in sys.modules
     assert not {"plants.defs.demand.train", "plants.defs.demand.net"} & sys.modules.keys()
+
+
+def test_the_version_of_a_script_follows_modules_and_packages_beside_it(project: Path) -> None:
+    before = script_version("plants.defs.demand.train")
+    hidden = project / "defs" / "demand" / "layers" / "hidden.py"
+    hidden.write_text("# A comment.\nWIDTH = 8\n")
+    assert script_version("plants.defs.demand.train") == before
+    hidden.write_text("WIDTH = 16\n")
+    assert script_version("plants.defs.demand.train") != before
+
+
+def test_a_module_that_only_a_changed_path_would_find_is_refused(project: Path) -> None:
+    (project / "defs" / "demand" / "layers" / "hidden.py").write_text("import wide\n\nWIDTH = wide.WIDTH\n")
+    (project / "defs" / "demand" / "layers" / "wide.py").write_text("WIDTH = 8\n")
+    with pytest.raises(SourceUnavailable, match=r"Write `from plants.defs.demand.layers import wide`"):
+        script_version("plants.defs.demand.train")
+
+
+def test_positional_arguments_are_for_scripts() -> None:
+    with pytest.raises(ValidationError, match="a model function takes hyperparameters, by their names"):
+        ModelSection.model_validate({"function": plant.PIPELINE["model"]["function"], "arguments": [1]})

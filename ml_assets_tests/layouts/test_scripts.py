@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,15 @@ def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Wor
     return World(home).with_tables(1)
 
 
-def train_by(script: str, world: World, workers: int, **hyperparameters: Any) -> Trained:
+def train_by(
+    script: str, world: World, workers: int, arguments: Sequence[int] = (), **hyperparameters: Any
+) -> Trained:
     """With the plant's pipeline, and a script for its model."""
-    model = {"entry": f"ml_assets_tests.scripts.{script}", "hyperparameters": hyperparameters}
+    model = {
+        "entry": f"ml_assets_tests.scripts.{script}",
+        "arguments": list(arguments),
+        "hyperparameters": hyperparameters,
+    }
     change = {"model": model, "training": {"workers": workers}}
     return train(world.declared_as(plant_components(pipeline=change)), DAY)
 
@@ -61,7 +68,13 @@ def by_trees(world: World) -> Trained:
     return train_by("trees_adapted", world, 1, **{"trees": 60, "trees-a-round": 20})
 
 
-@pytest.fixture(params=["by_ddp", "by_trees"])
+@pytest.fixture(scope="module")
+def by_eager(world: World) -> Trained:
+    """Positional arguments, a module beside the script, a group that is destroyed before the model is handed in."""
+    return train_by("eager_adapted", world, 2, arguments=[8], lr=0.03)
+
+
+@pytest.fixture(params=["by_ddp", "by_eager", "by_trees"])
 def trained(request: pytest.FixtureRequest) -> Trained:
     return request.getfixturevalue(request.param)
 

@@ -71,6 +71,8 @@ class TrainingJob:
     """Set by `force` to train again what has been trained."""
     entry: str = ""
     """Import path `package.module` of a script that keeps its own loop; each worker runs it."""
+    arguments: tuple[str | int | float, ...] = ()
+    """Positional arguments of the script, before its hyperparameters."""
     decode: str = ""
     """Import path `package.module.function`: `(content: bytes) -> array`, where rows have samples; how one is read."""
     loop_version: str = ""
@@ -84,7 +86,15 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot"):
             del facts[place]
-        for name in ("schema_hash", "initial_weights", "entry", "decode", "loop_version", "packages"):
+        for name in (
+            "schema_hash",
+            "initial_weights",
+            "entry",
+            "arguments",
+            "decode",
+            "loop_version",
+            "packages",
+        ):
             if not facts[name]:  # as it was before there were any
                 del facts[name]
         facts["settings"] = self.settings.identity
@@ -100,7 +110,8 @@ class TrainingJob:
         """Inverse of `to_json`."""
         facts: dict[str, Any] = json.loads(text)
         settings = TrainingSettings.from_document(facts.pop("settings"))
-        return cls(**facts, settings=settings)
+        arguments = tuple(facts.pop("arguments", ()))
+        return cls(**facts, arguments=arguments, settings=settings)
 
 
 @dataclass(frozen=True, kw_only=True)

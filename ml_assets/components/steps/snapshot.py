@@ -186,6 +186,7 @@ def training_job(
         model_function=model.function or "",
         objective=spec.evaluation.objective,
         hyperparameters=model.hyperparameters,
+        arguments=model.arguments,
         snapshot=str(folder),
         snapshot_digest=snapshot_digest,
         code_version=code.code_version,

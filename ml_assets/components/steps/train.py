@@ -230,6 +230,7 @@ def tracking_facts(
     params |= {f"model.{name}": value for name, value in job.hyperparameters.items()}
     params |= {"seed": job.seed}
     params |= {"entry": job.entry} if job.entry else {"model_function": job.model_function}
+    params |= {"model.arguments": " ".join(map(str, job.arguments))} if job.arguments else {}
     params |= {"decode": job.decode} if job.decode else {}
     return RunFacts(
         experiment=job.model,
