@@ -26,6 +26,8 @@ from resources.launcher.job import ExitCode
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
+    # The order of a set of names: a model that sums over one gave other bits after each resume.
+    "PYTHONHASHSEED": "0",
     # From 2.13 on a worker that joins later hangs otherwise: nobody writes the address for the new round.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     # Deterministic matrix products on CUDA need a fixed workspace.

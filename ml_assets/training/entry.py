@@ -60,7 +60,7 @@ def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pu
 def _train(
     job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, stop: StopRequest, pulse: Pulse
 ) -> None:
-    run = prepare(job, folder, group, mirror)
+    run = prepare(job, folder, group, mirror, pulse.bounded)
     if group.is_first:
         wait_until_alone(folder)
     run.resume()

@@ -24,7 +24,7 @@ from ml_assets.training.memory import passes
 from ml_assets.training.pipeline import Pipe
 from ml_assets.training.precision import LossScale, computing
 from ml_assets.training.run import Run
-from ml_assets.training.trial import Fixed, refuse_changed
+from ml_assets.training.trial import ROWS, Fixed, fewest_rows, leaving_no_trace, refuse_changed, some_rows
 from resources.launcher.training_settings import Precision
 
 
@@ -61,18 +61,29 @@ class AveragedGradients:
         self._run, self._feed = run, feed
         self._spread = run.layout.spread()
         replica, process_group = self._spread.module, run.group.process_group
+        # Shards are cast where they are gathered.
+        self._precision: Precision = "fp32" if run.layout.is_sharded else settings.precision
         if isinstance(replica, DistributedDataParallel):
+            self._order_buckets()
             if settings.comm == "bf16":
                 halve(replica, process_group)
             if run.power_sgd is not None:
                 run.power_sgd.attach(replica, process_group, progress.step)
         self._passes = passes(settings, run.group.world_size)
-        # Shards are cast where they are gathered.
-        self._precision: Precision = "fp32" if run.layout.is_sharded else settings.precision
         self._scale = (
             LossScale(run.optimizer, run.group.device, progress) if settings.precision == "fp16" else None
         )
         self.alone_seconds = 0.0
+
+    def _order_buckets(self) -> None:
+        """Do a pass that does not count: DDP orders its buckets anew after the first pass of each attempt, and from
+        three ranks on another order adds up in another one. A resumed training had other bits than an unbroken one."""
+        run = self._run
+        if run.group.world_size < 3:
+            return
+        rows = min(fewest_rows(run.job, run.order, run.group.world_size), ROWS)
+        with leaving_no_trace(run.model):
+            self._loss_sum(some_rows(run.validation, max(rows, 1))).backward()
 
     def fetch(self, step: int) -> Sequence[Batch]:
         """See `Gradients`; one batch a pass."""

@@ -73,6 +73,15 @@ class Pulse:
         """There is a loop from now on: how long it takes to the first sign says how long it may take to another."""
         self._rests = False
 
+    @contextmanager
+    def bounded(self) -> Generator[None]:
+        """What runs inside may take as long as the first step of an attempt, and no longer."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.rest()
+
     def moved(self) -> None:
         """The loop goes on: a step, a batch of validation."""
         self._moves += 1
@@ -149,7 +158,7 @@ class Seen:
         still = now - self.since
         if done == 0 and still > patience.first_step_seconds:
             return (
-                f"did not finish its first step within {still:.0f} s ({_FIRST_STEP:g} × still_seconds "
+                f"did not finish its model, or its first step, within {still:.0f} s ({_FIRST_STEP:g} × still_seconds "
                 f"{patience.still_seconds:g})"
             )
         if done > 0 and still > max(patience.still_seconds, _STILL_STEPS * self.longest):

@@ -21,6 +21,7 @@ from torch import nn
 from ml_assets.snapshots.reader import InputSpec, Rows
 from ml_assets.training.batches import Batch
 from ml_assets.training.bundle_limit import refuse_beyond_bundle
+from ml_assets.training.faults import refusing
 from ml_assets.training.functions import function_named
 from ml_assets.training.objectives import objective_of
 from ml_assets.training.preprocess import FullModel
@@ -38,16 +39,13 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     one is left to `check_output`, which needs one.
     """
     function = function_named(job.model_function, "model function")
-    try:
+    with refusing(lambda error: _why_refused(job, error)):
         core = _seeded(job, inputs, function)
-    except (TypeError, ValueError) as error:
-        raise BadConfiguration(
-            f"{job.model_function} refuses hyperparameters {job.hyperparameters}: {error}"
-        ) from error
     if not isinstance(core, nn.Module):
         raise BadConfiguration(f"{job.model_function} returned {type(core).__name__}, not a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in core.parameters()):
         raise BadConfiguration(f"the model of {job.model_function} has nothing to train")
+    _refuse_lazy(job, core)
     _require_storable(job, core)
     _begin_unknown_at_mean(core, inputs)
     model = FullModel(inputs, core)
@@ -79,6 +77,21 @@ def _seeded(job: TrainingJob, inputs: InputSpec, function: Callable[..., Any]) -
     np.random.seed(job.seed % 2**32)
     random.seed(job.seed)
     return function(inputs, **job.hyperparameters)
+
+
+def _why_refused(job: TrainingJob, error: Exception) -> str:
+    if isinstance(error, TypeError | ValueError):
+        return f"{job.model_function} refuses hyperparameters {job.hyperparameters}: {error}"
+    return f"{job.model_function} failed with {type(error).__name__}: {error}"
+
+
+def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
+    for name, value in (*core.named_parameters(), *core.named_buffers()):
+        if nn.parameter.is_lazy(value):
+            raise BadConfiguration(
+                f"{name} of {job.model_function} has no shape before the first pass: give the layer its number of "
+                "inputs (len(inputs.numeric), or the width before it) in place of a lazy one"
+            )
 
 
 def _require_storable(job: TrainingJob, core: nn.Module) -> None:
@@ -124,12 +137,16 @@ def check_output(job: TrainingJob, model: FullModel, batch: Batch) -> None:
     something the objective does not read."""
     model.eval()
     try:
-        with torch.no_grad():
+        with (
+            refusing(
+                lambda error: (
+                    f"{job.model_function} does not take the columns of the snapshot: "
+                    + (str(error) or type(error).__name__)
+                )
+            ),
+            torch.no_grad(),
+        ):
             output = model(*batch.inputs)
-    except (RuntimeError, IndexError, TypeError) as error:
-        raise BadConfiguration(
-            f"{job.model_function} does not take the columns of the snapshot: {error}"
-        ) from error
     finally:
         model.train()
     try:

@@ -160,6 +160,15 @@ class Order:
         return shuffled
 
 
+def fewest_of_contiguous(shard_rows: Sequence[int], world_size: int, batch: int) -> int:
+    """Return the rows of the smallest batch that `contiguous` gives any rank."""
+    total = sum(shard_rows)
+    starts = np.cumsum([0, *shard_rows])
+    bounds = np.unique([*starts, *(total * rank // world_size for rank in range(world_size + 1))])
+    pieces = np.diff(bounds)
+    return int(np.where(pieces % batch, pieces % batch, batch).min(initial=batch))
+
+
 def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[Piece]]:
     """`rank`'s share of a split that is read once in order, in batches of at most `batch` rows."""
     total = sum(shard_rows)

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,9 @@ from resources.launcher.job import ExitCode
 
 log = logging.getLogger(__name__)
 
+_AGENT_SECONDS = 1.0
+"""Of a rank that lost another, which may have been on another machine, until it ends."""
+
 
 def outcome_of(action: Callable[[], int], folder: Path) -> int:
     """Run `action`, which works in `folder`; return its exit code, or the code its exception maps to.
@@ -30,13 +34,15 @@ def outcome_of(action: Callable[[], int], folder: Path) -> int:
     """
     try:
         code, error = action(), None
-    except Exception as raised:
+    except (
+        BaseException
+    ) as raised:  # torch's agent takes KeyboardInterrupt and SystemExit for ends like any other
         code, error = _code_of(raised, folder), raised
     leave_code(code, error)
     return code
 
 
-def _code_of(error: Exception, folder: Path) -> int:
+def _code_of(error: BaseException, folder: Path) -> int:
     match error:
         case TrainingFailed():
             return report_failure(error)
@@ -47,9 +53,24 @@ def _code_of(error: Exception, folder: Path) -> int:
             return ExitCode.PEER_LOST
         case OSError() if is_disk_full(error):
             return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
+        case SystemExit():  # not a script's: those come with their code
+            log.error(
+                "the model, or what it imports, called sys.exit(%s): let it raise an exception", error.code
+            )
+            return 1
         case _:
             log.error("this rank failed", exc_info=error)
             return 1
+
+
+def _wait_for_agent(stop: StopRequest | None) -> None:
+    """Let the agent, which looks ten times a second, first find the rank that this one lost: it ends all the others.
+
+    A rank that is killed, or leaves by `os._exit`, writes no code down. A segmentation fault looked like a lost worker.
+    """
+    deadline = time.monotonic() + _AGENT_SECONDS
+    while time.monotonic() < deadline and not (stop is not None and stop.requested):
+        time.sleep(0.02)
 
 
 def leave(code: int, stop: StopRequest | None = None) -> None:
@@ -62,6 +83,8 @@ def leave(code: int, stop: StopRequest | None = None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if stop is not None and stop.requested:
             code = ExitCode.PREEMPTED
+    if code == ExitCode.PEER_LOST:
+        _wait_for_agent(stop)
     if code:
         with suppress(OSError):
             sys.stdout.flush()

@@ -10,11 +10,13 @@ Here: which modules, and what they keep. Not here: when they compute (gradients)
 # pyright: reportPrivateUsage=false
 # (the annotations of torch are partial, and buffers are exchanged where a module keeps them)
 
+import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
@@ -22,6 +24,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from resources.launcher.errors import BadConfiguration
 
 _Context: TypeAlias = AbstractContextManager[Any]
+_Buffers: TypeAlias = dict[str, torch.Tensor | None]
 _aten = torch.ops.aten
 _COSTLY: list[Any] = [
     _aten.mm.default,
@@ -48,7 +51,7 @@ def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
             yield from blocks_of(child)
 
 
-def recompute(core: nn.Module, what: Literal["selective", "full"]) -> None:
+def recompute(core: nn.Module, what: Literal["selective", "full"], *, is_compiled: bool = False) -> None:
     """Have the blocks of `core` keep only their inputs (`full`), or also the results of products (`selective`).
 
     In place; no module or parameter gets another name. Raises `BadConfiguration` where there are no blocks.
@@ -61,35 +64,45 @@ def recompute(core: nn.Module, what: Literal["selective", "full"]) -> None:
         )
     kept = noop_context_fn if what == "full" else partial(create_selective_checkpoint_contexts, _COSTLY)
     for block in blocks:
-        averaging = [part for part in block.modules() if getattr(part, "track_running_stats", False)]
-        contexts = partial(_counting_once, kept, averaging) if averaging else kept
+        with_buffers = [part for part in block.modules() if part._buffers]
+        # The compiler takes contexts that draw no numbers of their own; it is another training anyway.
+        contexts = kept if is_compiled and not with_buffers else partial(_alike, kept, with_buffers)
         setattr(block, "forward", _recomputed(block.forward, contexts))  # noqa: B010 - a method, says pyright
 
 
-def _counting_once(
-    kept: Callable[[], tuple[_Context, _Context]], averaging: Sequence[nn.Module]
+def _alike(
+    kept: Callable[[], tuple[_Context, _Context]], parts: Sequence[nn.Module]
 ) -> tuple[_Context, _Context]:
-    """The contexts of `kept`, with the running statistics of `averaging` (batch norms) left alone the second time.
+    """The contexts of `kept`, with the second forward as the first was: it begins with the same buffers of `parts` and
+    the same random numbers of numpy and random, and changes neither. Those of torch are torch's own matter.
 
-    Updated twice a step they come to other values: `running_var` 0.288 instead of 0.419.
+    Updated twice a step, running statistics come to other values: `running_var` 0.288 instead of 0.419.
     """
     first, second = kept()
-    return first, _both(second, averaging)
+    buffers = [{name: _copied(value) for name, value in part._buffers.items()} for part in parts]
+    return first, _as_before(second, parts, buffers, (np.random.get_state(), random.getstate()))
 
 
 @contextmanager
-def _both(second: _Context, averaging: Sequence[nn.Module]) -> Generator[None]:
-    # Copies for the second time: autograd keeps what a batch norm read, so the statistics cannot be left out.
-    kept = [dict(part._buffers) for part in averaging]
-    copies = [{name: _copied(value) for name, value in buffers.items()} for buffers in kept]
+def _as_before(
+    second: _Context, parts: Sequence[nn.Module], buffers: Sequence[_Buffers], numbers: tuple[Any, Any]
+) -> Generator[None]:
+    after = [dict(part._buffers) for part in parts]
+    numbers_after = np.random.get_state(), random.getstate()
     with second:
-        for part, buffers in zip(averaging, copies, strict=True):
-            part._buffers.update(buffers)
+        _put(parts, buffers, numbers)
         try:
             yield
         finally:
-            for part, buffers in zip(averaging, kept, strict=True):
-                part._buffers.update(buffers)
+            _put(parts, after, numbers_after)
+
+
+def _put(parts: Sequence[nn.Module], buffers: Sequence[_Buffers], numbers: tuple[Any, Any]) -> None:
+    for part, values in zip(parts, buffers, strict=True):
+        part._buffers.update(values)
+    of_numpy, of_random = numbers
+    np.random.set_state(of_numpy)
+    random.setstate(of_random)
 
 
 def _copied(value: torch.Tensor | None) -> torch.Tensor | None:

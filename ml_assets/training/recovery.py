@@ -49,8 +49,10 @@ def cause_of(end: End, hung: Mapping[int, str], killed: list[int]) -> str:
         return "it was asked to stop (SIGTERM), and saved"
     if end.code > 128:
         return f"rank {end.rank} was ended by {_signal(end.code - 128)}"
-    if killed and end.code == ExitCode.PEER_LOST:  # the one that lost it was noticed first
-        return f"rank {killed[0]} was ended by {_signal(signal.SIGKILL)}"
+    if (
+        killed and end.code == ExitCode.PEER_LOST
+    ):  # a signal, or another code than 0, would have been noticed first
+        return f"rank {killed[0]} ended without a word, as by os._exit(0)"
     if end.code == ExitCode.PEER_LOST:
         return "a rank of another node was lost"
     raised = f": {end.said[-1]}" if end.said else ""

@@ -6,6 +6,8 @@ Here: putting a job's parts together, what a checkpoint needs to count. Not here
 
 import dataclasses
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,13 +194,21 @@ def _tell(saved: Saved) -> None:
     )
 
 
-def prepare(job: TrainingJob, folder: Path, group: Group, mirror: Mirror | None = None) -> Run:
+def prepare(
+    job: TrainingJob,
+    folder: Path,
+    group: Group,
+    mirror: Mirror | None = None,
+    bounded: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Run:
     """Open and check the inputs, build the model and lay it out on the ranks, which all have to ask.
+
+    The pipeline's own functions are called within `bounded`: they may never return.
 
     Raises `InputChanged` or `BadConfiguration`, on each rank where it is found, and `PeerFailed` on the others.
     """
     patient = group.patient()
-    made = patient.all_succeed(lambda: _make(job, folder, group))
+    made = patient.all_succeed(lambda: _make(job, folder, group, bounded))
     begin_alike(made.model, group, is_bitwise=job.settings.determinism == "bitwise")
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
@@ -234,7 +244,9 @@ class _Made(NamedTuple):
     mfu_of_a_row: float | None
 
 
-def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
+def _make(
+    job: TrainingJob, folder: Path, group: Group, bounded: Callable[[], AbstractContextManager[None]]
+) -> _Made:
     settings = job.settings
     refuse_unable(settings.precision, group.device)
     try:
@@ -249,9 +261,10 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
             lanes=settings.lane_count,
             seed=job.seed,
         )
-        model = build_model(job, snapshot.inputs)
-        if settings.determinism == "bitwise":
-            refuse_chance(job, snapshot.inputs)
+        with bounded():
+            model = build_model(job, snapshot.inputs)
+            if settings.determinism == "bitwise":
+                refuse_chance(job, snapshot.inputs)
         mfu = mfu_of_a_row(model.core, settings, group)
         decode = decode_of(job, snapshot.inputs)
         readers = max(1, group.world_size // settings.parallel.model_workers)  # of different rows
@@ -271,14 +284,10 @@ def _make(job: TrainingJob, folder: Path, group: Group) -> _Made:
     if decode is not None:
         check_output(job, model, validation.take([Piece(0, np.zeros(2, dtype=np.int64))]))
     objective = objective_of(job.objective)
-
-    def take(rows: int) -> Batch:
-        few = np.arange(rows, dtype=np.int64) % validation.shard_rows[0]
-        return validation.take([Piece(0, few)])
-
-    try_out(job, model, objective, order, take, group)
+    with bounded():
+        try_out(job, model, objective, order, validation, group)
     if settings.recompute != "none":
-        recompute(model.core, settings.recompute)
+        recompute(model.core, settings.recompute, is_compiled=settings.compile)
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)

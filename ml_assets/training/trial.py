@@ -1,9 +1,9 @@
 """A pass forward and backward before the first step: what can never train is refused at once, not after three attempts.
 
-With `determinism: bitwise` the pass is done twice. The second must leave everything as it was and give the same
-gradients, or what a model learns would depend on how often a worker called it, and so on the number of workers. This
-looks at what happens; there is no list of layers. Not here: what the first weights are (load), the ranks' agreement on
-them (sameness).
+With `determinism: bitwise` the pass is done again and again, in training and in validation. It must leave everything as
+it was and give the same numbers, also where the model cannot ask for its rank. Else what a model learns would depend on
+how often a worker called it, and so on the number of workers. This looks at what happens; there is no list of layers.
+Not here: what the first weights are (load), the ranks' agreement on them (sameness).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -11,19 +11,23 @@ them (sameness).
 # (the annotations of torch are partial, and which tensor a name stands for only its private dictionaries say)
 
 import hashlib
+import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
 
-from ml_assets.training.batches import Batch
+from ml_assets.training.batches import Batch, SplitReader
+from ml_assets.training.faults import refusing
 from ml_assets.training.group import Group
-from ml_assets.training.memory import is_out_of_memory, passes
+from ml_assets.training.memory import passes, rows_at_once
 from ml_assets.training.objectives import Objective
-from ml_assets.training.order import Order
+from ml_assets.training.order import Order, Piece, fewest_of_contiguous
 from ml_assets.training.precision import computing
 from ml_assets.training.preprocess import FullModel
 from resources.launcher.errors import BadConfiguration
@@ -38,6 +42,11 @@ _SENT = frozenset(
     }
 )
 """Types of numbers that ranks can send each other, over gloo as over NCCL."""
+_OF_A_RANK = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+)
+"""Variables that torch's agent sets for each rank."""
 _OF_TORCH = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
 
@@ -47,25 +56,34 @@ def try_out(
     model: FullModel,
     objective: Objective,
     order: Order,
-    take: Callable[[int], Batch],
+    validation: SplitReader,
     group: Group,
 ) -> None:
     """Raise `BadConfiguration` if `model` can never train as `job` asks; each rank for itself.
 
-    `take` returns a batch of some rows on the device of the model. The model is the same afterwards, gradients are
-    gone. Models of which a rank keeps a part are checked by their types alone: the whole might not fit.
+    `validation` gives the rows of all passes, also of those in training. The model is the same afterwards, gradients
+    are gone. Models of which a rank keeps a part are checked by their types alone: the whole might not fit.
     """
     is_bitwise = job.settings.determinism == "bitwise"
     _refuse_types(model, is_bitwise=is_bitwise)
     if not job.settings.parallel.has_replicas:
         return
     rows = min(fewest_rows(job, order, group.world_size), ROWS)
+    with leaving_no_trace(model):
+        batch = some_rows(validation, max(rows, 1))
+        _refuse_gradients(_pass(job, model, objective, batch, group), is_bitwise=is_bitwise)
+        _judged(job, model, some_rows(validation, _fewest_judged(job, order, validation, group)), group)
+        if is_bitwise:
+            _refuse_state(model, "training", lambda: _pass(job, model, objective, batch, group))
+            _refuse_state(model, "validation", lambda: _judged(job, model, batch, group))
+
+
+@contextmanager
+def leaving_no_trace(model: nn.Module) -> Generator[None]:
+    """Give the buffers of `model` the values they had, and take its gradients away, after passes that do not count."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        gradients = _pass(job, model, objective, take(max(rows, 1)), group)
-        _refuse_gradients(gradients, is_bitwise=is_bitwise)
-        if is_bitwise:
-            _refuse_state(job, model, objective, take(max(rows, 1)), group)
+        yield
     finally:
         model.zero_grad(set_to_none=True)
         with torch.no_grad():
@@ -83,25 +101,52 @@ def fewest_rows(job: TrainingJob, order: Order, world_size: int) -> int:
     return of_lane * (order.lanes // world_size) // passes(job.settings, world_size)
 
 
+def _fewest_judged(job: TrainingJob, order: Order, validation: SplitReader, group: Group) -> int:
+    """Return the rows of the smallest pass of a validation, `ROWS` at most."""
+    at_once = rows_at_once(job.settings, group.world_size)
+    return min(fewest_of_contiguous(validation.shard_rows, order.lanes, at_once), ROWS)
+
+
+def some_rows(reader: SplitReader, rows: int) -> Batch:
+    """Return the first rows of `reader`, again and again if it has fewer."""
+    few = np.arange(rows, dtype=np.int64) % reader.shard_rows[0]
+    return reader.take([Piece(0, few)])
+
+
 def _pass(
     job: TrainingJob, model: FullModel, objective: Objective, batch: Batch, group: Group
 ) -> dict[str, torch.Tensor | None]:
     """Gradient of each parameter that is to be trained, after a pass in training mode."""
     model.zero_grad(set_to_none=True)
     group.seed(job.seed)
-    try:
+    with refusing(lambda error: _why_failed(job, "training", len(batch), error)):
         with computing(job.settings.precision, group.device):
             output = model(*batch.inputs)
         objective.loss(output.float(), batch).backward()
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        if is_out_of_memory(error):
-            raise
-        raise BadConfiguration(_why_failed(job, len(batch), error)) from error
     return {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
 
 
-def _why_failed(job: TrainingJob, rows: int, error: Exception) -> str:
+def _judged(job: TrainingJob, model: FullModel, batch: Batch, group: Group) -> dict[str, torch.Tensor | None]:
+    """Output of a pass as validation does it."""
+    model.eval()
+    group.seed(job.seed)
+    try:
+        with (
+            refusing(lambda error: _why_failed(job, "validation", len(batch), error)),
+            torch.inference_mode(),
+        ):
+            return {"the output": model(*batch.inputs).float()}
+    finally:
+        model.train()
+
+
+def _why_failed(job: TrainingJob, what: str, rows: int, error: Exception) -> str:
     text = str(error).strip().partition("\n")[0]
+    if rows == 1 and "more than 1 value per channel" in text and what == "validation":
+        return (
+            f"the model of {job.model_function} normalizes over the rows of a pass also in validation "
+            "(track_running_stats=False), and some passes there have a single row. Use nn.LayerNorm"
+        )
     if rows == 1 and "more than 1 value per channel" in text:
         settings = job.settings
         return (
@@ -110,7 +155,7 @@ def _why_failed(job: TrainingJob, rows: int, error: Exception) -> str:
             f"accumulate {settings.accumulate}). Raise global_batch, lower accumulate or workers, or use nn.LayerNorm"
         )
     return (
-        f"the model of {job.model_function} cannot be trained: its first pass over {rows} rows failed with "
+        f"the model of {job.model_function} cannot be trained: its first pass of {what}, over {rows} rows, failed with "
         f"{type(error).__name__}: {text}"
     )
 
@@ -144,29 +189,56 @@ def _refuse_gradients(gradients: Mapping[str, torch.Tensor | None], *, is_bitwis
             )
 
 
-def _refuse_state(
-    job: TrainingJob, model: FullModel, objective: Objective, batch: Batch, group: Group
-) -> None:
-    """Raise where a pass changes what the next one computes; the pass before this call has filled caches."""
+def _refuse_state(model: FullModel, what: str, compute: Callable[[], dict[str, torch.Tensor | None]]) -> None:
+    """Raise where a pass changes what the next one computes, or where it knows which worker does it."""
+    compute()  # fills caches
     fixed, values, attributes = Fixed(model), _digests(model), _attributes(model)
     fixed.remember()
-    first = _pass(job, model, objective, batch, group)
-    first = {name: None if one is None else one.clone() for name, one in first.items()}
+    first = {name: None if one is None else one.clone() for name, one in compute().items()}
     now, later = _digests(model), _attributes(model)
     changed = [name for name, digest in now.items() if values.get(name) != digest]
     changed += [name for name, digest in later.items() if attributes.get(name) != digest]
     # Also what was written and is the same by chance: power iteration has converged on the first weights.
     changed += [name for name in fixed.changes() if name not in changed]
-    refuse_changed(changed)
-    second = _pass(job, model, objective, batch, group)
-    for name, gradient in first.items():
-        if not _equal(gradient, second[name]):
-            raise BadConfiguration(
-                f"the same rows with the same random numbers gave {name} two gradients: the model computes with "
-                "something that the platform does not know (a counter, a random generator of its own), so that "
-                "determinism bitwise cannot hold. Draw from torch, numpy.random or random, or use determinism "
-                "tolerance"
-            )
+    refuse_changed(changed, what)
+    numbers = "gradients" if what == "training" else "values"
+    _refuse_other(
+        first,
+        compute(),
+        f"the same rows with the same random numbers gave {{}} two {numbers} in {what}: the model computes with "
+        "something that the platform does not know (a counter, a clock, a random generator of its own), so that "
+        "determinism bitwise cannot hold. Draw from torch, numpy.random or random, or use determinism tolerance",
+    )
+    with _as_any_rank():
+        _refuse_other(
+            first,
+            compute(),
+            f"{{}} has other {numbers} in {what} where the model cannot ask for its rank or the number of workers "
+            "(torch.distributed, RANK, WORLD_SIZE), so that determinism bitwise cannot hold. Leave that out of the "
+            "model, or use determinism tolerance",
+        )
+
+
+def _refuse_other(
+    one: Mapping[str, torch.Tensor | None], other: Mapping[str, torch.Tensor | None], message: str
+) -> None:
+    for name, value in one.items():
+        if not _equal(value, other[name]):
+            raise BadConfiguration(message.format(name))
+
+
+@contextmanager
+def _as_any_rank() -> Generator[None]:
+    """Hide from what runs inside which rank this is, and of how many: no default process group, no variables."""
+    world, environment = distributed.group.WORLD, dict(os.environ)
+    distributed.group.WORLD = None
+    for name in _OF_A_RANK:
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        distributed.group.WORLD = world
+        os.environ |= environment
 
 
 class Fixed:
@@ -179,7 +251,7 @@ class Fixed:
             (f"{path}.{name}".lstrip("."), values, name)
             for path, module in model.named_modules()
             for values in (module._parameters, module._buffers)
-            for name in values
+            for name in list(values.keys())  # those of a scripted module are no dictionaries
         ]
         self._before: list[tuple[int, int]] = []
 
@@ -197,12 +269,12 @@ class Fixed:
         return [(id(value), 0 if value is None else value._version) for value in held]
 
 
-def refuse_changed(names: Sequence[str]) -> None:
+def refuse_changed(names: Sequence[str], what: str = "training") -> None:
     """Raise `BadConfiguration` where a forward pass changed `names`; none is fine."""
     if not names:
         return
     raise BadConfiguration(
-        f"a forward pass in training changes {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}. How "
+        f"a forward pass in {what} changes {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}. How "
         "often a worker calls the model depends on the number of workers, so that determinism bitwise cannot hold. "
         "Leave such layers out (batch norm, spectral norm, max_norm of an embedding, running means), or use "
         "determinism tolerance"
@@ -238,12 +310,13 @@ def _attributes(model: nn.Module) -> dict[str, bytes]:
 
 def _digest_of_any(value: Any) -> bytes:
     digest = hashlib.sha256()
-    for part in _parts(value):
+    for part in _parts(value, set()):
         digest.update(part)
     return digest.digest()
 
 
-def _parts(value: Any) -> Iterator[bytes]:
+def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
+    """Bytes of all that `value` holds; of objects in `seen` nothing more is said."""
     if isinstance(value, torch.Tensor):
         yield digest_of(value)
     elif isinstance(value, np.ndarray):
@@ -251,15 +324,30 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, Mapping):
         for key, one in cast(Mapping[Any, Any], value).items():
             yield repr(key).encode()
-            yield from _parts(one)
+            yield from _parts(one, seen)
     elif isinstance(value, list | tuple):
         for one in cast(Sequence[Any], value):
-            yield from _parts(one)
+            yield from _parts(one, seen)
     else:
         try:
             yield pickle.dumps(value)
-        except Exception:  # functions, locks, handles: what cannot be copied is known by what it is
+        except (
+            Exception
+        ):  # functions, locks, handles: what cannot be copied is known by what it is, and what it holds
             yield type(value).__qualname__.encode()
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield from _parts(_held(value), seen)
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """Attributes of an object, and what a function has taken from around it."""
+    held = dict(cast("dict[str, Any]", getattr(value, "__dict__", {})))
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # not set yet
+                held[name] = cell.cell_contents
+    return held
 
 
 def _named(value: torch.Tensor) -> str:

@@ -3,12 +3,16 @@
 Each word is a part that reads and gives `[B, WIDTH]`. Here also: which words a model may not have under `bitwise`.
 """
 
+import os
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn import functional
+from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from ml_assets.snapshots.reader import InputSpec
@@ -66,6 +70,149 @@ class Noise(nn.Module):
         return values + 0.01 * torch.randn_like(values) * float(np.random.random())
 
 
+class AlwaysDropout(nn.Module):
+    """Forgets that validation drops nothing, as many a model does."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(values, 0.2) * (1 + 0.1 * random.random() + 0.1 * float(np.random.random()))
+
+
+class LayerDrop(nn.Module):
+    """Leaves its layer out now and then: no gradient for it in some lanes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values if self.training and random.random() < 0.5 else values + torch.tanh(self.layer(values))
+
+
+class Encoder(nn.Module):
+    """A layer of torch's own transformer, which has another way through it in validation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(1, 4), nn.Linear(4, 1)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, 0.2, batch_first=True)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.down(self.layer(self.up(values.unsqueeze(-1)))).squeeze(-1)
+
+
+class Deep(nn.Module):
+    """Recurrent layers with dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(1, 3, 2, dropout=0.3, batch_first=True), nn.Linear(3, WIDTH)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.out(self.lstm(values.unsqueeze(-1))[0][:, -1])
+
+
+class Fourier(nn.Module):
+    """Complex numbers on the way, float32 to learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH // 2 + 1, 2))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.fft.rfft(values.float()) * torch.view_as_complex(self.weight)
+        return torch.fft.irfft(spectrum, n=WIDTH)
+
+
+class Double(nn.Module):
+    """Computes in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return (values.double() @ self.weight.double()).float()
+
+
+class Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(values)
+        return values.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (values,) = ctx.saved_tensors
+        return gradients[0] * (values.abs() < 1)
+
+
+class OwnFunction(nn.Module):
+    """A backward of its own, then operations in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        clipped: Any = Clipped.apply(self.layer(values))
+        return clipped.mul(2).add_(1).sigmoid_()
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(3, WIDTH, mode="mean", scale_grad_by_freq=True)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self.table((values > 0).long() + (values > 1).long())
+
+
+class OneName(nn.Module):
+    """Two layers that share a matrix, and a module with two names."""
+
+    beginning: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.second.weight = self.first.weight
+        self.both = nn.Sequential(self.first, nn.Tanh(), self.second, self.first)
+        self.register_buffer("beginning", self.first.bias.data[:2])
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.both(values) + self.beginning.sum()
+
+
+def hooked() -> nn.Module:
+    """Return a layer whose output and gradients pass hooks, one of which replaces the gradient."""
+    layer = nn.Linear(WIDTH, WIDTH)
+    layer.register_forward_hook(lambda _module, _inputs, output: output * 0.5)
+    layer.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+
+    def replace(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad = parameter.grad.clamp(-1e-4, 1e-4)
+
+    layer.bias.register_post_accumulate_grad_hook(replace)
+    return layer
+
+
+class BySize(nn.Module):
+    """Another way for small passes, and numbers that depend on the other rows of a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(WIDTH, WIDTH), nn.InstanceNorm1d(1)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if len(values) > 8:
+            values = self.layer(values)
+        zeros = torch.zeros(2, WIDTH, dtype=values.dtype)
+        positive = (values[:, 0] > 0).long()
+        together = zeros.index_add(0, positive, values)[positive] / len(values)
+        return self.norm((values - together).unsqueeze(1)).squeeze(1) + values.sort(dim=0)[0]
+
+
 class Tied(nn.Module):
     """One matrix, used twice."""
 
@@ -109,6 +256,54 @@ class Counter(nn.Module):
         return values * (1 + 0.1 / (1 + self.calls))
 
 
+class HiddenCounter(nn.Module):
+    """Counts where nothing can be copied, and changes its mind seldom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        calls = [0]
+
+        def factor() -> float:
+            calls[0] += 1
+            return 1 + 0.1 * (calls[0] // 50)
+
+        self.factor = factor
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values * self.factor()
+
+
+class ValidationCounter(nn.Module):
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.calls += not self.training
+        return values * (1.1 + self.calls)
+
+
+class WorldSize(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values / distributed.get_world_size()
+
+
+class FromSystem(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values * (1 + int.from_bytes(os.urandom(4)) / 2**32)
+
+
+class OwnGenerator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch, self.numpy = torch.Generator().manual_seed(0), np.random.default_rng(0)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + torch.rand(values.shape, generator=self.torch) * float(self.numpy.random())
+
+
 class MaxNorm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -132,15 +327,34 @@ FINE: dict[str, Callable[[], nn.Module]] = {
     "tied": Tied,
     "frozen": Frozen,
     "weight norm": lambda: weight_norm(nn.Linear(WIDTH, WIDTH)),
+    "old weight norm": lambda: torch.nn.utils.weight_norm(nn.Linear(WIDTH, WIDTH)),
+    "pruned": lambda: prune.l1_unstructured(nn.Linear(WIDTH, WIDTH), "weight", 0.3),
+    "always dropout": AlwaysDropout,
+    "layer drop": LayerDrop,
+    "encoder": Encoder,
+    "deep": Deep,
+    "fourier": Fourier,
+    "double": Double,
+    "own function": OwnFunction,
+    "bag": Bag,
+    "one name": OneName,
+    "hooked": hooked,
+    "by size": BySize,
+    "scripted": lambda: torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())),
 }
-STATEFUL: dict[str, Callable[[], nn.Module]] = {
+REFUSED: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.BatchNorm1d(WIDTH),
     "spectral norm": lambda: spectral_norm(nn.Linear(WIDTH, WIDTH)),
     "running mean": RunningMean,
     "counter": Counter,
     "max norm": MaxNorm,
+    "hidden counter": HiddenCounter,
+    "validation counter": ValidationCounter,
+    "world size": WorldSize,
+    "from system": FromSystem,
+    "own generator": OwnGenerator,
 }
-"""A forward pass in training changes them."""
+"""A pass changes them, or they compute with more than rows, weights and the random numbers of a lane."""
 
 
 class Generated(nn.Module):
@@ -150,7 +364,8 @@ class Generated(nn.Module):
         super().__init__()
         self.enter = nn.Linear(len(inputs.numeric), WIDTH)
         self.tables = nn.ModuleList(nn.Embedding(size, WIDTH) for size in inputs.cardinalities)
-        self.parts = nn.Sequential(*((FINE | STATEFUL)[part]() for part in parts))
+        # Each in a module of its own, so that `recompute` finds blocks.
+        self.parts = nn.Sequential(*(nn.Sequential((FINE | REFUSED)[part]()) for part in parts))
         self.leave = nn.Linear(WIDTH, 1)
         self._scale = scale
 

@@ -70,7 +70,8 @@ class Ranks:
     def train(self, job: TrainingJob, folder: Path, world_size: int, most: int | None = None) -> str:
         """Train `job` with `world_size` ranks, from its newest checkpoint in `folder`, `most` steps or to the end.
 
-        Return the digest of the last weights, `stopped`, or `refused` and the number of steps done before.
+        Return the digest of the last weights and of the best validation, `stopped`, or `refused` and the number of
+        steps done before.
         """
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory() as store:
@@ -134,4 +135,5 @@ def _train(job: TrainingJob, folder: Path, group: Group, most: int | None) -> st
     digest = hashlib.sha256()
     for value in run.model.state_dict().values():
         digest.update(digest_of(value))
+    digest.update(f"{run.progress.best_step} {run.progress.best_loss!r}".encode())
     return digest.hexdigest()

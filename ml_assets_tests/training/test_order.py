@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ml_assets.training.digest import digest
-from ml_assets.training.order import Order, Piece, contiguous
+from ml_assets.training.order import Order, Piece, contiguous, fewest_of_contiguous
 from resources.launcher.errors import BadConfiguration
 
 SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any).map(tuple)
@@ -149,6 +149,7 @@ def test_validation_reads_each_row_once_over_all_ranks(
     ]
     assert [row for rows in batches for row in rows] == everything(shard_rows)
     assert all(0 < len(rows) <= batch for rows in batches)
+    assert fewest_of_contiguous(shard_rows, world_size, batch) == min(map(len, batches))
 
 
 def test_a_share_of_a_large_shard_costs_no_more_than_its_rows() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from ml_assets_tests.training.jobs import (
     small_job,
     small_snapshot,
 )
-from resources.launcher.errors import BadConfiguration, Diverged, InputChanged, OutOfMemory
+from resources.launcher.errors import AttemptsExhausted, BadConfiguration, Diverged, InputChanged, OutOfMemory
 from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
 from resources.launcher.protocol import TrainingEvent, read_events
@@ -286,6 +287,47 @@ def test_a_final_failure_of_one_rank_ends_the_job_as_what_it_is(tmp_path: Path, 
     with pytest.raises(OutOfMemory, match="rank 1 of 2 ran out of memory"):
         watcher.run(small_job(snapshot, "ml_assets_tests.training.unfit.OneRankShort"), tmp_path)
     assert watcher.kinds().count("started") == 1
+
+
+def _causes(watcher: Watcher) -> list[str]:
+    return [event.values["cause"] for event in watcher.events if event.kind == "ended"]
+
+
+@pytest.mark.parametrize(
+    ("model", "cause"),
+    [
+        ("OneRankGone", "rank 1 was ended by SIGSEGV"),
+        ("OneRankExits", "rank 1 ended with exit code 1: SystemExit: 0"),
+        (
+            "StandsStill",
+            "rank 1 did not finish its model, or its first step, within 3 s (15 × still_seconds 0.2)",
+        ),
+    ],
+)
+def test_the_rank_that_ended_first_is_named(
+    tmp_path: Path, snapshot: Snapshot, model: str, cause: str
+) -> None:
+    """The other, which only lost it, was found first; a first pass that never returns was not found at all."""
+    watcher = Watcher()
+    job = small_job(snapshot, f"ml_assets_tests.training.unfit.{model}", max_attempts=1, still_seconds=0.2)
+    with pytest.raises(AttemptsExhausted, match=re.escape(cause)):
+        watcher.run(job, tmp_path)
+    assert [one.startswith(cause) for one in _causes(watcher)] == [True]
+
+
+def test_the_rank_whose_loss_is_not_finite_is_named(tmp_path: Path, snapshot: Snapshot) -> None:
+    """The others, whose gradients it spoiled, said that the loss was 0.61."""
+    job = small_job(snapshot, "ml_assets_tests.training.unfit.OneRankNan")
+    with pytest.raises(Diverged, match="the loss was nan on rank 1, the gradient norm of all ranks nan"):
+        Watcher().run(job, tmp_path)
+
+
+def test_a_model_that_adds_up_in_the_order_of_a_set_has_the_same_bits(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    job = small_job(snapshot, "ml_assets_tests.training.unfit.NamesInASet", epochs=1, workers=1)
+    results = [Watcher().run(job, tmp_path / name) for name in ("first", "second")]
+    assert results[0].weights_sha256 == results[1].weights_sha256
 
 
 def test_a_snapshot_of_other_columns_than_were_submitted_is_refused(

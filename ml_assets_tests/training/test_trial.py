@@ -45,11 +45,31 @@ def steps(run: Run, count: int) -> None:
         ("Counter", BITWISE, "changes core.calls"),
         ("HiddenCounter", BITWISE, "gave core.first.weight two gradients"),
         ("FromSystem", BITWISE, "draws last.weight anew whenever it is called"),
+        ("Asserts", BOTH, "does not take the columns of the snapshot: seventy-seven columns"),
+        ("MissingKey", BOTH, "unfit.MissingKey failed with KeyError: 'wide'"),
+        (
+            "Lazy",
+            BOTH,
+            "first.weight of ml_assets_tests.training.unfit.Lazy has no shape before the first pass",
+        ),
+        (
+            "ByRank",
+            BITWISE,
+            "core.first.weight has other gradients in training where the model cannot ask for its",
+        ),
+        ("Judges", BITWISE, "a forward pass in validation changes core.judged"),
     ],
 )
 def test_an_unfit_model_is_refused_before_the_first_step(
-    snapshot: Snapshot, tmp_path: Path, group: Group, model: str, refused_by: tuple[str, ...], sentence: str
+    snapshot: Snapshot,
+    tmp_path: Path,
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    refused_by: tuple[str, ...],
+    sentence: str,
 ) -> None:
+    monkeypatch.setenv("RANK", "0")
     for determinism in BOTH:
         if determinism in refused_by:
             with pytest.raises(BadConfiguration) as refused:
@@ -81,6 +101,15 @@ def test_a_pass_of_one_row_with_batch_norm_is_refused_with_the_arithmetic(
         match=r"some passes have a single row \(global_batch 26, lanes 2, workers 1, accumulate 13\)",
     ):
         made(snapshot, tmp_path, group, "BatchNorm", "tolerance", accumulate=13)
+
+
+def test_a_validation_of_one_row_is_refused_before_the_first_step(
+    snapshot: Snapshot, tmp_path: Path, group: Group
+) -> None:
+    """Of 100 validation rows a lane, 11 at once, a single one is left: each of three attempts failed after an epoch."""
+    with pytest.raises(BadConfiguration, match=r"in validation \(track_running_stats=False\)"):
+        made(snapshot, tmp_path, group, "NormOfPass", "bitwise", global_batch=22)
+    made(snapshot, tmp_path, group, "NormOfPass", "bitwise", global_batch=26)
 
 
 def test_the_trial_leaves_weights_buffers_and_gradients_as_they_were(

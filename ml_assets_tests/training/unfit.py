@@ -3,6 +3,9 @@
 import itertools
 import os
 import random
+import signal
+import sys
+import threading
 
 import numpy as np
 import torch
@@ -106,6 +109,119 @@ class Counter(Numbers):
         return super().hidden(numeric, category) * (1 + 1 / self.calls)
 
 
+class Asserts(Numbers):
+    """Raises something that is no error of torch's."""
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        assert numeric.shape[1] == 77, "seventy-seven columns"
+        return super().hidden(numeric, category)
+
+
+class MissingKey(Numbers):
+    """Fails as it is made."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.width = {"narrow": 4}["wide"]
+
+
+class Lazy(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.first = nn.LazyLinear(4)
+
+
+class ByRank(Numbers):
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) * (2 + int(os.environ.get("RANK", "-1")))
+
+
+class Judges(Numbers):
+    """Changes itself where it is judged alone."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.judged = 0
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        self.judged += not self.training
+        return super().hidden(numeric, category) + self.judged
+
+
+class NormOfPass(Numbers):
+    """Normalizes over the rows of a pass in validation, too."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().hidden(numeric, category))
+
+
+class NamesInASet(Numbers):
+    """Adds up in the order of a set of names, which is another in each process by default."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.parts = nn.ModuleDict({name: nn.Linear(4, 4) for name in set("abcdefghijkl")})
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(numeric, category)
+        for part in self.parts.values():
+            hidden = hidden + part(hidden)
+        return hidden
+
+
+class StandsStill(Numbers):
+    """Rank 1 never comes back from its first pass."""
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        if self.training and os.environ["RANK"] == "1":
+            threading.Event().wait()
+        return super().hidden(numeric, category)
+
+
+class OneRank(Numbers):
+    """Something happens to rank 1 once it has learned; rank 0 waits for its gradient."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self._first = self.first.weight.detach().clone()
+
+    def happens(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[B, 4]` → the same, or no return."""
+        return hidden
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(numeric, category)
+        has_learned = self.training and not torch.equal(self.first.weight, self._first)
+        return self.happens(hidden) if has_learned and os.environ["RANK"] == "1" else hidden
+
+
+class OneRankGone(OneRank):
+    def happens(self, hidden: torch.Tensor) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return hidden
+
+
+class OneRankExits(OneRank):
+    def happens(self, hidden: torch.Tensor) -> torch.Tensor:
+        sys.exit(0)
+
+
+class OneRankNan(OneRank):
+    def happens(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden * torch.nan
+
+
+class OneRankShort(OneRank):
+    """Runs out of memory."""
+
+    def happens(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + torch.empty(2**60, dtype=torch.int8)
+
+
 _calls = itertools.count(1)
 
 
@@ -163,17 +279,3 @@ class RandomDepth(Numbers):
     def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
         hidden = super().hidden(numeric, category)
         return hidden * (np.random.random() + random.random()) if self.training else hidden
-
-
-class OneRankShort(Numbers):
-    """Rank 1 runs out of memory once it has learned something; rank 0 waits for its gradient."""
-
-    def __init__(self, inputs: InputSpec) -> None:
-        super().__init__(inputs)
-        self._first = self.first.weight.detach().clone()
-
-    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        has_learned = self.training and not torch.equal(self.first.weight, self._first)
-        if has_learned and os.environ["RANK"] == "1":
-            torch.empty(2**60, dtype=torch.int8)
-        return super().hidden(numeric, category)

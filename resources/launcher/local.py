@@ -91,22 +91,25 @@ class LocalLauncher:
             while True:
                 output.begin()
                 code = run_process(command, lock, self.grace_seconds, output.take)
-                if code == ExitCode.DONE:
-                    return TrainingResult.read(folder / RESULT)
                 if (result := _finished(job, folder)) is not None:
                     return result  # it left its result, whatever became of it then
+                if code == ExitCode.DONE:
+                    output.say(
+                        "the workers ended with exit code 0 and left no result: something in them calls os._exit"
+                    )
                 if code in FINAL:
                     raise FINAL[code](output.reason or output.tail)
                 failures += code != ExitCode.PREEMPTED
                 fruitless = 0 if code != ExitCode.PREEMPTED or output.has_trained else fruitless + 1
+                because = f": {output.cause}" if output.cause else ""
                 if failures >= job.settings.max_attempts:
                     raise AttemptsExhausted(
-                        f"{failures} attempts failed, the last one with {_named(code)}. Its last lines, of "
+                        f"{failures} attempts failed, the last one with {_named(code)}{because}. Its last lines, of "
                         f"{output.log_file}:\n{output.tail}"
                     )
                 output.say(
-                    f"attempt ended with {_named(code)}, {failures} of {job.settings.max_attempts} failures: "
-                    f"going on from the last checkpoint{in_words(pause := pause_after(fruitless))}"
+                    f"attempt ended with {_named(code)}, {failures} of {job.settings.max_attempts} failures"
+                    f"{because}: going on from the last checkpoint{in_words(pause := pause_after(fruitless))}"
                 )
                 time.sleep(pause)
 

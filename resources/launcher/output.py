@@ -25,6 +25,8 @@ class Output:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.reason = ""
         """Reason of the first worker of this attempt that ended for good."""
+        self.cause = ""
+        """Why this attempt ended, as the agent of its workers tells."""
         self.has_trained = False
         """Whether this attempt has told of a step."""
 
@@ -35,7 +37,7 @@ class Output:
 
     def begin(self) -> None:
         """Another attempt."""
-        self.reason, self.has_trained = "", False
+        self.reason, self.cause, self.has_trained = "", "", False
         self._tail.clear()
 
     def take(self, line: str, whose: str = "") -> None:
@@ -51,6 +53,8 @@ class Output:
         for event in events:
             if event.kind == "failed":
                 self.reason = self.reason or str(event.values.get("message", ""))
+            if event.kind == "ended":
+                self.cause = str(event.values.get("cause", ""))
             self.has_trained |= event.kind in _TRAINED
             self._on_event(event)
 

@@ -87,6 +87,13 @@ def test_other_ends_are_tried_again_and_preemptions_do_not_count(tmp_path: Path)
     assert (tmp_path / "log.txt").read_text().splitlines() == told.log
 
 
+def test_an_end_without_a_result_is_a_failure(tmp_path: Path) -> None:
+    """`os._exit(0)` in a model looked like success, and the launcher ended with a bare `FileNotFoundError`."""
+    told = Told()
+    assert told.run(job_of("0", "done"), tmp_path).attempts == 2
+    assert "ended with exit code 0 and left no result: something in them calls os._exit" in "".join(told.log)
+
+
 def test_preemptions_of_attempts_that_train_are_followed_at_once(tmp_path: Path) -> None:
     told = Told()
     assert told.run(job_of("trains", "trains", "trains", "done"), tmp_path).attempts == 4
