@@ -325,7 +325,9 @@ def test_the_rank_whose_loss_is_not_finite_is_named(tmp_path: Path, snapshot: Sn
 def test_a_model_that_adds_up_in_the_order_of_a_set_has_the_same_bits(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
-    job = small_job(snapshot, "ml_assets_tests.training.unfit.NamesInASet", epochs=1, workers=1)
+    job = small_job(
+        snapshot, "ml_assets_tests.training.unfit.NamesInASet", epochs=1, workers=1, global_batch=200
+    )
     results = [Watcher().run(job, tmp_path / name) for name in ("first", "second")]
     assert results[0].weights_sha256 == results[1].weights_sha256
 
