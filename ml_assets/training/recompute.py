@@ -62,6 +62,13 @@ def recompute(core: nn.Module, what: Literal["selective", "full"], *, is_compile
             f"recompute {what}: {type(core).__name__} has no blocks. One is a member of an nn.ModuleList or "
             "nn.Sequential that is made of several modules: put repeated layers into one, or leave recompute out"
         )
+    if what == "selective" and any(
+        isinstance(part, nn.RNNBase) for block in blocks for part in block.modules()
+    ):
+        raise BadConfiguration(
+            "recompute selective: recurrent layers (GRU, LSTM) give other bits with it, and a training must go on with "
+            "the same. Use recompute full"
+        )
     kept = noop_context_fn if what == "full" else partial(create_selective_checkpoint_contexts, _COSTLY)
     for block in blocks:
         with_buffers = [part for part in block.modules() if part._buffers]

@@ -35,7 +35,7 @@ WITH_A_REFUSED_ONE = st.tuples(PARTS, st.sampled_from(sorted(REFUSED))).flatmap(
     lambda both: st.integers(0, len(both[0])).map(lambda at: [*both[0][:at], both[1], *both[0][at:]])
 )
 WORLDS = st.integers(1, MOST)
-RECOMPUTES = st.sampled_from(["none", "none", "full", "selective"])
+RECOMPUTES = st.sampled_from(["none", "full"])
 
 
 @pytest.fixture(scope="module")
