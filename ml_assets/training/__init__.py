@@ -1,1 +1,1 @@
-"""What runs in the worker processes: loop, checkpoints, metrics. Never imports the platform."""
+"""Code of the worker processes: loop, checkpoints, metrics. Never imports the platform."""

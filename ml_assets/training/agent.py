@@ -49,7 +49,7 @@ class Node:
     """0 … `count` - 1; ranks of the job are numbered by node."""
     count: int
     address: str
-    """Where node 0 listens: a name or an IP address."""
+    """Name or IP address at which node 0 listens."""
     port: int
 
 

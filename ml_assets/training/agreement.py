@@ -1,4 +1,4 @@
-"""When ranks tell each other what only one of them may know: that it was asked to stop, that a save is due.
+"""Exchange among ranks of what only one of them may know: that it was asked to stop, that a save is due.
 
 Telling after every step would cost each a round over the network. They do it so often instead that a request waits for
 a tenth of a second, or one step where those take longer, at steps that all of them know beforehand: rank 0 says, by its
@@ -16,7 +16,7 @@ _MOST_STEPS = 20
 
 
 class Agreement:
-    """What all ranks have decided, of a loop that all of them go through equally often."""
+    """Decisions of all ranks in a loop that each rank runs equally often."""
 
     def __init__(self, group: Group) -> None:
         self._group = group

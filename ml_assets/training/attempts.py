@@ -1,6 +1,6 @@
-"""How often a job was started, from which step, by how many: `attempts.jsonl` in its folder, written by rank 0 alone.
+"""Record of each start of a job, with its step and world size: `attempts.jsonl` in the job's folder. Rank 0 writes it.
 
-Here too: how long each start lasted. Not here: how many attempts are allowed (the launcher decides).
+Here too: the duration of each start. Not here: the number of attempts allowed (the launcher decides).
 """
 
 import fcntl
@@ -75,8 +75,8 @@ def one_at_a_time(folder: Path) -> Generator[None]:
 
 
 def seconds_trained(folder: Path) -> list[float]:
-    """How long each attempt trained, by attempt: from its start to its last sign of life. The newest, which asks, gives
-    one now.
+    """Return the seconds that each attempt trained, from its start to its last sign of life. The newest one, which
+    asks, is alive now.
 
     By the times that workers wrote into the job's folder: launchers that died and came back change nothing, nor does an
     event that is there twice or late.

@@ -42,7 +42,7 @@ class Batch:
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """What a model is called with: the numbers, the categories, and the samples where there are any."""
+        """Arguments of a model's forward: the numbers, the categories, and the samples where there are any."""
         both = (self.numeric, self.category)
         return both if self.sample is None else (*both, self.sample)
 

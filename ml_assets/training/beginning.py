@@ -1,4 +1,4 @@
-"""How an attempt begins, whoever's loop it is: written down, and told. Rank 0 alone.
+"""Start of an attempt, with the platform's loop or a script's: rank 0 records and reports it.
 
 Not here: what the newest checkpoint is (checkpoints), what was lost since (recovery).
 """

@@ -37,7 +37,7 @@ class ByteShuffle(StreamTransformExtension):
 
     @staticmethod
     def from_descriptor(version: str) -> "ByteShuffle":
-        """What reads streams of a version; there is one."""
+        """Return the codec that reads streams of a version; one version exists."""
         if version != "1":
             raise ValueError(
                 f"version {version} of {ByteShuffle.registry_name()} is unknown to this software"
@@ -49,11 +49,11 @@ class ByteShuffle(StreamTransformExtension):
         return f"{self.registry_name()}/1"
 
     def transform_to(self, output: IO[bytes]) -> IO[bytes]:
-        """What is written to the answer arrives compressed in `output`, at the latest when it is closed."""
+        """Return a stream that compresses into `output`; closing it flushes the rest."""
         return cast(IO[bytes], _Writer(output))
 
     def transform_from(self, input: IO[bytes]) -> IO[bytes]:
-        """What was written."""
+        """Return a stream of the bytes that were written."""
         whole = io.BytesIO()
         while header := input.read(_HEADER.size):
             size, stored = _HEADER.unpack(header)

@@ -44,7 +44,7 @@ class Checkpoints:
         self._began_from = 0
         self.keep = keep
         self.writing = self._folder / ".writing"
-        """Where the parts of the one that is being saved lie."""
+        """Folder of the parts of the checkpoint that is being saved."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def steps(self) -> list[int]:
@@ -162,7 +162,7 @@ class Checkpoints:
         """Have the checkpoint of `step` in this folder. On one machine it is."""
 
     def _best_step(self, step: int) -> int:
-        """What the marker of `step` names; 0 where it cannot be read."""
+        """Return the best step that the marker of `step` names; 0 where it cannot be read."""
         try:
             return Commit.read(self._path(step)).best_step
         except CheckpointDamaged:
@@ -173,7 +173,7 @@ class Checkpoints:
 
 
 def folder_of(step: int) -> str:
-    """Where the checkpoint of `step` lies in the job's folder."""
+    """Return the path of the checkpoint of `step` below the job's folder."""
     return f"{_FOLDER}/step-{step:08d}"
 
 

@@ -20,10 +20,10 @@ class CheckpointDamaged(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What the marker says."""
+    """Content of a checkpoint's commit marker."""
 
     fingerprint: str
-    """Of the training it is a checkpoint of."""
+    """Fingerprint of the training."""
     best_step: int
     """Step of the best checkpoint by then; 0: none yet."""
     sha256: Mapping[str, str]
@@ -44,8 +44,8 @@ class Commit:
 
 
 def kept(best_steps: Mapping[int, int], keep: int, began_from: int) -> set[int]:
-    """Which checkpoints stay: the newest `keep`, whatever is the best one for one of those, and the one that the
-    running attempt began from, as its record says.
+    """Return the checkpoints that stay: the newest `keep`, the best one of each of those, and the one from which the
+    running attempt began, by its record.
 
     `best_steps`: step of each checkpoint there is → of the best one by then (0: none yet).
     """

@@ -24,7 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ml_assets.training.group import Group
 
 _RANK = 4
-"""Of the matrices that stand for a gradient: the larger of those Vogels et al. (2019) reach plain SGD with."""
+"""Rank of the matrices that stand for a gradient: the larger of the two with which Vogels et al. (2019) reach plain
+SGD.
+"""
 _FEWEST_STEPS = 2
 """Before compression: torch refuses fewer."""
 _LEAST_SAVED = 2
@@ -39,7 +41,7 @@ def halve(replica: DistributedDataParallel, process_group: distributed.ProcessGr
 
 @dataclass(frozen=True)
 class _Remembered:
-    """Of one parameter, whose gradient is a matrix of n rows."""
+    """PowerSGD's memory of one parameter, whose gradient is a matrix of n rows."""
 
     left_out: torch.Tensor
     """By this rank, shaped as the parameter: added to its next gradient."""
@@ -141,7 +143,7 @@ class PowerSgd:
         state.q_memory_dict[index] = torch.cat([known[name].basis for name in matrices])
 
     def _keep(self, state: PowerSGDState, index: int, gradients: Mapping[str, torch.Tensor]) -> None:
-        """What torch remembers of a bucket since this step, by name."""
+        """Store what torch remembers of a bucket since this step, by name of the parameter."""
         parts = state.error_dict[index].split([gradient.numel() for gradient in gradients.values()])
         left_out = dict(zip(gradients, parts, strict=True))
         matrices = _matrices(gradients)

@@ -52,7 +52,9 @@ class Copies:
         return copy
 
     def _dtype(self, section: str, value: Any) -> torch.dtype | None:
-        """Of the copy. Only what training changes a little each step is rounded: no counters, no scales of columns."""
+        """Return the dtype of the copy. Only values that each step changes a little are rounded: no counters, no
+        scales of columns.
+        """
         if not isinstance(value, torch.Tensor):
             return None
         is_many = section in ALIKE and value.dtype == torch.float32 and value.dim() > 0

@@ -28,7 +28,9 @@ random (crops, noise) belongs in the model's forward, whose randomness is repeat
 
 
 def decode_of(job: TrainingJob, inputs: InputSpec) -> Decode | None:
-    """How samples are read; None where rows have none. `BadConfiguration` where the job does not say."""
+    """Return the function that decodes samples; None where rows have none. `BadConfiguration` where the job names no
+    decoder.
+    """
     if not inputs.sample:
         return None
     if not job.decode:

@@ -1,4 +1,4 @@
-"""What a rank does from its first line to its exit code.
+"""A rank from its first line to its exit code.
 
 Here: the frame around the loop. Not here: starting ranks (agent), the loop itself.
 """
@@ -110,7 +110,7 @@ def _finish(run: Run) -> None:
 
 
 def _count_rows(run: Run) -> dict[str, Any]:
-    """What resuming did to the rows, for the record; empty where nothing was resumed."""
+    """Count rows that were repeated or lost by resuming, for the record; empty where nothing was resumed."""
     if len(read_attempts(run.folder)) < 2:
         return {}
     if (mirror := run.mirror) is not None:  # logs of ranks on other machines

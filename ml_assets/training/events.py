@@ -1,4 +1,4 @@
-"""What a worker tells the outside while it runs: one JSON line per event, on stdout and in the job's folder.
+"""Events that a worker reports while it runs: one JSON line each, on stdout and in the job's folder.
 
 Who reads stdout (the launcher) may be killed; what the file says is complete, and a later run catches up by it.
 Here: writing them. Not here: what a line looks like (resources.launcher.protocol), where metrics are kept.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 _MANTISSA_BITS = 24
-"""Of float32, the hidden one included: whole numbers up to 2^24 are exact."""
+"""Mantissa bits of float32, the hidden one included: whole numbers up to 2^24 are exact."""
 _SMALLEST = -126
 """Exponent of the smallest normal float32: multiples of less would be flushed to zero on some devices."""
 

@@ -18,7 +18,7 @@ Create = Callable[[str], AbstractContextManager[IO[bytes]]]
 
 
 class HashedFiles(FileSystemBase):
-    """What torch's writer asks of a file system."""
+    """File system for torch's checkpoint writer that hashes each file."""
 
     def __init__(self, create: Create) -> None:
         self._create = create

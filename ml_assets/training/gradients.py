@@ -32,7 +32,7 @@ class Gradients(Protocol):
     """Fetches what a step reads, and leaves the step's gradient in the parameters."""
 
     alone_seconds: float
-    """How long this rank took in the newest step before it first waited for others."""
+    """Seconds of the newest step before this rank first waited for others."""
 
     def fetch(self, step: int) -> Sequence[Batch]:
         """The rows of this rank."""
@@ -44,7 +44,9 @@ class Gradients(Protocol):
 
 
 def gradients_of(run: Run, feed: Feed) -> Gradients:
-    """What the job's `determinism` asks for. Raises `BadConfiguration` where the model cannot give it."""
+    """Return the gradients that the job's `determinism` asks for. Raises `BadConfiguration` where the model cannot
+    give them.
+    """
     if run.job.settings.determinism == "bitwise":
         return ExactGradients(run, feed)
     if run.layout.pipe is not None:

@@ -28,9 +28,10 @@ from resources.launcher.errors import BadConfiguration, TrainingFailed
 from resources.launcher.job import ExitCode
 
 _TIMEOUT = timedelta(seconds=120)
-"""Of every collective of the gradients: a rank that waits longer ends, and the job resumes from its checkpoint."""
+"""Timeout of each collective of the gradients: a rank that waits longer ends, and the job resumes from its checkpoint.
+"""
 _PATIENCE = timedelta(hours=1)
-"""What the fastest rank waits for one that reads, writes or sends much. One that died is noticed at once."""
+"""Timeout of collectives around I/O, where the fastest rank waits for the slowest. A dead peer is noticed at once."""
 
 _kept: list[object] = []
 """Process groups that must not be freed before this process ends."""
@@ -61,7 +62,7 @@ class Group:
     local_rank: int
     """Among the ranks that work in the same folder: all of them, or those of this machine."""
     local_ranks: int
-    """How many they are."""
+    """Number of ranks on this node."""
     device: torch.device
     idle_gpus: int = 0
     """GPUs of this machine that no rank uses, since they are fewer than its ranks."""

@@ -65,7 +65,7 @@ class Pulse:
 
     @property
     def done(self) -> int:
-        """What the loop has done so far; below 0 where there is no loop now. Never twice the same with something done
+        """Counter of the loop's progress; below 0 where no loop runs now. Never twice the same with something done
         in between, or an agent that looks once a step would see a loop that stands still."""
         return -1 - self._moves if self._rests else self._moves
 
@@ -114,7 +114,7 @@ class Pulse:
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a rank may be silent."""
+    """Seconds that a rank may be silent, by what it does."""
 
     hang_seconds: float
     """As a process."""
@@ -138,17 +138,17 @@ class Patience:
 
 @dataclass
 class Seen:
-    """What the agent knows of one rank. Times are those of time.monotonic()."""
+    """The agent's view of one rank. Times are those of time.monotonic()."""
 
     done: int = -1
     since: float = 0.0
-    """When it had done so much."""
+    """Time at which the counter last moved."""
     longest: float = 0.0
     """Seconds it took at most to do more."""
 
     def why_end(self, done: int, alive: float, now: float, patience: Patience) -> str:
-        """Why a rank that has `done` so much, and gave its last sign of life at `alive`, is to be ended; empty where
-        it is not."""
+        """Return the reason to kill a rank with this counter and last sign of life at `alive`; empty if there is
+        none."""
         if now - alive > patience.hang_seconds:
             return f"gave no sign of life for {now - alive:.1f} s (hang_seconds {patience.hang_seconds:g})"
         if done != self.done:

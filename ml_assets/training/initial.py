@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a pod stages this file before it imports torch
 
 INITIAL = "initial.safetensors"
 _CORE = "core."
-"""How names of the pipeline's own model begin in a file of weights."""
+"""Prefix of the names of the pipeline's own model in a file of weights."""
 
 
 def hand_over(weights: Path, artifacts: Artifacts, name: str) -> None:

@@ -1,4 +1,4 @@
-"""How one model lies on the ranks of a job: whole on each of them, or in parts.
+"""Layout of one model on the ranks of a job: whole on each of them, or in parts.
 
     parallel: {shard: full, tensor: 2, pipeline: 2} on eight workers
 
@@ -42,7 +42,7 @@ from resources.launcher.training_settings import Parallel, TrainingSettings
 
 
 class Spread:
-    """What a forward pass of training calls, so that backward averages gradients over the ranks."""
+    """Wrapper that a forward pass of training calls, so that backward averages gradients over the ranks."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -72,15 +72,15 @@ class Layout:
     """This rank among those that read different rows. Whoever reads the same rows as another is in another such
     group: a sum over it counts each row once."""
     core: nn.Module
-    """What of the pipeline's model is computed here."""
+    """Part of the pipeline's model that this rank computes."""
     optimizer: torch.optim.Optimizer
     """Steps all parameters."""
     parameters: list[list[nn.Parameter]]
-    """What of them is here; together those that lie on the same ranks."""
+    """This rank's part of the parameters, grouped by the ranks that hold them."""
     pipe: Pipe | None
-    """Where this rank computes some of the layers: how the others come to theirs."""
+    """Pipeline stage of this rank; None where it computes all layers."""
     keeper: torch.optim.Optimizer
-    """What is kept of the parameters that this rank steps: `optimizer`, or the part of it that is this rank's."""
+    """Optimizer state that this rank keeps: `optimizer`, or its own part of it."""
 
     @property
     def is_first_copy(self) -> bool:
@@ -89,7 +89,7 @@ class Layout:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether all of `data` have to go through the model together: at each pass they gather parameters."""
+        """True under FSDP: all ranks of `data` run each forward pass together, since they gather parameters in it."""
         return isinstance(self.core, FSDPModule)
 
     def spread(self) -> Spread:
@@ -109,7 +109,7 @@ class Layout:
         return norm.item()
 
     def share(self, state: State) -> State:
-        """What this rank writes of `state` into a checkpoint."""
+        """Return the part of `state` that this rank writes into a checkpoint."""
         own = () if self.keeper is self.optimizer else ("optimizer",)
         stages = 1 if self.pipe is None else self.pipe.stages
         # Alike is what the ranks of a stage have: so many next to each other, of each group of readers.

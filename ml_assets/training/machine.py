@@ -1,4 +1,4 @@
-"""What the machine under the ranks does: processors, memory, disk and network, as an event `system` every 30 s.
+"""Use of the machine under the ranks: processors, memory, disk and network, as an event `system` every 30 s.
 
 Read from Linux's /proc and /sys; what a system does not tell is left out. In a container the memory is that of its
 limit, the network its own, processors and disks those of the machine. Not here: GPUs (gpu), what the loop measures of
@@ -24,8 +24,8 @@ _LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Of a container, in version 2 and 1 of control groups: files with its limit and its use, and the line of the
-`memory.stat` beside them that says how much of the use is cached files, which it can do without."""
+"""Memory files of a container in cgroup versions 2 and 1: its limit, its use, and the line of the `memory.stat`
+beside them with the part of the use that is cached files, which the container can do without."""
 
 
 @contextmanager
@@ -86,7 +86,7 @@ class Machine:
         return figures
 
     def _counters(self) -> dict[str, float]:
-        """What only grows."""
+        """Read the counters, which only grow."""
         counters = {"seconds": time.monotonic()}
         for more in (self._processors, self._disks, self._network):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""How many rows a worker computes with at once, and what to do where its memory did not hold them, or what a script
+"""Number of rows that a worker computes with at once, and advice where its memory did not hold them, or what a script
 made of them.
 
 Not here: pods a cluster ended for their limit (kubernetes.judge), full disks (storage).
@@ -69,7 +69,7 @@ def _naming(rank: int, world_size: int, advice: Callable[[], str]) -> Generator[
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of a device, or of this machine."""
+    """True if memory ran out, of a device or of this machine."""
     return (
         isinstance(error, MemoryError | torch.OutOfMemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)

@@ -1,4 +1,4 @@
-"""What the loop measures between two metric events: loss, speed, waiting for data, and which rank is slow.
+"""Measurements of the loop between two metric events: loss, speed, waiting for data, and which rank is slow.
 
 Not here: sending it (events), the GPU's own figures (gpu), those of the machine (machine).
 """

@@ -1,4 +1,4 @@
-"""What the nodes of a job tell each other outside the process group: how far each came, and with which code.
+"""Messages between the nodes of a job outside the process group: each node's progress and exit code.
 
 Ranks agree through their group; a node that cannot even start its ranks, or whose ranks are gone, has only
 this. Not here: meeting for training (agent).
@@ -87,6 +87,6 @@ def _answers(node: Node) -> bool:
 
 
 def _weight(code: int) -> int:
-    """How much a code explains: what happened first outweighs what followed from it."""
+    """Return how much a code explains: a first failure outweighs what followed from it."""
     follows = {ExitCode.DONE: 0, ExitCode.PEER_LOST: 1, ExitCode.PREEMPTED: 2}
     return 3 if (known := ExitCode.of(code)) is None else follows.get(known, 4)

@@ -1,4 +1,4 @@
-"""What training minimises, by the name a pipeline's configuration gives.
+"""Losses that training minimises, by their name in a pipeline's configuration.
 
 An objective is the loss of a row and what a raw output means. Adding one is adding an entry here.
 """
@@ -34,7 +34,7 @@ class Objective:
     class, `[B, T, V]`, instead of one number a row."""
 
     def target(self, batch: Batch) -> torch.Tensor:
-        """What the output is compared with. Raises `BadConfiguration` where the rows have none."""
+        """Return the target of the output. Raises `BadConfiguration` where the rows have none."""
         if not self.reads_sample:
             return batch.label
         if batch.sample is None or batch.sample.dtype != torch.int64 or batch.sample.ndim != 2:

@@ -1,4 +1,4 @@
-"""Which rows a rank takes at a step: a pure function of seed, step and world size.
+"""Row order of a training: the rows of a rank at a step, a pure function of seed, step and world size.
 
     sequence   the shards of the epoch in random order, the rows of each shuffled
     lanes      V equal cuts of it    |----0----|----1----|----2----|----3----|
@@ -126,13 +126,13 @@ class Order:
         return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
 
     def _bounds(self, step: int) -> tuple[int, int]:
-        """How many rows of the epoch were taken before `step`, and how many are after it."""
+        """Return the number of the epoch's rows taken before `step` and after it."""
         rows, steps = self.rows, self.steps_per_epoch
         within = step % steps
         return rows * within // steps, rows * (within + 1) // steps
 
     def _dealt(self, rows: int, lane: int) -> int:
-        """How many rows of an epoch came from `lane` when `rows` were taken: lanes give one in turn."""
+        """Return the number of rows that `lane` gave when `rows` of the epoch were taken: lanes take turns."""
         return (rows + self.lanes - 1 - lane) // self.lanes
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How a rank ends: whatever is raised in it becomes an exit code (resources.launcher.job.ExitCode).
+"""Exit code of a rank: each exception becomes one (resources.launcher.job.ExitCode).
 
 Here: that translation, for ranks of every kind. Not here: what they do (entry, script_rank).
 """

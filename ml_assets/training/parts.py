@@ -38,8 +38,8 @@ State = dict[str, dict[str, Any]]
 def share_of(
     state: State, alike: Sequence[str], rank: int, world_size: int, own: Sequence[str] = ()
 ) -> State:
-    """What `rank` writes of `state`: its own shards of what is sharded, sections that are its `own`, some of those that
-    all ranks have `alike`, and rank 0 the others.
+    """Return the part of `state` that `rank` writes: its shards of what is sharded, sections that are its `own`, some
+    of those that all ranks have `alike`. Rank 0 writes the others.
 
     What is alike is dealt out by size, the largest first, so that all write, and copy before, about as much. Only
     sizes and names decide, which every rank knows.

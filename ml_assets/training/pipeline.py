@@ -46,7 +46,7 @@ class Stage(nn.Module):
         self._knows_shapes = False
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """What the model reads, or what the stage before gave.
+        """Compute this stage from the model's inputs, or from the output of the stage before.
 
         The first time that it is to learn, torch only asks what shapes come out, with whatever memory holds: that must
         move no running mean, nor draw a random number.
@@ -122,7 +122,7 @@ class Pipe:
         """`group`: the ranks of the pipeline, by stage. A batch goes in `passes` of at most so many rows."""
         self._group = group
         self.stages = group.world_size
-        """How many there are."""
+        """Number of stages."""
         self.rows = rows_a_pass * passes
         """Most of them of a batch."""
         place = (group.rank, group.world_size, group.device)
@@ -162,7 +162,7 @@ class Pipe:
         return self._from_last(loss_sum(output[: len(target)].float(), target) if self._is_last else None)
 
     def norm(self, of_stage: torch.Tensor) -> torch.Tensor:
-        """Of the gradient of the whole model, from that of each stage's."""
+        """Return the norm of the whole model's gradient from the norms of all stages."""
         squared = of_stage.square()
         distributed.all_reduce(squared, group=self._group.process_group)
         return squared.sqrt()

@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """What the launcher says to a pod."""
+    """Settings that the launcher passes to a pod."""
 
     folder: str
     """Address of the job's folder."""
@@ -68,7 +68,7 @@ class PodSettings:
     ranks: int
     """On each node."""
     cause: str
-    """What interrupted the attempt before, where only the launcher knows: else empty."""
+    """Cause of the previous attempt's end where only the launcher knows it; else empty."""
     shard_cache: int | None = None
     """Bytes; None where all shards are brought before the training starts."""
 
@@ -188,7 +188,7 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
 
 
 def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
-    """What is trained on, in scratch, but for shards that come when they are needed; ranks compare digests."""
+    """Copy the snapshot to scratch, except shards that are streamed later. Ranks compare digests."""
     above, _, name = settings.snapshot.rpartition("/")
     artifacts = open_artifacts(above, settings.scratch / "snapshots")
     try:

@@ -1,4 +1,4 @@
-"""In which numbers a training computes: float32, or half its bits where matrices are multiplied.
+"""Number formats of a training: float32, or half its bits where matrices are multiplied.
 
 Weights, what the optimizer keeps, gradients between the ranks, and the loss stay float32 whatever the setting: only the
 products, and what they leave for backward, are `bf16` or `fp16`. Preprocessing and validation are float32, too: what is
@@ -39,7 +39,7 @@ def refuse_unable(precision: Precision, device: torch.device) -> None:
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """What a forward pass of a replica runs under: torch decides operation by operation which stay float32."""
+    """Return the context of a replica's forward pass: torch decides for each operation whether it stays float32."""
     half = _HALVES.get(precision)
     return nullcontext() if half is None else torch.autocast(device.type, half)
 
@@ -52,10 +52,10 @@ def shard_policy(precision: Precision) -> MixedPrecisionPolicy:
 
 
 class HasScale(Protocol):
-    """Of a training's progress, what fp16 needs."""
+    """Part of a training's progress that fp16 needs."""
 
     loss_scale: float
-    """What the loss is multiplied by."""
+    """Factor of the loss."""
     loss_scale_steps: int
     """Steps with it: it is doubled after 2000."""
 
@@ -76,7 +76,7 @@ class LossScale:
         )
 
     def __call__(self, loss: torch.Tensor) -> torch.Tensor:
-        """What to call backward of."""
+        """Return the scaled loss, for backward."""
         return self._scaler.scale(loss)
 
     def fits(self) -> bool:

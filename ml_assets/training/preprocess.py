@@ -1,4 +1,4 @@
-"""What a model does to its inputs first, as part of it: what is trained is what is served.
+"""Preprocessing as part of the model: what is trained is what is served.
 
 Here: filling missing numbers as a torch module, and the whole model (that module and the pipeline's own). Not here:
 standardising numbers, which takes float64 (features.encoding, and the bundle's graph), and category ids.

@@ -25,7 +25,7 @@ _OWN_NAMES = frozenset({"gpu_utilization_pct", "checkpoint_duration_ms", "data_l
 
 
 class Page:
-    """What is known by the events so far."""
+    """Page of metrics, from the events so far."""
 
     def __init__(self, job: TrainingJob) -> None:
         labels = {"model": job.model, "partition": job.partition, "fingerprint": job.fingerprint[:16]}

@@ -1,4 +1,4 @@
-"""How an attempt ended, and what it cost to go on: written where it happens, as events.
+"""Causes of ended attempts and the cost of going on, written as events where they happen.
 
 The agent says why its ranks ended (`ended`), rank 0 of the next attempt what that cost (`recovered`), once it has
 trained a step. Not here: reading them (resources.launcher.recoveries), trying again (the launcher).

@@ -1,4 +1,4 @@
-"""What a finished job leaves: `model.safetensors` with the best weights, then `result.json`.
+"""Files of a finished job: `model.safetensors` with the best weights, then `result.json`.
 
 Not here: reading them (load, resources.launcher.job).
 """

@@ -1,4 +1,4 @@
-"""Which rows each rank really took: four bytes a row, written before the step that learns from them.
+"""Log of the rows that each rank really took: four bytes a row, written before the step that learns from them.
 
     rows/attempt-001-rank-0.bin      per step: step, number of rows, the rows (little-endian uint32 each)
     rows/attempt-001-rank-0-1.bin    what came after it was cut for the first time
@@ -75,16 +75,16 @@ def read_rows(folder: Path) -> Iterator[TakenRows]:
 
 
 class LastTaken(NamedTuple):
-    """How far an attempt came by its row logs."""
+    """Last step of an attempt by its row logs."""
 
     steps: int
     """Steps that had begun, counted from the start of the training; 0 where there is no log here."""
     time: float
-    """When the last one did, seconds since the epoch; 0 where there is no log here."""
+    """Time of that step, seconds since the epoch; 0 where there is no log here."""
 
 
 def last_taken(folder: Path, attempt: int) -> LastTaken:
-    """What the logs in this folder say of `attempt`; those of other machines are not here."""
+    """Return the last step of `attempt` by the logs in this folder; those of other machines are not here."""
     last = LastTaken(0, 0.0)
     for number, _, path in _logs(folder):
         if number == attempt:
@@ -94,10 +94,10 @@ def last_taken(folder: Path, attempt: int) -> LastTaken:
 
 
 class Epoch(NamedTuple):
-    """What an epoch learned from."""
+    """Rows from which an epoch learned."""
 
     rows: list[NDArray[np.uint32]]
-    """In no order."""
+    """Row numbers, unordered."""
     last_attempt: int
     """The newest that trained in it."""
 
@@ -122,7 +122,7 @@ def learned_epochs(folder: Path, steps_per_epoch: int) -> dict[int, Epoch]:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCount:
-    """Whether a finished training learned from each row once per epoch."""
+    """Check that a finished training learned from each row once per epoch."""
 
     repeated: dict[int, int]
     """Attempt → rows that were learned from again in an epoch which it was the last to train in; 0 in all of them is

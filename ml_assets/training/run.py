@@ -47,7 +47,7 @@ from resources.launcher.job import TrainingJob
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a training stands, besides weights and optimizer."""
+    """Position of a training, besides weights and optimizer."""
 
     step: int = 0
     """Optimizer steps done: also the position in the data and in the schedule."""
@@ -56,11 +56,11 @@ class Progress:
     best_step: int = 0
     """Step after which the validation loss was lowest; 0 before the first validation."""
     best_loss: float = math.inf
-    """That loss, a mean over the validation rows."""
+    """Validation loss at the best step, a mean over the rows."""
     seconds: float = 0.0
     """Time in the loop up to `step`, over all attempts."""
     loss_scale: float = 2.0**16
-    """What fp16 multiplies the loss by; it is found down from there within a few steps."""
+    """Factor of the loss under fp16; a few steps find the right one, from here downwards."""
     loss_scale_steps: int = 0
     """Steps with it."""
 
@@ -80,16 +80,16 @@ class Run:
     model: FullModel
     objective: Objective
     dtypes: dict[str, torch.dtype]
-    """Of each value of the whole model's `state_dict`."""
+    """dtype of each value of the whole model's `state_dict`."""
     layout: Layout
     checkpoints: Checkpoints
     mfu_of_a_row: float | None
     """See mfu: asked of the whole model, of which a rank may keep a part."""
     progress: Progress
     power_sgd: PowerSgd | None
-    """Where that is how gradients are sent."""
+    """PowerSGD's state; None unless gradients are sent that way."""
     mirror: Mirror | None = None
-    """Where the folder does not outlive this machine: what does."""
+    """Durable copy of the folder; None where the folder itself outlives this machine."""
     saver: Saver = field(init=False)
     """There when the training was resumed."""
 
@@ -113,12 +113,12 @@ class Run:
         )
 
     def model_inputs(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """What the pipeline's own model reads."""
+        """Return the inputs of the pipeline's own model."""
         numeric, *others = batch.inputs
         return self.model.preprocess(numeric), *others
 
     def loss(self, batch: Batch) -> float:
-        """Of the model as it is, summed over the rows."""
+        """Return the model's present loss, summed over the rows."""
         if (pipe := self.layout.pipe) is not None:
             return pipe.judge(self.model_inputs(batch), self.objective.target(batch), self.objective.loss_sum)
         return self.objective.loss(self.model(*batch.inputs).float(), batch).item()
@@ -234,7 +234,7 @@ def prepare(
 
 
 class _Made(NamedTuple):
-    """What a rank can make for itself."""
+    """Parts of a run that a rank makes without the others."""
 
     train: SplitReader
     validation: SplitReader

@@ -34,7 +34,7 @@ class Saved:
     seconds: float
     """From the request until it counted."""
     blocked_seconds: float
-    """How long the loop stood still for it."""
+    """Seconds for which the loop stood still."""
 
 
 class Saver:
@@ -114,7 +114,7 @@ class Saver:
 
     @property
     def has_failed(self) -> bool:
-        """Whether `wait` would raise; ranks learn of it at nearly, not quite, the same time."""
+        """True if `wait` would raise; ranks learn of it at nearly, not quite, the same time."""
         return self._saving is not None and self._saving.done() and self._saving.exception() is not None
 
     def _save(self, step: int, copy: State, best_step: int, first: Callable[[State], None]) -> None:

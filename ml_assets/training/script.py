@@ -1,4 +1,4 @@
-"""What a script that keeps its own loop asks of the platform: data, a checkpoint folder, figures, a home for its model.
+"""API for a script that keeps its own loop: data, a checkpoint folder, metrics, a place for its model.
 
     from ml_assets.training.script import attach
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 JOB, FOLDER, MIRROR = "TRAINING_JOB", "TRAINING_JOB_FOLDER", "TRAINING_JOB_MIRROR"
 """Environment of a script: file of the job, its folder, address of the folder's durable copy where it has one."""
 PROCESS = "TRAINING_JOBPROCESS"
-"""Which process is the rank: those it starts to load data may import the script again, and attach."""
+"""Id of the process that is the rank: processes that load its data may import the script again, and attach."""
 _LOSSES = ("loss", "validation_loss")
 _PIECE = 1 << 20
 """Bytes that go to a store at once."""
@@ -114,9 +114,9 @@ class Training:
     meeting: Meeting | None
     """All ranks; None where torchrun was called by hand in a way that gives them no common store."""
     pulse: Pulse = field(default_factory=lambda: Pulse(0), init=False)
-    """Where whatever is called here shows that the script goes on; by default nobody listens."""
+    """Heartbeat that each call moves, to show that the script goes on; by default nobody listens."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
-    """What to tell once an attempt that goes on from another shows a first sign of training."""
+    """Called once a resumed attempt shows a first sign of training, to report the recovery."""
 
     @classmethod
     def begin(cls, job: TrainingJob, snapshot: Snapshot, folder: Path, mirror: Mirror | None) -> Self:
@@ -305,7 +305,7 @@ class Training:
 
     @property
     def is_finished(self) -> bool:
-        """Whether `finish` was called, in this attempt or in one that died on its way out."""
+        """True if `finish` was called, in this attempt or in one that died on its way out."""
         return (self.folder / RESULT).exists()
 
     def check_model(self, model: object) -> None:

@@ -100,8 +100,9 @@ def write_model(model: CheckedModel, folder: Path) -> WrittenModel:
 
 
 def read_model(weights: Path) -> "nn.Module | bytes":
-    """What was handed in, from the file that a result names: a torch module on the CPU that takes raw numbers (NaN
-    where missing) and category ids, or the bytes of an ONNX graph of the matrix."""
+    """Read the model that was handed in from the file that a result names: a torch module on the CPU that takes raw
+    numbers (NaN where missing) and category ids, or the bytes of an ONNX graph of the matrix.
+    """
     from safetensors.numpy import load_file
 
     arrays = load_file(weights)

@@ -1,4 +1,4 @@
-"""What a rank does whose job names a script: the script, as `python -m` would run it, within the frame of a rank.
+"""Rank of a job that names a script: runs the script as `python -m` would, within the frame of a rank.
 
 Exceptions become exit codes, the heartbeat beats, the end of the agent is the end of the rank. Where a script has its
 own way with signals, that counts. Here: running it. Not here: what it may ask for (script).
@@ -26,7 +26,7 @@ from resources.launcher.errors import BadConfiguration, TrainingFailed
 from resources.launcher.job import ExitCode
 
 _USAGE = 2
-"""How argparse and its like end a program whose arguments they refuse."""
+"""Exit code of argparse and its like for arguments that they refuse."""
 
 
 def main(job_file: str, folder: str, mirror: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a training: values by name, so that they fit however it is spread over ranks later.
+"""Values of a training in a checkpoint, by name, so that they fit any later layout over ranks.
 
     parameters    name → value
     optimizer     name of a parameter / what the optimizer keeps for it → value
@@ -52,7 +52,7 @@ def state_of(
 
 
 def weights_of(state: State) -> dict[str, Any]:
-    """What the model itself keeps: its `state_dict`."""
+    """Return the model's own part, its `state_dict`."""
     return {**state["parameters"], **state.get("buffers", {})}
 
 
@@ -71,7 +71,7 @@ def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 
 def like_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Like:
-    """What this rank needs of a checkpoint, and how it lies here."""
+    """Return the values that this rank needs of a checkpoint, in this rank's layout."""
     values = model.state_dict()
     stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     kept = {name: parameter for name, parameter in model.named_parameters() if parameter in stepped}

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class StopRequest:
-    """Whether this process got SIGTERM; the loop looks once a step."""
+    """Flag that SIGTERM sets; the loop reads it once a step."""
 
     def __init__(self) -> None:
         self.requested = False

@@ -26,7 +26,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def storage_failed(error: OSError, what: str, folder: Path) -> StorageFailed:
-    """What to raise where `what` could not be written to `folder`."""
+    """Return the error to raise where `what` could not be written to `folder`."""
     why = "no space left on the disk" if is_disk_full(error) else str(error)
     return StorageFailed(
         f"{what} could not be written to {folder}: {why}. Free space there, lower keep_checkpoints, or give the "

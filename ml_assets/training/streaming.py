@@ -42,7 +42,7 @@ class StreamedShards:
                 self._coming[number] = self._threads.submit(self._cache.bring, self._shards[number])
 
     def expect_none(self) -> None:
-        """What is not yet on its way need not come."""
+        """Cancel downloads that have not begun."""
         for coming in self._coming.values():
             coming.cancel()
         self._coming.clear()
@@ -69,16 +69,16 @@ class StreamedShards:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSource:
-    """Where the training shards are that are not in a snapshot's folder: a file beside its manifest says it."""
+    """Storage of the training shards that are not in a snapshot's folder, by a file beside its manifest."""
 
     url: str
     """Address of the whole snapshot."""
     cache_bytes: int
-    """How much of it may lie on this machine at once."""
+    """Bytes that this machine may hold at once."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """What the file in `folder` says; None where all shards are there."""
+        """Read the file in `folder`; None where all shards are there."""
         path = folder / _FILE
         return cls(**json.loads(path.read_text())) if path.exists() else None
 

@@ -34,7 +34,7 @@ from resources.launcher.errors import BadConfiguration
 from resources.launcher.job import TrainingJob
 
 ROWS = 64
-"""Of the pass, where a step has as many: a parameter that only some rows use is then used."""
+"""Rows of the trial pass, where a step has as many: a parameter that only some rows use is then used."""
 _SENT = frozenset(
     {
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -242,9 +242,10 @@ def _as_any_rank() -> Generator[None]:
 
 
 class Fixed:
-    """What a forward pass must leave alone, watched at each step: a model may begin to change itself later than in the
-    first pass. Costs a look at a counter of each tensor; what is written past torch (`.data`) is found by the trial and
-    where ranks compare their weights."""
+    """Tensors that a forward pass must leave alone, watched at each step: a model may begin to change itself later
+    than in the first pass. Costs a look at a counter of each tensor; what is written past torch (`.data`) is found by
+    the trial and where ranks compare their weights.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._places: list[tuple[str, dict[str, Any], str]] = [
