@@ -73,7 +73,7 @@ class Artifacts(Protocol):
         ...
 
     def exists(self, name: str, file: str | None = None) -> bool:
-        """Whether anything, or this very file, was pushed under `name`."""
+        """True if anything, or this very file, was pushed under `name`."""
         ...
 
     def files(self, name: str) -> dict[str, int]:
@@ -203,7 +203,7 @@ def relative(name: str) -> str:
 
 
 def missing(name: str, address: str) -> ArtifactMissing:
-    """What to say where nothing was pushed."""
+    """Return the error for a name under which nothing was pushed."""
     return ArtifactMissing(
         f"nothing lies at {address}: run the step that makes {name} again, it pushes the files"
     )

@@ -17,7 +17,7 @@ Facts = TypeVar("Facts")
 
 
 def files_below(prefix: str, found: Mapping[str, Facts]) -> dict[str, Facts]:
-    """What was `found` by keys of a bucket, by paths in the folder at `prefix`.
+    """Return what was `found` under a bucket's keys, by path in the folder at `prefix`.
 
     Raises `ArtifactsRefused` for a key that leads out of the folder: whoever may write to a bucket gives keys any name.
     """
@@ -29,7 +29,7 @@ def files_below(prefix: str, found: Mapping[str, Facts]) -> dict[str, Facts]:
 
 
 def is_same(path: Path, facts: dict[str, Any] | None) -> bool:
-    """Whether the object has this very content; a server with another kind of ETag only costs a transfer."""
+    """True if the object has this very content; a server with another kind of ETag only costs a transfer."""
     if facts is None or not path.is_file() or path.stat().st_size != facts["size"]:
         return False
     return str(facts.get("ETag", "")).strip('"') == _etag(path)
@@ -49,5 +49,5 @@ def _etag(path: Path) -> str:
 
 
 def is_in(key: str, file: str) -> bool:
-    """Whether the path `key` is `file`, or below it where that is a folder."""
+    """True if the path `key` is `file`, or below it where that is a folder."""
     return key == file or key.startswith(f"{file}/")

@@ -41,12 +41,12 @@ _FEW = 2
 """Named files are looked up one by one; of more, a listing of the whole folder costs less."""
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
-"""How long one request may stay without an answer."""
+"""Seconds that one request may stay without an answer."""
 _INCOMING = ".incoming-"
 _FORGOTTEN_AFTER = 86_400.0
 """Seconds after which files on their way are taken for those of a process that was ended."""
 _BUSY = (errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT)
-"""What s3fs makes of 409, 500, 503 and of broken connections."""
+"""Errors that s3fs raises for 409, 500, 503 and for broken connections."""
 _FULL = "InsufficientStorage"
 
 Answer = TypeVar("Answer")

@@ -32,7 +32,7 @@ class InBlocks(io.RawIOBase):
         return True
 
     def _taken(self) -> bytearray:
-        """What is collected; nothing is, afterwards."""
+        """Return the collected bytes and begin anew."""
         block, self._block = self._block, bytearray()
         return block
 

@@ -1,4 +1,4 @@
-"""What has to be on the disk before anything says that it is there."""
+"""Writes that are on the disk before anything refers to them."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run was made with, as facts for its record: code, interpreter, packages, machine.
+"""Environment of a run, as facts for its record: code, interpreter, packages, machine.
 
 Here: reading them. Not here: where they are written (`tracker`).
 """
@@ -16,7 +16,7 @@ LOCKS = (Path("deployment/requirements/dev.txt"), Path("deployment/images/platfo
 latter alone."""
 _DIRTY = "-dirty"
 _NVIDIA = Path("/proc/driver/nvidia")
-"""Where NVIDIA's driver tells of itself, also inside containers."""
+"""Folder in which NVIDIA's driver describes itself, also inside containers."""
 _PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
 
 

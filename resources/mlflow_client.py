@@ -132,5 +132,5 @@ def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
 
 
 def _cause(uri: str, error: Exception) -> Exception | None:
-    """What a traceback shows below ours: nothing where the original would show a password."""
+    """Return the cause that a traceback shows: none where the original would show a password."""
     return None if Address(uri).has_credentials else error

@@ -26,7 +26,7 @@ class Platform:
 
     settings: Settings
     patience_seconds: float | None = None
-    """How long a server that does not answer is asked again; None: as long as each part thinks right for a run."""
+    """Seconds for which a server that does not answer is asked again; None: each part's own default for a run."""
 
     @cached_property
     def lake(self) -> "VersionedStore":
@@ -56,7 +56,7 @@ class Platform:
         ]
 
     def lake_gate_stands(self) -> bool:
-        """Whether the lake itself refuses what was not audited. The embedded one has no way in but this platform."""
+        """True if the lake itself refuses what was not audited. The embedded one has no way in but this platform."""
         if self.settings.lake_url is None:
             return True
 

@@ -26,7 +26,7 @@ class Mount(BaseModel):
 
 
 class KubernetesSettings(BaseSettings):
-    """Where trainings run on a cluster; what each of them gets is its pipeline's `resources`."""
+    """Cluster on which trainings run; a pipeline's `resources` say what each of them gets."""
 
     model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True)
 
@@ -34,7 +34,7 @@ class KubernetesSettings(BaseSettings):
     """A context of the kubeconfig; by default the cluster this process runs in, else the current context."""
     namespace: str = "ml-assets"
     image: str | None = None
-    """Of the workers: the trainer image, `registry/name@sha256:…`."""
+    """Image of the workers: the trainer image, `registry/name@sha256:…`."""
     command: tuple[str, ...] = ("python", "-m", "ml_assets.training.pod")
     """JSON list; what a pod runs."""
     env: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -55,11 +55,11 @@ class KubernetesSettings(BaseSettings):
     """How long a run that has not ended may be without a launcher before its pods are removed: a run's pod that died
     with its node is noticed, resumed on another one, and may have to pull its image there."""
     patience_seconds: float = Field(default=300.0, gt=0)
-    """How long the API server may be away before a launcher gives up; pods go on meanwhile."""
+    """Seconds for which the API server may be away before a launcher gives up; pods go on meanwhile."""
 
 
 class Settings(BaseSettings):
-    """Where everything outside the process lives. Its repr shows no credentials."""
+    """Settings of everything outside the process. Its repr shows no credentials."""
 
     model_config = SettingsConfigDict(env_prefix="ML_ASSETS_", env_ignore_empty=True, frozen=True)
 
@@ -68,11 +68,11 @@ class Settings(BaseSettings):
     environment: str = "local"
     """Name of the lake repository: one per environment."""
     author: str = Field(default_factory=getpass.getuser)
-    """Who acts, for approvals, promotions and run records."""
+    """Name of the acting person, for approvals, promotions and run records."""
     commit: str | None = None
     """Git commit of the code where there is no work tree, as in an image, with `-dirty` behind it if files differed."""
     ui_url: Address = Address("http://127.0.0.1:3000")
-    """Where people reach Dagster's pages, for links."""
+    """Address of Dagster's pages, for links."""
 
     lake_url: Address | None = None
     """lakeFS, `http://host:port`; by default files under `home`."""
@@ -95,9 +95,9 @@ class Settings(BaseSettings):
     dagster_url: Address | None = None
     """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`; by default SQLite under `home`."""
     gpu_hour_price: float | None = Field(default=None, ge=0)
-    """What an hour of one GPU costs, in any currency; with it every run records its `cost`."""
+    """Price of one GPU hour, in any currency; with it every run records its `cost`."""
     launcher: Literal["local", "kubernetes"] = "local"
-    """Where workers run: processes of this machine, or pods."""
+    """Launcher of the workers: processes of this machine, or pods."""
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     """The cluster, if `launcher` is kubernetes: `ML_ASSETS_KUBERNETES_…`."""
 
@@ -122,7 +122,7 @@ class Settings(BaseSettings):
 
     @property
     def cache_folder(self) -> Path:
-        """What can be rebuilt from the lake: training shards, copies of its files."""
+        """Folder of what can be rebuilt from the lake: training shards, copies of its files."""
         return self.home / "cache"
 
     @property

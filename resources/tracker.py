@@ -68,7 +68,7 @@ _PENDING = "pending"
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What identifies and describes one training."""
+    """Facts that identify and describe one training."""
 
     experiment: str
     """Name of the model."""
@@ -85,7 +85,7 @@ class RunFacts:
     """Free text, shown at the top of the run."""
     dataset_name: str = ""
     dataset_digest: str = ""
-    """Of what is trained on; shown in MLflow's dataset column."""
+    """Digest of the training data; shown in MLflow's dataset column."""
 
 
 class Tracker:

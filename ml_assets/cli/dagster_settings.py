@@ -67,7 +67,7 @@ def dagster_settings(settings: Settings) -> str:
 
 
 def _is_ours(text: str) -> bool:
-    """Whether nobody changed the file since it was written, also by versions that copied the template as it is."""
+    """True if nobody changed the file since it was written, also by versions that copied the template as it is."""
     first, _, body = text.partition("\n")
     if first.startswith(_WRITTEN):
         return first.removeprefix(_WRITTEN) == _digest(body)

@@ -20,7 +20,7 @@ STEPS = ("validate_inputs", "snapshot", "train", "evaluate", "register")
 
 @dataclass
 class Story:
-    """What happened, stage by stage."""
+    """Story of the demo, stage by stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     reused: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ def command(as_json: bool) -> None:
 
 
 def _mlflow_pages(project: Project) -> str:
-    """How to open MLflow's own pages."""
+    """Return how to open MLflow's own pages."""
     uri = project.settings.resolved_tracking_uri
     is_server = uri.reveal().startswith("http")
     return str(uri) if is_server else f".venv/bin/mlflow server --backend-store-uri {uri} --port 5000"

@@ -56,7 +56,7 @@ def command() -> None:
 
 
 def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
-    """Where trainings run: the processes of this machine, or a cluster."""
+    """Return the checks of the place where trainings run: the processes of this machine, or a cluster."""
     if project.settings.launcher == "local":
         return [("processes", _processes)]
     from resources.launcher.kubernetes.doctor import cluster_checks

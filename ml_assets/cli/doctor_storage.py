@@ -1,4 +1,4 @@
-"""What `ml-assets doctor` asks of the parts that keep things: lake, artifacts, ledger, tracker, Dagster's storage.
+"""Checks of `ml-assets doctor` on the parts that keep things: lake, artifacts, ledger, tracker, Dagster's storage.
 
 Each check answers what a person wants to see where all is well, and raises an error that says what helps where it
 is not. Which server a part lives on is the settings' business; checks go through the parts themselves.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
 
 SHOWN = ("verdict", "auc", "logloss", "rmse", "version", "gate", "next")
-"""What of a materialization's metadata a terminal shows."""
+"""Metadata of a materialization that a terminal shows."""
 
 
 @click.command("launch", short_help="Materialize a model or a table in this process.")

@@ -1,4 +1,4 @@
-"""What a person types as partitions, checked against what an asset has before anything runs."""
+"""Partitions that a person types, checked against those of an asset before anything runs."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

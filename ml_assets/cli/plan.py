@@ -23,12 +23,12 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """How things stand for one partition of a model."""
+    """State of one partition of a model."""
 
     verdict: "WindowVerdict"
     """The guard's, as the first step of a run would get it."""
     commit: str
-    """Of main."""
+    """Commit of main."""
     done: bool
     """It has been evaluated before."""
     is_as_trained: bool

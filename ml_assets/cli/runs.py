@@ -27,7 +27,7 @@ _WRAPPERS = ("RetryRequestedFromPolicy", "DagsterExecutionStepExecutionError")
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run left behind."""
+    """Result of a run."""
 
     run_id: str
     seconds: float

@@ -1,4 +1,4 @@
-"""What the components share: a strict spec from YAML, and the shape of a published table's asset."""
+"""Base of the components: a strict spec from YAML, and the shape of a published table's asset."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -39,7 +39,7 @@ class SpecComponent(dg.Component):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg list components` says."""
+        """Return what `dg list components` shows."""
         return dg.ComponentTypeSpec(
             description=cls.__doc__, owners=["team:ml-platform"], tags=["ml"], produces=list(cls.produces)
         )

@@ -80,7 +80,7 @@ def _shown(key: str, column: str, sensitive: Sequence[str], read: str) -> str:
 
 
 def _fault(key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[str], read: str) -> str:
-    """Why `column` cannot stand in `key`; empty where it can."""
+    """Return the reason for which `column` cannot stand in `key`; empty where it can."""
     if column not in dtypes:
         return f"names '{column}' in {key}, which is no column of {read}{did_you_mean(column, dtypes)}"
     if column in labels and (key in _INPUTS or key == "evaluation.baseline.groups"):

@@ -1,4 +1,4 @@
-"""When assets materialize by themselves: named automation conditions."""
+"""Named automation conditions, by which assets materialize by themselves."""
 
 import dagster as dg
 

@@ -77,7 +77,9 @@ def _who(asset: dg.AssetsDefinition) -> str:
 def _misfit(
     own: dg.PartitionsDefinition | None, read: dg.PartitionsDefinition | None
 ) -> tuple[str, str] | None:
-    """What is said of a reader and of what it reads where their partitions do not fit; those without always do."""
+    """Describe a reader's partitions and those it reads where they do not fit; None where they do. Unpartitioned
+    always fits.
+    """
     if not isinstance(own, dg.TimeWindowPartitionsDefinition):
         return None
     if not isinstance(read, dg.TimeWindowPartitionsDefinition):

@@ -26,15 +26,15 @@ TRANSIENT = (
     ConnectionError,
     TimeoutError,
 )
-"""What may be gone at the next attempt: Dagster's retry policy covers these alone."""
+"""Errors that may be gone at the next attempt: Dagster's retry policy covers these alone."""
 
 RETRY_TRANSIENT = dg.RetryPolicy(
     max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
-"""Of every step. Final failures say `allow_retries=False` and are not repeated."""
+"""Retry policy of every step. Final failures say `allow_retries=False` and are not repeated."""
 
 OUT_OF_REACH = (*TRANSIENT, OSError)
-"""What a source raises when it may answer at the next attempt: errors of HTTP clients and files are `OSError`s."""
+"""Errors of a source that may answer at the next attempt: those of HTTP clients and files are `OSError`s."""
 
 MISSING = "ml_assets/missing"
 """Metadata of a refusal: JSON, table id → partition keys that are not there yet."""
@@ -96,7 +96,7 @@ _INTERRUPTIONS = (DagsterExecutionInterruptedError, KeyboardInterrupt)
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether `error` is an interruption, or came up while one was handled."""
+    """True if `error` is an interruption, or came up while one was handled."""
     while error is not None and not isinstance(error, _INTERRUPTIONS):
         error = error.__context__
     return error is not None

@@ -1,4 +1,4 @@
-"""What a `defs.yaml` names by import path: functions, scripts, and lists of column names.
+"""Import paths in a `defs.yaml`: functions, scripts, and lists of column names.
 
 Here: finding them when the file is read, so that a wrong path is an error of the line it stands on. Not here:
 calling them, model functions (`model_functions`), which are read and not imported.

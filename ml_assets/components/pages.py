@@ -1,4 +1,4 @@
-"""What a person reads on an asset or run page: tables, links, short sentences, as Dagster metadata."""
+"""Content of asset and run pages: tables, links, short sentences, as Dagster metadata."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -29,7 +29,7 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
     modules: Sequence[str]
     """Templates of the Python files beside it."""
     next_commands: Sequence[str]
-    """What a person runs to see it work; `{name}` and `{days}` are filled in."""
+    """Commands that show it at work; `{name}` and `{days}` are filled in."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the folder and say the next commands."""
@@ -95,7 +95,7 @@ def _editor_line(request: dg.ScaffoldRequest[Any]) -> str:
 
 
 def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
-    """What templates fill in. A NAME that Python cannot import is refused, and leaves nothing behind."""
+    """Return the values of the templates' names. Refuse a NAME that Python cannot import, and leave nothing behind."""
     if request.project_root is None:
         raise ScaffoldRefused("run dg in the project's folder, where pyproject.toml lies")
     parts = request.target_path.relative_to(request.project_root).parts

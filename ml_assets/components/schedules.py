@@ -1,4 +1,4 @@
-"""When models train by themselves: a tick that asks the source for its newest day."""
+"""Schedules of models: a tick that asks the source for its newest day."""
 
 import dagster as dg
 

@@ -1,4 +1,4 @@
-"""What reacts by itself: new data at a source, and inputs a refused run was missing."""
+"""Sensors: new data at a source, and inputs that a refused run was missing."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a `defs.yaml` may say: the vocabulary of the platform, as strict pydantic sections.
+"""Vocabulary of `defs.yaml`, as strict pydantic sections.
 
 Each component takes one of the specs at the bottom. Values only: nothing here makes Dagster objects or runs
 anything, so the CLI and the tests read the same vocabulary.
@@ -70,7 +70,7 @@ LeakageCheck = Annotated[
 
 
 class PartitionsSection(Section):
-    """How a table or model is cut by date."""
+    """Partitions of a table or model, by date."""
 
     cadence: Literal["daily", "weekly"]
     """`daily`: a partition is a day. `weekly`: it is named by its Monday."""
@@ -99,11 +99,11 @@ class WatchSection(Section):
     retry_seconds: int = Field(default=3600, ge=5)
     """Wait before a partition that failed, was rejected or is missing is requested again."""
     enabled: bool = False
-    """Whether the sensor runs without being switched on in the UI."""
+    """Run the sensor without switching it on in the UI."""
 
 
 class SourceSection(Section):
-    """Where a dataset comes from."""
+    """Source of a dataset."""
 
     function: VersionedPath
     """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; without
@@ -115,7 +115,7 @@ class SourceSection(Section):
 
 
 class FreshnessSection(Section):
-    """How old the newest materialization may be."""
+    """Greatest age of the newest materialization."""
 
     fail_after_hours: Hours
     """Hours after which the freshness check fails."""
@@ -132,12 +132,12 @@ class FreshnessSection(Section):
 
 
 class TableSpecSection(Section):
-    """What datasets and feature tables have in common."""
+    """Common part of datasets and feature tables."""
 
     name: Name
     """Name of the table, without `datasets/` or `features/`."""
     group: Name = "default"
-    """Where the lineage page shows it: the tables and models of one folder usually share a group."""
+    """Group on the lineage page: the tables and models of one folder usually share one."""
     description: str = ""
     """Text for the asset page."""
     owners: tuple[Owner, ...] = ()
@@ -145,7 +145,7 @@ class TableSpecSection(Section):
     contract: Contract
     """Columns, types and rules that each partition has to keep."""
     volume: VolumeSection = VolumeRule()
-    """How far the number of rows may be from what is usual; `off`: any number passes."""
+    """Allowed distance of the number of rows from the usual one; `off`: any number passes."""
     freshness: FreshnessSection | None = None
     """Greatest age of the newest materialization; not given: any."""
     automation: Literal["none", "on_valid_inputs"] = "none"
@@ -185,7 +185,9 @@ class InputSection(Section):
     lookback: Partitions | Literal["whole"] = 0
     """Partitions before the one being built; `whole` for a table without partitions."""
     known: tuple[KnowledgeRule, ...] | None = None
-    """When its facts became known: the leakage test cuts by it. `[]`: they always were."""
+    """Rules for the moment at which its facts became known: the leakage test cuts by them. `[]`: they always were
+    known.
+    """
 
 
 class FeatureTableSpec(TableSpecSection):
@@ -237,7 +239,7 @@ class FeatureTableSpec(TableSpecSection):
         return self
 
     def _written(self, key: str) -> tuple[str]:
-        """Where to say what is wrong with `key`: at the contract, where the key holds its default."""
+        """Return the place for a fault of `key`: the contract, where the key holds its default."""
         return (key if key in self.model_fields_set else "contract",)
 
     @property
@@ -254,7 +256,7 @@ class FeatureTableSpec(TableSpecSection):
 
 
 class WindowSection(Section):
-    """How many partitions each split takes, counted back from the model's partition, the last one included."""
+    """Partitions of each split, counted back from the model's partition, the last one included."""
 
     train: Annotated[Partitions, Field(ge=1)]
     """Partitions of the training rows."""
@@ -283,7 +285,7 @@ class SampleSection(Section):
 
 
 class ModelInputsSection(Section):
-    """What the model sees of the feature table."""
+    """Columns of the feature table that the model reads."""
 
     table: str = Field(pattern=r"^features/\w+$")
     """Feature table, `features/name`."""
@@ -294,7 +296,7 @@ class ModelInputsSection(Section):
     min_count: int = Field(default=1, ge=1)
     """A category seen less often in the training rows counts as unknown."""
     sample: SampleSection | None = None
-    """What the model gets besides numbers and categories; not given: nothing."""
+    """Bytes that the model gets besides numbers and categories; not given: none."""
     partition_date: str = "partition_date"
     """Column with the first day of a row's partition."""
     label: str
@@ -303,7 +305,7 @@ class ModelInputsSection(Section):
     """Column with the moment (UTC) the label became known. A row is left out where that is later than the start of the
     next split, or in the holdout later than its end."""
     time_zone: TimeZone = "UTC"
-    """In whose midnight a partition begins and ends."""
+    """Time zone in whose midnight a partition begins and ends."""
     row_key: tuple[str, ...]
     """Columns that name a row."""
 
@@ -334,7 +336,7 @@ class ModelInputsSection(Section):
 
 
 class ModelSection(Section):
-    """What is trained."""
+    """Model function or script that is trained."""
 
     function: ModelFunctionPath | None = None
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
@@ -374,7 +376,7 @@ class ModelSection(Section):
 
 
 class ResourcesSection(ResourceProfile):
-    """What the workers get where trainings run on a cluster; processes of one machine share the machine."""
+    """Resources of the workers where trainings run on a cluster; processes of one machine share the machine."""
 
     partitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Partition key → the fields that are different there."""
@@ -398,7 +400,7 @@ class ResourcesSection(ResourceProfile):
 
 
 class ScheduleSection(Section):
-    """When to train by itself."""
+    """Schedule of trainings."""
 
     cron: Cron
     """Moments of the tick: minute, hour, day of the month, month, day of the week."""
@@ -408,7 +410,7 @@ class ScheduleSection(Section):
     """`package.module.function`: `() -> date`; the tick trains that day's partition, tables and all, and skips if
     it is trained. Needs tables upstream that have the model's partitions or none."""
     enabled: bool = False
-    """Whether the schedule runs without being switched on in the UI."""
+    """Run the schedule without switching it on in the UI."""
 
 
 class TrainingPipelineSpec(Section):
@@ -417,7 +419,7 @@ class TrainingPipelineSpec(Section):
     name: Name
     """Name of the model."""
     group: Name = "default"
-    """Where the lineage page shows it: the tables and models of one folder usually share a group."""
+    """Group on the lineage page: the tables and models of one folder usually share one."""
     description: str = ""
     """Text for the asset pages."""
     owners: tuple[Owner, ...] = ()
@@ -433,7 +435,7 @@ class TrainingPipelineSpec(Section):
     training: TrainingSettings = TrainingSettings()
     """Settings of the training."""
     resources: ResourcesSection = ResourcesSection()
-    """What the workers get on a cluster. Changes no weights: no part of a training's fingerprint."""
+    """Resources of the workers on a cluster. They change no weights: no part of a training's fingerprint."""
     seed: Seed = 0
     """Seed of weights, row order and dropout: another one is another training."""
     evaluation: EvaluationSpec

@@ -22,9 +22,9 @@ from resources.launcher.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 
 _AT_STEP = 57
-"""In the middle of the second epoch, and between two checkpoints."""
+"""Step in the middle of the second epoch, and between two checkpoints."""
 _BACK_AT_STEP = 85
-"""In the third epoch: a machine that was lost is there again."""
+"""Step in the third epoch: a machine that was lost is there again."""
 _HANG_SECONDS = 3.0
 _LIMITS = {"rank": 8.0, "machine": 12.0, "hang": _HANG_SECONDS + 8.0}
 """Seconds to the next trained step."""

@@ -25,7 +25,7 @@ from resources.launcher.job import TrainingJob
 
 COMMAND = (sys.executable, "-m", "ml_assets.drills.machines")
 RANKS = 2
-"""Of each machine."""
+"""Ranks of each machine."""
 _LOOK_SECONDS = 0.1
 
 

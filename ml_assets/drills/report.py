@@ -1,4 +1,4 @@
-"""What a drill found: checks with what was measured and what was wanted, for people and for programs."""
+"""Report of a drill: checks with measurement and requirement, for people and for programs."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,7 +43,7 @@ class Report:
     seconds: float
     checks: tuple[Check, ...]
     recoveries: tuple[str, ...]
-    """What the training itself recorded, a line each."""
+    """Recoveries that the training itself recorded, a line each."""
 
     @property
     def ok(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where drills take place: a made-up snapshot, a job on it, and the training that nothing happens to.
+"""Setting of the drills: a made-up snapshot, a job on it, and the training that nothing happens to.
 
 Not here: the damage, and what must hold afterwards (drills).
 """
@@ -84,7 +84,7 @@ class Scene:
 
     @cached_property
     def unbroken(self) -> TrainingResult:
-        """What the job comes to when it is left alone."""
+        """Return the result of the undisturbed job."""
         return LocalLauncher().run(self.job, self.folder / "unbroken", lambda _: None, lambda _: None)
 
     def job_with(self, **settings: float) -> TrainingJob:

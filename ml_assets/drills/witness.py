@@ -1,4 +1,4 @@
-"""Who watches a drill's training, does the damage at the right moment, and tells what it led to."""
+"""Observer of a drill's training: does the damage at the right moment, and reports what it led to."""
 
 import os
 import signal
@@ -47,12 +47,12 @@ class Witness:
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What the training recorded."""
+        """Return the recoveries that the training recorded."""
         return recoveries_of(self.events)
 
     @property
     def attempts(self) -> int:
-        """How often the ranks started to train."""
+        """Return how often the ranks started to train."""
         return sum(event.kind == "started" for event in self.events)
 
     def seconds_to_next_step(self) -> float:

@@ -45,7 +45,7 @@ class Sample:
 
 
 def draw_blocks(blocks: int, draws: int, seed: int) -> Matrix:
-    """How often each block is drawn, float64 `[draws, blocks]`; each row sums to `blocks`."""
+    """Return the number of times each block is drawn, float64 `[draws, blocks]`; each row sums to `blocks`."""
     generator = np.random.default_rng(seed)
     return generator.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""What the plots of a report show, as numbers small enough for JSON. Drawing is in `pictures.py`."""
+"""Numbers behind the plots of a report, small enough for JSON. Drawing is in `pictures.py`."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""How an evaluation is refused, as types whose message says what to do. Verdicts are not errors."""
+"""Errors of an evaluation, as types whose message says what to do. Verdicts are not errors."""
 
 
 class EvaluationInputError(ValueError):

@@ -33,7 +33,7 @@ class Champion:
     seen: tuple[str, ...] = ()
     """Partition keys of this holdout that it was trained or selected on."""
     cannot_score: str = ""
-    """Why it has no predictions for this holdout, such as a column that it reads and that is gone."""
+    """Reason for which it has no predictions for this holdout, such as a column that it reads and that is gone."""
 
     @classmethod
     def compare(cls, name: str, *, trained_on: Iterable[str], holdout: Iterable[str]) -> Self:
@@ -193,7 +193,7 @@ _TELLING = "a longer holdout, or a larger slice"
 
 
 def _flaw(cell: Cell, spec: EvaluationSpec) -> str:
-    """Why no measurement on these rows can let a rule pass; empty where one can."""
+    """Return the reason for which no measurement on these rows can let a rule pass; empty where one can."""
     if cell.blocks < spec.min_blocks:
         return f"{cell.blocks} blocks, at least {spec.min_blocks} are needed"
     return "all rows have the same label" if cell.has_one_label else ""
@@ -331,7 +331,9 @@ def _condensed(passed: Sequence[RuleResult]) -> list[str]:
 
 
 def distance_to_limit(rule: RuleResult) -> float:
-    """How far what was measured lies on the good side of the limit; to find the closest call of a rule."""
+    """Return the distance of the measurement to the limit, positive on the good side; it finds the closest call of a
+    rule.
+    """
     measured = rule.measured.value if rule.measured else None
     if measured is None:
         return math.inf

@@ -1,4 +1,4 @@
-"""What each metric is: its direction, its range, and its value on rows.
+"""Metrics: direction, range, and value on rows.
 
 The same metrics as functions of resampled blocks are in `blocks.py`; a property test holds the two together.
 
@@ -40,7 +40,7 @@ class Metric:
     on_rows: Callable[[Vector, Vector], float]
 
     def improvement(self, challenger: float, reference: float) -> float:
-        """How much better the challenger is, in the metric's unit; negative where it is worse."""
+        """Return the challenger's improvement in the metric's unit; negative where it is worse."""
         return challenger - reference if self.higher_is_better else reference - challenger
 
 

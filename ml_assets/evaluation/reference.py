@@ -40,7 +40,7 @@ _AT_ONCE = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class _Columns:
-    """Where encoded values stand among the weights: intercept, numbers, missing marks; then categories."""
+    """Positions of encoded values among the weights: intercept, numbers, missing marks; then categories."""
 
     missing: NDArray[np.intp]
     """Numeric columns that had missing values in training; each has a mark of its own."""

@@ -30,7 +30,7 @@ _WORST_FIRST = ("failed", "undecided", "passed", "not_applicable")
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where a report was written."""
+    """Files of a written report."""
 
     html: Path
     json: Path
@@ -130,12 +130,12 @@ def render(report: Report) -> str:
 
 
 def reference_of(evaluation: Evaluation) -> Reference:
-    """Whom the challenger is compared with first: the champion, where there is one."""
+    """Return the first reference of the challenger: the champion, where there is one."""
     return "champion" if "champion" in evaluation.overall.improvements else "baseline"
 
 
 def plain_findings(evaluation: Evaluation) -> list[str]:
-    """What the comparison says, for someone who reads nothing else: one sentence a reference."""
+    """Return the comparison for someone who reads nothing else: one sentence a reference."""
     found: list[str] = []
     if evaluation.champion_cannot_score:
         found.append(f"The champion is not compared with: {evaluation.champion_cannot_score}.")
@@ -174,7 +174,7 @@ def _reference_is_better(evaluation: Evaluation) -> str:
 
 
 def survived(report: Report) -> str:
-    """What interruptions of the training cost in all, in one sentence; empty where there was none."""
+    """Return the total cost of the training's interruptions in one sentence; empty where there was none."""
     told = report.recoveries
     if not told:
         return ""

@@ -23,7 +23,7 @@ class Document(BaseModel):
 
 
 class RuleResult(Document):
-    """What became of one gate on the whole holdout or on one slice."""
+    """Result of one gate on the whole holdout or on one slice."""
 
     rule: str
     metric: str
@@ -43,7 +43,7 @@ class RuleResult(Document):
     """True where improvement and margin are shares of the reference's value."""
     explanation: str
     would_pass: str | None
-    """What would have to be different; None where it passed or does not apply."""
+    """Condition under which it would pass; None where it passed or does not apply."""
 
 
 class GateVerdict(Document):
@@ -71,7 +71,7 @@ class Part(Document):
     metrics: dict[Role, dict[str, Interval]]
     """Empty where the slice is too small to measure."""
     improvements: dict[Reference, dict[str, Interval]]
-    """Of the challenger over the reference; positive where the challenger is better, for every metric."""
+    """Improvement of the challenger over the reference, for every metric; positive where the challenger is better."""
 
 
 class CalibrationBin(Document):
@@ -101,13 +101,13 @@ class Density(Document):
 
 
 class Curves(Document):
-    """What the plots show, as numbers."""
+    """Numbers behind the plots."""
 
     calibration: dict[Role, tuple[CalibrationBin, ...]]
     roc: dict[Role, tuple[tuple[float, float], ...]]
     """(false positive rate, true positive rate), at most 200 points; empty for regression."""
     scores: Histogram
-    """Of the challenger. Binary: scores of `negative` and `positive` rows. Regression: `residual`, label −
+    """Scores of the challenger. Binary: those of `negative` and `positive` rows. Regression: `residual`, label −
     prediction, the outermost bars holding what lies beyond."""
     density: Density | None
     """Regression only."""
@@ -127,11 +127,11 @@ class Evaluation(Document):
     confidence: float
     min_slice_rows: int
     names: dict[Role, str]
-    """How to call each model in prose, such as `champion (version 7)`."""
+    """Name of each model in prose, such as `champion (version 7)`."""
     champion_seen: tuple[str, ...] = ()
     """Partitions of this holdout that the champion was trained or selected on: its numbers are flattered."""
     champion_cannot_score: str = ""
-    """Why the champion has no numbers on this holdout; empty where it has, or where there is none."""
+    """Reason for which the champion has no numbers on this holdout; empty where it has, or where there is none."""
     overall: Part
     slices: tuple[Part, ...]
     curves: Curves
@@ -144,7 +144,7 @@ class Evaluation(Document):
 
 
 class LossCurve(Document):
-    """How training went: (step, loss) points."""
+    """Losses of the training: (step, loss) points."""
 
     training: tuple[tuple[int, float], ...] = ()
     validation: tuple[tuple[int, float], ...] = ()
@@ -181,10 +181,10 @@ class Report(Document):
     lineage: dict[str, str]
     """Such as lake commit, snapshot digest, MLflow run, Dagster run; a value may be an http(s) address."""
     splits: tuple[SplitRows, ...] = ()
-    """What the model was trained, selected and measured on, oldest first."""
+    """Splits on which the model was trained, selected and measured, oldest first."""
     loss: LossCurve | None = None
     recoveries: tuple[Recovery, ...] = ()
-    """What interrupted the training, and what it cost to go on, by attempt."""
+    """Interruptions of the training and the cost of going on, by attempt."""
     rows_lost: int | None = None
     """Rows that an epoch of an interrupted training left out, summed over epochs: 0, or there is a bug."""
     evaluation: Evaluation

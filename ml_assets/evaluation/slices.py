@@ -1,4 +1,4 @@
-"""Which rows belong to which slice. Nothing is measured here."""
+"""Rows of each slice. Nothing is measured here."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

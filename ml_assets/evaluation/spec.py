@@ -1,4 +1,4 @@
-"""What a pipeline declares about its evaluation, the `evaluation` section of its file. Judges nothing."""
+"""Settings of an evaluation, the `evaluation` section of a pipeline's file. Judges nothing."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ EVERY = "*"
 
 
 class SliceBy(Section):
-    """How to cut the holdout into slices. In a list of slices a plain string means `{column: …}`."""
+    """Cut of the holdout into slices. In a list of slices a plain string means `{column: …}`."""
 
     column: str
     """A column of the holdout."""
@@ -27,13 +27,13 @@ class SliceBy(Section):
 
     @property
     def name(self) -> str:
-        """What gates and reports call it."""
+        """Return its name in gates and reports."""
         return self.column if self.by == "value" else self.by
 
 
 @dataclass(frozen=True)
 class Margin:
-    """What an improvement has to clear, in the metric's unit, or as a share of the reference's value."""
+    """Margin that an improvement has to clear, in the metric's unit, or as a share of the reference's value."""
 
     amount: float
     relative: bool = False
@@ -66,7 +66,7 @@ class Gate(Section):
     min_rows: int | None = Field(default=None, ge=1)
     """Slices with fewer rows are not judged; `min_slice_rows` of the section unless given."""
     confidence: float | None = Field(default=None, gt=0.5, lt=1)
-    """Of the interval; that of the section unless given."""
+    """Confidence of the interval; that of the section unless given."""
     if_unsure: Literal["undecided", "pass"] = "undecided"
     """`pass` makes a guard rail of a change threshold: it fails only where the harm is shown."""
     if_undefined: Literal["undecided", "pass"] = "undecided"
@@ -131,7 +131,7 @@ class EvaluationSpec(Section):
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence of the intervals."""
     seed: Seed = 0
-    """Of the redraws: the same holdout and predictions give the same intervals."""
+    """Seed of the redraws: the same holdout and predictions give the same intervals."""
     baseline: BaselineSpec = BaselineSpec()
     """Groups of the naive baseline."""
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
@@ -167,7 +167,7 @@ class EvaluationSpec(Section):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a holdout must bring besides the label: block, slices, baseline groups; each once."""
+        """Return the columns that a holdout must bring besides the label: block, slices, baseline groups; each once."""
         return tuple(
             dict.fromkeys((self.block, *(one.column for one in self.sliced_by), *self.baseline.groups))
         )

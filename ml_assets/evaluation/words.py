@@ -62,7 +62,7 @@ def count(rows: int) -> str:
 
 
 def asks(gate: Gate) -> str:
-    """What a rule asks for, in a few words."""
+    """Return a rule's demand in a few words."""
     if gate.at_least is not None:
         return f"at least {number(gate.at_least)}"
     if gate.at_most is not None:

@@ -67,7 +67,7 @@ class NumericState:
 
     @property
     def standardised_fill(self) -> float:
-        """What a model reads where a value is missing: a float32."""
+        """Return the float32 that a model reads where a value is missing."""
         return float(self.standardised(np.array([self.fill]))[0])
 
 

@@ -28,9 +28,9 @@ HIDDEN = "(hidden)"
 """Stands for each value of a column that examples do not show."""
 _EXAMPLES = 3
 _ROUNDING = 1e-5
-"""Of a float's own size: a hundred times the precision of float32."""
+"""Relative tolerance of a float: a hundred times the precision of float32."""
 _RESIDUE = 1e-9
-"""Of the largest size in its column."""
+"""Tolerance relative to the largest size in the column."""
 
 
 class LeakTestError(ValueError):
@@ -38,7 +38,7 @@ class LeakTestError(ValueError):
 
 
 class KnowledgeRule(Section):
-    """When facts of a table became known."""
+    """Rule for the moment at which facts of a table became known."""
 
     at: str
     """Column with the moment (UTC). Null means never: then the facts are always hidden."""
@@ -55,7 +55,7 @@ class Leak:
     column: str
     """`MISSING_ROW` where rows came or went."""
     rows: int
-    """How many of the rows predicted at or before `cut` differ."""
+    """Number of rows predicted at or before `cut` that differ."""
     examples: tuple[str, ...]
     """Key, value with the future present, value without."""
     is_remembered: bool = False
@@ -87,8 +87,8 @@ class Alone:
 
 
 Cause = Literal["lookback", "lookback or later", "range"]
-"""What gives a partition other values by itself: it sees less of the past; less of the past, or of the partitions
-after it; the days that are asked for."""
+"""Causes of other values in a partition built by itself: it sees less of the past; less of the past, or of the
+partitions after it; the days that are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +96,11 @@ class DiffersAlone:
     """A column with other values in a partition built by itself than in a range."""
 
     key: str
-    """Of the partition."""
+    """Key of the partition."""
     column: str
     """`MISSING_ROW` where rows came or went."""
     rows: int
-    """How many rows of the partition differ."""
+    """Number of rows of the partition that differ."""
     examples: tuple[str, ...]
     """Key, value in the range, value alone."""
     cause: Cause
@@ -131,7 +131,7 @@ class DiffersAlone:
 
 @dataclass(frozen=True, kw_only=True)
 class LeakReport:
-    """What the test found."""
+    """Findings of the test."""
 
     cuts: tuple[datetime, ...]
     rows_compared: int

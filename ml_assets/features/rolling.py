@@ -65,7 +65,7 @@ def window_sums(
     matches = (row_key >= 0) & asked.is_not_null().to_numpy()
 
     def facts_up_to(ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many facts, in the sorted order, come no later than the row's key at that moment."""
+        """Return how many facts, in the sorted order, come no later than the row's key at that moment."""
         rank = np.searchsorted(moments, ticks, side="right")
         return np.searchsorted(place, row_key * ranks + rank, side="right")
 

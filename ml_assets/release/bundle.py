@@ -51,7 +51,7 @@ class ParityBroken(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleDecoder:
-    """How the samples of a column are read, where nothing of the project is installed."""
+    """Decoder of a column's samples, for places where nothing of the project is installed."""
 
     column: str
     function: str
@@ -59,12 +59,12 @@ class SampleDecoder:
     source: str
     """Text of a module of its own."""
     packages: tuple[str, ...] = ()
-    """What it imports that Python does not bring, by top-level name."""
+    """Imported packages that Python does not bring, by top-level name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleContents:
-    """What a bundle is made from."""
+    """Contents of a bundle."""
 
     module: "nn.Module | MatrixGraph"
     """Trained: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → `[B]` logits (`binary`) or
@@ -77,7 +77,7 @@ class BundleContents:
     lineage: Lineage
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     decode: SampleDecoder | None = None
-    """How the samples of rows are read, where they have any; the module then takes them, `[B, ...]`, as third."""
+    """Decoder of the rows' samples, where they have any; the module then takes them, `[B, ...]`, as third."""
 
 
 def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
@@ -148,7 +148,7 @@ def torch_predictions(
 def _take_along(
     decode: SampleDecoder, golden: pl.DataFrame, folder: Path
 ) -> tuple[SampleInput, NDArray[Any]]:
-    """What a sample is, and those of the golden rows, read as they will be where the bundle is served."""
+    """Return the sample's description and the golden rows' samples, read as they will be where the bundle is served."""
     (folder / DECODE).write_text(decode.source)
     reader = SampleReader.of_bundle(folder, decode.column, decode.function)
     names = [f"golden row {i}" for i in range(golden.height)]

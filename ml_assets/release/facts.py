@@ -1,4 +1,4 @@
-"""What a bundle says about itself: `bundle.json`, typed.
+"""Facts of a bundle: `bundle.json`, typed.
 
 Here: the facts that follow from data, code and settings, which is why they are part of the bundle's digest.
 Not here: who ran what when. Run ids and commit ids are tags of the registered version, because the same
@@ -18,12 +18,12 @@ from ml_assets.release.runtime import FACTS, FORMAT, InputColumn, SampleInput
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """What the weights were made from."""
+    """Origin of the weights."""
 
     model: str
     """Name of the pipeline."""
     fingerprint: str
-    """Of the training job, 64 hex digits: names its folder, its lock and its MLflow run."""
+    """Fingerprint of the training job, 64 hex digits: names its folder, its lock and its MLflow run."""
     snapshot_digest: str
     """SHA-256 of what was trained on."""
     windows: Mapping[str, tuple[str, str]]
@@ -57,7 +57,7 @@ class BundleFacts:
     metrics: Mapping[str, float]
     """Name → value, as known when the bundle was made."""
     sample: SampleInput | None = None
-    """How the column with samples is read, where there is one."""
+    """Description of the column with samples, where there is one."""
 
     @property
     def schema_digest(self) -> str:

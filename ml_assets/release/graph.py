@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _ML_OPSET = 3
-"""Of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""
+"""Version of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""
 _INSIDE = "net/"
 """Prefix of every name of the exported module, so that none meets the name of a raw column."""
 _MEAN, _SCALE = f"{_INSIDE}mean", f"{_INSIDE}scale"

@@ -40,13 +40,13 @@ class InitialModel:
 
     @cached_property
     def weights_sha256(self) -> str:
-        """Of that file: what the fingerprint of the training holds."""
+        """Return the digest of that file, which the fingerprint of the training holds."""
         return file_sha256(self.weights)
 
     def fitted_for(
         self, numeric: Sequence[str], categorical: Sequence[str], holdout: Sequence[str]
     ) -> FittedState:
-        """How these columns were encoded for it, which the new training keeps: its weights know a category by its
+        """Return the encoding of these columns, which the new training keeps: its weights know a category by its
         number alone, and a value by its scale.
 
         `holdout` are the partitions that the new training is judged on. Raises `InitialModelRefused` where the model

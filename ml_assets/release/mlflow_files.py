@@ -1,4 +1,4 @@
-"""What MLflow reads of a bundle: MLmodel with a signature, an input example, and the environment to serve it in.
+"""MLflow's files in a bundle: MLmodel with a signature, an input example, and the environment to serve it in.
 
 `mlflow models serve -m models:/NAME/VERSION` works with these in a fresh environment. Written as text: importing mlflow
 takes seconds. Not here: how MLflow calls the bundle (`pyfunc`), what it answers (`runtime`).

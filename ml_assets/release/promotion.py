@@ -1,4 +1,4 @@
-"""Which bundles become versions, and which version of a model is in production.
+"""Registration of bundles as versions, and choice of the version in production.
 
 The ledger decides: its evaluations say what may be registered and promoted, its promotions what is in
 production. MLflow's alias and tags show that. They are written after the ledger's row, corrected where they
@@ -242,7 +242,7 @@ class Releases:
         return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 
     def standing(self, model: str, bundle_digest: str) -> Standing:
-        """What the ledger says of one bundle."""
+        """Return the ledger's record of one bundle."""
         return Standings.read(self._log, model).of(bundle_digest)
 
     def in_production(self, model: str, at: datetime | None = None) -> Promotion | None:
@@ -343,7 +343,7 @@ def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str])
 
 
 def _tags_of(found: Standing) -> dict[str, str]:
-    """What MLflow shows of a version beside where it came from."""
+    """Return the tags that MLflow shows of a version, besides those of its origin."""
     stage = "production" if found.is_in_production else "archived" if found.promotion else "staging"
     if found.shown is None:
         return {"stage": stage}

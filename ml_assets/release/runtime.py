@@ -90,9 +90,10 @@ class SampleInput:
 
     column: str
     function: str
-    """Of `decode.py`: `(content: bytes) -> array`."""
+    """Name of the function in `decode.py`: `(content: bytes) -> array`."""
     dtype: str
-    """Of the array, as numpy names it: the graph's input of the column's name is `[rows, *shape]` of this type."""
+    """dtype of the array, as numpy names it: the graph's input of the column's name is `[rows, *shape]` of this type.
+    """
     shape: tuple[int, ...]
 
     @classmethod
@@ -103,7 +104,7 @@ class SampleInput:
 
     @property
     def bytes(self) -> int:
-        """Of one that was read."""
+        """Return the bytes of one decoded sample."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 

@@ -1,4 +1,4 @@
-"""What the ledger says of each bundle of a model. Reads one model's rows once; decides nothing."""
+"""Record of each bundle of a model in the ledger. Reads one model's rows once; decides nothing."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -18,7 +18,7 @@ class Standing:
     promotion: Promotion | None
     """Its newest promotion; None where it was never in production."""
     shown: EvaluationRow | None
-    """What its version shows: the evaluation it was promoted on, or else the newest."""
+    """Evaluation that its version shows: the one it was promoted on, or else the newest."""
     is_in_production: bool
 
     @property

@@ -1,4 +1,4 @@
-"""Where bundles lie: each once, under the digest of its content, in the artifacts' home.
+"""Store of bundles: each once, under the digest of its content, in the artifacts' home.
 
 Here: the folder of bundles, its digests and the checks at reading. Not here: what is inside a bundle
 (`bundle`), which one is in production (`promotion`), how files travel (`resources.artifacts`).
@@ -51,11 +51,11 @@ class Bundle:
     folder: Path
     """Local, to read from."""
     address: str
-    """Where others find it, and MLflow: `file:///…` or `s3://…`."""
+    """Address for others and MLflow: `file:///…` or `s3://…`."""
 
     @cached_property
     def facts(self) -> BundleFacts:
-        """What `bundle.json` says."""
+        """Read `bundle.json`."""
         return BundleFacts.read(self.folder)
 
 

@@ -38,7 +38,7 @@ from ml_assets.snapshots.samples import MEMBER_BYTES, ArchiveWriter, Samples
 from ml_assets.snapshots.shards import Rows, write_rows
 
 SHARD_BYTES = 128 * 2**20
-"""What a shard comes near to: long enough to stream, short enough to map, shuffle and send by itself."""
+"""Approximate bytes of a shard: long enough to stream, short enough to map, shuffle and send by itself."""
 _BUILDING = ".building-"
 _FORGOTTEN_AFTER = 86_400.0
 """Seconds after which an unfinished folder is taken for one whose builder was killed."""
@@ -92,7 +92,7 @@ def build_snapshot(
 
 
 def input_spec(fitted: FittedState, sample: str = "") -> InputSpec:
-    """What a model and its preprocessing need to know of the fitted state, and of the column with samples."""
+    """Return the part of the fitted state, and of the column with samples, that a model and its preprocessing need."""
     return InputSpec(
         numeric=tuple(column.name for column in fitted.numeric),
         fill=tuple(column.standardised_fill for column in fitted.numeric),

@@ -10,7 +10,7 @@ from ml_assets.snapshots.reader import FITTED, MANIFEST, Snapshot
 from resources.lake import VersionedStore
 
 JOB_BRANCH = "job_branch"
-"""In a commit's metadata: the branch it was first made on."""
+"""Key of a commit's metadata: the branch it was first made on."""
 
 
 def keep_branch(fingerprint: str) -> str:

@@ -1,4 +1,4 @@
-"""What a snapshot is, and reading one: the only part of this package that training workers import.
+"""Format and reader of a snapshot: the only part of this package that training workers import.
 
 Here: the manifest `snapshot.json` as frozen values, and the check that a folder still holds what it says. Not
 here: how rows are chosen (spec, builder), the format of a shard (shards), the order rows are trained in
@@ -64,7 +64,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionIndex:
-    """What became of one partition: the split index is the tuple of these."""
+    """Outcome of one partition: the split index is the tuple of these."""
 
     key: str
     split: SplitName
@@ -95,7 +95,7 @@ class Shard:
     rows: int
     bytes: int
     samples: Archive | None = None
-    """What lies beside it, where rows have samples."""
+    """Archive of samples beside it, where rows have samples."""
 
     @property
     def files(self) -> "tuple[Shard | Archive, ...]":
@@ -108,7 +108,7 @@ class Snapshot:
     """An immutable training input: the content of `snapshot.json`, and where it lies."""
 
     folder: Path
-    """Where it lies; not part of the digest."""
+    """Folder of the snapshot; not part of the digest."""
     source_commit: str
     """Commit of the lake it was read at; not part of the digest, since another commit may hold the same."""
     files: tuple[SourceFile, ...]

@@ -1,4 +1,4 @@
-"""Which rows of a feature table a snapshot takes, and why it leaves others out.
+"""Choice of a snapshot's rows of a feature table, with the reasons for which others are left out.
 
 A row is taken when its partition is in a split, its label was known by that split's cutoff, and it has a sample where
 rows have one. Samples are never in memory all at once. Not here: which partitions those are (spec), writing the rows
@@ -38,7 +38,7 @@ class ChosenRows:
     frame: pl.DataFrame
     """All rows of the splits' partitions: the table's columns, but for binary ones, and some of this module's."""
     sample: pl.LazyFrame | None = None
-    """That column, for each row of the table; None where rows have no samples."""
+    """Column of samples, for each row of the table; None where rows have no samples."""
 
     def of(self, split: SplitName) -> pl.DataFrame:
         """Rows taken into `split`, in the order of the table, with the columns of the table and `ROW`.
@@ -66,7 +66,7 @@ class ChosenRows:
             first += rows
 
     def index(self) -> tuple[PartitionIndex, ...]:
-        """What became of every partition, in the order of the splits."""
+        """Return the outcome of every partition, in the order of the splits."""
         counts = self.frame.group_by(_KEY, _REASON).len("rows")
         found = {(key, reason): int(rows) for key, reason, rows in counts.iter_rows()}
         splits = self.split.split_of

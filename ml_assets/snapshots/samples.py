@@ -40,7 +40,7 @@ class Samples:
 
     @classmethod
     def map(cls, path: Path, places: NDArray[np.int64]) -> Self:
-        """Of one archive; `places` `[rows, 2]`: first byte and number of bytes. Raises `OSError`, `ValueError`."""
+        """Map one archive; `places` `[rows, 2]`: first byte and number of bytes. Raises `OSError`, `ValueError`."""
         with path.open("rb") as file:
             archive = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return cls([archive], np.insert(places, 0, 0, axis=1))

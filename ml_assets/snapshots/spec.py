@@ -1,4 +1,4 @@
-"""What to take into a snapshot: which partitions form which split, and which columns.
+"""Specification of a snapshot: the partitions of each split, and the columns.
 
 Values only, made from a pipeline's configuration. Not here: which rows of a partition (rows), making the
 files (builder), reading them (reader).
@@ -79,11 +79,11 @@ class Cutoffs:
     """UTC moment for each split by which the labels of its rows must have been known; a row known later is left out."""
 
     train: datetime
-    """When validation begins, or before: a model that is selected on validation rows was trained by then."""
+    """Begin of validation, or earlier: a model that is selected on validation rows was trained by then."""
     validation: datetime
-    """When the holdout begins, or before: a model that is measured on the holdout was selected by then."""
+    """Begin of the holdout, or earlier: a model that is measured on the holdout was selected by then."""
     holdout: datetime
-    """When the window ends: nobody could have measured on a later label."""
+    """End of the window: nobody could have measured on a later label."""
 
     def __post_init__(self) -> None:
         for name, moment in self.by_split.items():
@@ -112,7 +112,7 @@ class Cutoffs:
 
 @dataclass(frozen=True, kw_only=True)
 class RowSpec:
-    """Which columns of the feature table say what, and which rows may be taken."""
+    """Roles of the feature table's columns, and rules for the rows that may be taken."""
 
     partition: str
     """Column with the partition key of a row (string or date)."""
@@ -121,12 +121,13 @@ class RowSpec:
     label_known_at: str
     """UTC time at which the label became known."""
     cutoffs: Cutoffs
-    """When labels must have been known."""
+    """Cutoffs by which labels must have been known."""
     sample: str = ""
     """Binary column with a sample of 10 KB or more a row, which the pipeline's `decode` reads; rows without one are
     left out. Empty: rows have none."""
     objective: Literal["binary", "regression"] | None = None
-    """What reads the labels: `binary` needs 0 or 1, both need two different ones to learn from. None: nothing does, as
-    where samples are learned by themselves."""
+    """Objective that reads the labels: `binary` needs 0 or 1, both need two different ones to learn from. None: labels
+    are not read, as where samples are learned by themselves.
+    """
     row_key: tuple[str, ...] = ()
     """Columns that name a row where one is refused."""

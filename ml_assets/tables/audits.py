@@ -1,4 +1,4 @@
-"""Whether everything on `main` came through an audit: read from its own history, whatever let it in.
+"""Check that everything on `main` came through an audit: read from its own history, whatever let it in.
 
 The server's gate stops a merge without a word on its audit, but reads the gate from the merge's source; the
 history cannot be talked out of. Judging is in `judge.py`, the words are written by `publish.py` and `accept.py`.
@@ -9,7 +9,7 @@ from resources.lake import Commit, VersionedStore
 
 
 def unaudited(store: VersionedStore, newest: int) -> list[Commit]:
-    """Of the `newest` commits of main those that no audit passed and no person accepted, newest first.
+    """Return those of main's `newest` commits that no audit passed and no person accepted, newest first.
 
     The commit a repository begins with holds nothing and needs none.
     """

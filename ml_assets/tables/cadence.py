@@ -22,7 +22,7 @@ class KeyRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """How a table is cut into partitions. Keys sort in time order as strings."""
+    """Cut of a table into partitions. Keys sort in time order as strings."""
 
     kind: CadenceKind
     start: date | None = None

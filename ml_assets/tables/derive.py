@@ -25,7 +25,7 @@ FeatureFunction = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFram
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which of the keys asked for can be built, and why the others cannot."""
+    """Keys that can be built, of those asked for, and the reasons for which the others cannot."""
 
     ranges: tuple[tuple[str, ...], ...]
     """Neighbouring keys that can be built, in order: one call of the function each."""

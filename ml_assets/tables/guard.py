@@ -33,7 +33,7 @@ class WindowVerdict:
     table: str
     keys: tuple[str, ...]
     missing: tuple[str, ...]
-    """Of the window: not on main as partitions of this table."""
+    """Keys of the window that are not on main as partitions of this table."""
     rejected: Mapping[str, str]
     """`table key` → why; of the window or of what it is made from, at any depth."""
     unusable: Mapping[str, str]
@@ -177,7 +177,9 @@ def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
 
 
 def _to_build(found: Mapping[Node, Standing], window: Sequence[Node]) -> set[Node]:
-    """What materializing can mend: of the window, what it rests on, and what those lack to be built."""
+    """Return the nodes that materializing can mend: of the window, of what it rests on, and what those lack to be
+    built.
+    """
     doomed = reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
     todo = [node for node in found if found[node].state == "unusable"]
     todo += [node for node in window if found[node].state == "missing"]

@@ -47,7 +47,7 @@ def says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
 
 
 def new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
-    """What the ledger keeps of a verdict."""
+    """Return the ledger's row for a verdict."""
     return NewVerdict(
         table=verdict.table,
         key=verdict.key,

@@ -1,4 +1,4 @@
-"""How partitions get onto a branch and from there to `main`. Whether they may is decided by the callers.
+"""Path of partitions onto a branch and from there to `main`. The callers decide whether they may land.
 
 Main and the ledger change together within the table's turn (`Ledger.turn`): whatever the order in which two
 processes land, the newest attempt in the ledger is the one whose content main holds.
@@ -19,7 +19,7 @@ from resources.ledger import Ledger
 
 MAIN = "main"
 ATTEMPTS = 8
-"""How often a merge that lost a race is made again, from the new head, before the error is let through."""
+"""Merges that may lose a race, each made again from the new head, before the error is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class StoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
-    """What a commit says of itself."""
+    """Metadata of a commit."""
 
     message: str
     metadata: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Where a table's files lie in the lake: the only module that spells these paths.
+"""Paths of a table's files in the lake: the only module that spells them.
 
     <kind>/<name>/date=2013-01-01/part-0.parquet      (`all/part-0.parquet` for a table without partitions)
     _manifests/<kind>/<name>/2013-01-01.json
@@ -12,7 +12,7 @@ import uuid
 from ml_assets.tables.cadence import UNPARTITIONED
 
 AUDIT = "audit-"
-"""How the name of every audit branch begins."""
+"""Prefix of every audit branch's name."""
 _MANIFESTS = "_manifests"
 _TABLE = re.compile(r"[a-z]\w*/[a-z]\w*", re.ASCII)
 

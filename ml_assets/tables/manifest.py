@@ -1,4 +1,4 @@
-"""What a partition says of itself: the JSON beside its files.
+"""Manifest of a partition: the JSON beside its files.
 
 A manifest holds only what follows from the content, the rules and the code, never who ran it or when: equal
 content must give equal bytes, or every re-run would be a change and two runs a conflict.
@@ -13,7 +13,7 @@ from typing import Any
 
 FORMAT = 3
 _PROFILE = ',\n"profile":'
-"""What the profile follows in the text. A line break occurs nowhere else in canonical JSON."""
+"""Text in front of the profile. A line break occurs nowhere else in canonical JSON."""
 
 
 class ManifestUnreadable(Exception):
@@ -39,7 +39,7 @@ class PartitionManifest:
     table: str
     key: str
     files: tuple[FileEntry, ...]
-    """In the order of their rows."""
+    """Files in the order of their rows."""
     schema: Mapping[str, str]
     """Column → type, in our own type names, in file order."""
     schema_hash: str
@@ -54,7 +54,7 @@ class PartitionManifest:
     event_time: tuple[str, str] | None = None
     """Earliest and latest event time, ISO 8601 (a time in UTC); None without event times."""
     source_watermark: str | None = None
-    """How far the source had got, ISO 8601 in UTC, if it says so."""
+    """Watermark of the source, ISO 8601 in UTC, if it has one."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """For a derived table: table → key → content digest of every partition that was read."""
     behind: tuple[tuple[str, str, str], ...] = ()

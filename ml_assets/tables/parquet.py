@@ -12,12 +12,12 @@ import polars as pl
 ROW_GROUP_ROWS = 122_880
 """Rows per row group, at most."""
 GROUP_BYTES = 16 * 2**20
-"""Of binary columns in a row group, about: whoever wants some of its rows reads all of it."""
+"""Approximate bytes of binary columns in a row group: a reader of some of its rows reads all of it."""
 FILE_ROWS = 4_000_000
 """Rows per file; larger partitions become several parts."""
 COMPRESSION_LEVEL = 3
 WRITER = f"polars {pl.__version__}"
-"""What wrote the bytes: another version may write the same rows differently."""
+"""Writer of the bytes: another version may write the same rows differently."""
 
 
 _LAST_YEAR = 99_999

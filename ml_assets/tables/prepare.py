@@ -19,7 +19,7 @@ from ml_assets.validation.profile import profile
 from resources.addresses import hide_credentials
 
 POLARS_FAILED = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What polars raises for values it cannot handle. A panic is a `BaseException`, which no `except Exception` catches."""
+"""Errors of polars for values it cannot handle. A panic is a `BaseException`, which no `except Exception` catches."""
 
 
 class KeyTwice(ValueError):

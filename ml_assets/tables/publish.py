@@ -39,7 +39,7 @@ class PublishedPartition:
     size: int
     """Bytes of its data files."""
     changed: bool
-    """Whether main held other content before, or none."""
+    """True if main held other content before, or none."""
     verdict: Verdict
 
 
@@ -48,14 +48,14 @@ class RejectedPartition:
     """A partition that was kept from main."""
 
     verdict: Verdict
-    """What is wrong with it: `verdict.explain()`, or `findings.table_rows(key, verdict.findings)`."""
+    """Verdict with its findings: `verdict.explain()`, or `findings.table_rows(key, verdict.findings)`."""
     branch: str
-    """Where the rejected content lies."""
+    """Branch of the rejected content."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishResult:
-    """What became of every partition of one call; keys are sorted."""
+    """Outcome of every partition of one call; keys are sorted."""
 
     merged: Mapping[str, PublishedPartition]
     rejected: Mapping[str, RejectedPartition]

@@ -1,4 +1,4 @@
-"""What publishing needs to know of a table, and the values that go in. No lake, no judging."""
+"""Specification of a table for publishing, and the values that go in. No lake, no judging."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class TableSpec:
     contract: Contract
     cadence: Cadence
     volume: VolumeRule
-    """How far a partition's number of rows may be from what is usual, and whether it may be empty."""
+    """Allowed distance of a partition's number of rows from the usual one; says, too, if it may be empty."""
     code_version: str = ""
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()
@@ -72,14 +72,14 @@ class Incoming:
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """For a derived table: table → key → content digest of each partition the rows were made from."""
     behind: tuple[tuple[str, str, str], ...] = ()
-    """What those were made from in turn: see `TableReader.behind`."""
+    """Inputs of those inputs: see `TableReader.behind`."""
     watermark: datetime | None = None
-    """How far the source had got. Must follow from the content: a clock here makes every re-run a change."""
+    """Watermark of the source. Must follow from the content: a clock here makes every re-run a change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Who publishes. Goes into commits and the ledger, never into an object."""
+    """Facts of the publishing run. They go into commits and the ledger, never into an object."""
 
     run_id: str
     url: str | None = None

@@ -27,7 +27,7 @@ class Standalone:
     source: str
     """The text of the module, without comments."""
     packages: tuple[str, ...]
-    """What it imports that Python does not bring, by top-level name, sorted."""
+    """Imported packages that Python does not bring, by top-level name, sorted."""
 
 
 def standalone(path: str) -> Standalone:

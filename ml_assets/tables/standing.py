@@ -30,18 +30,18 @@ NAMED = 3
 
 @dataclass(slots=True)
 class Standing:
-    """What is known of one partition by itself."""
+    """Standing of one partition by itself."""
 
     state: State
     why: str = ""
     can_be_mended: bool = False
     """True where it is not usable and materializing it anew may help."""
     differs: list[str] = field(default_factory=list[str])
-    """How it differs from its declaration."""
+    """Differences from its declaration."""
     reads: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """Table → keys it was made from, or would be: both, where they differ."""
     changed: set[Node] = field(default_factory=set[Node])
-    """Of those, the ones whose rows on main are others than it was made from."""
+    """Inputs whose rows on main are others than it was made from."""
     manifest: PartitionManifest | None = None
     verdict: VerdictRow | None = None
 
@@ -243,7 +243,7 @@ def _is_key(declared: DeclaredTable | None, key: str) -> bool:
 
 
 def findings_of(row: VerdictRow) -> str:
-    """In one line: what a rejection found, and where its evidence lies."""
+    """Return in one line what a rejection found, and where its evidence lies."""
     findings = [f for f in verdict_of(row).findings if f.blocks]
     what = "; ".join(f"{f.rule}{f' in {f.column}' if f.column else ''}: {f.measured}" for f in findings)
     return f"{what} (evidence on {row.branch}, attempt {row.attempt})"

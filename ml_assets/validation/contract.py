@@ -1,4 +1,4 @@
-"""What a table promises: its columns, their types and ranges, its key and its event time.
+"""Contract of a table: its columns, their types and ranges, its key and its event time.
 
 A pydantic section of `defs.yaml`; unknown keys are errors. Judging data by it belongs in `check.py`.
 """
@@ -27,7 +27,7 @@ class Column(Section):
     dtype: TypeName
     """`datetime` means microseconds in UTC."""
     nullable: bool = False
-    """Where false, a null breaks the rule. A NaN counts as a null, here and in `ge` and `le`."""
+    """Allow nulls; if false, a null breaks the rule. A NaN counts as a null, here and in `ge` and `le`."""
     ge: int | float | None = None
     """Smallest legal number."""
     le: int | float | None = None
@@ -138,11 +138,11 @@ class Contract(Section):
     event_time: str | None = None
     """Column of type `datetime` or `date` that says when a row happened: inside its partition's days."""
     event_time_zone: TimeZone = "UTC"
-    """In whose midnight a partition's day begins and ends."""
+    """Time zone in whose midnight a partition's day begins and ends."""
     event_slack_hours: Annotated[float, Field(ge=0)] = 0.0
-    """How far before its partition's first and after its last hour an event may lie."""
+    """Hours by which an event may lie before its partition's first and after its last one."""
     max_future_hours: Annotated[float, Field(ge=0)] | None = 1.0
-    """How far behind the moment of checking an event may lie; null to allow any."""
+    """Hours by which an event may lie after the moment of checking; null to allow any."""
 
     @model_validator(mode="after")
     def _make_sense(self) -> Self:
@@ -221,7 +221,7 @@ class Contract(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaDrift:
-    """How a frame's columns differ from a contract's. Order does not count: `Contract.in_order` mends it."""
+    """Differences of a frame's columns from a contract's. Order does not count: `Contract.in_order` mends it."""
 
     added: tuple[tuple[str, str], ...] = ()
     """(name, type name) the contract does not know."""

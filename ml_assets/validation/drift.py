@@ -1,4 +1,4 @@
-"""How far two stored profiles of a table are apart, column by column. Distances only: no thresholds.
+"""Distances between two stored profiles of a table, column by column. No thresholds.
 
 Both sides are lists of profiles (`profile.py`), so that a window of daily partitions is compared without
 reading a row. What distance matters is decided where a rule is declared, not here.
@@ -85,7 +85,7 @@ def _cumulative(side: Sequence[Column], at: Floats) -> Floats:
 
 
 def _points(column: Column) -> tuple[Floats, Floats]:
-    """Where the cumulative count of a profiled column is known, and what it is there."""
+    """Return the values at which a profiled column's cumulative count is known, and those counts."""
     if "values" in column:
         ordered = sorted(column["values"])
         return np.array([value for value, _ in ordered]), np.cumsum(

@@ -22,9 +22,9 @@ class Finding:
     severity: Severity = "block"
     """`block` keeps the partition from main; `warn` is shown and lets it pass."""
     measured: str
-    """What was found, in short: `'ZZ' (3 rows)`."""
+    """Measurement, in short: `'ZZ' (3 rows)`."""
     limit: str
-    """What was expected, in short: `one of 16 values`."""
+    """Expectation, in short: `one of 16 values`."""
     failing_rows: int = 0
     """Rows that break the rule; 0 where the rule is not about rows."""
     examples: tuple[str, ...] = ()

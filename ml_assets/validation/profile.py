@@ -1,4 +1,4 @@
-"""What a partition looks like in numbers: completeness, ranges, distributions. Kept in its manifest as JSON.
+"""Profile of a partition: completeness, ranges, distributions. Kept in its manifest as JSON.
 
 The same content gives the same profile. Comparing two profiles belongs in `drift.py`.
 """

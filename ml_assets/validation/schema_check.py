@@ -16,7 +16,7 @@ LISTED = 8
 
 
 def schema_findings(frame: pl.DataFrame, contract: Contract) -> list[Finding]:
-    """What is wrong with the frame's columns: missing, unexpected, of another type, or another table's."""
+    """Return the faults of the frame's columns: missing, unexpected, of another type, or another table's."""
     drift = schema_drift(contract, frame)
     if not drift:
         return []

@@ -16,7 +16,7 @@ Status = Literal["passed", "warned", "rejected", "accepted"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was judged, by what, and with which outcome."""
+    """Verdict: the judged content, the rules, and the outcome."""
 
     table: str
     """Table id, such as `datasets/flights`."""

@@ -16,7 +16,7 @@ from ml_assets.validation.findings import Finding
 
 
 class VolumeRule(Section):
-    """How far the number of rows may be from what is usual."""
+    """Allowed distance of the number of rows from the usual one."""
 
     kind: Literal["same_weekday_median", "previous", "none"] = "same_weekday_median"
     """Compare with the median of the last partitions of the same weekday, with the partition before, or not at all.
@@ -28,7 +28,7 @@ class VolumeRule(Section):
     block: Annotated[float, Field(gt=0)] = 0.45
     """A deviation above this share blocks."""
     min_history: Annotated[int, Field(ge=1)] = 4
-    """How many same weekdays the median is over; where fewer are known, nothing is judged."""
+    """Number of same weekdays under the median; where fewer are known, nothing is judged."""
     allow_empty: bool = False
     """A partition without rows is legal."""
 

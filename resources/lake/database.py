@@ -20,7 +20,7 @@ from pathlib import Path
 from resources.lake.errors import LakeBusy, LakeError
 
 _FORMAT = 2
-"""Of what is in the file: a tree's list of ranges is cut into pages."""
+"""Format of the file: a tree's list of ranges is cut into pages."""
 _ATTEMPTS = 10
 """Tries for the write lock, as many as lakeFS makes to move a branch."""
 

@@ -1,4 +1,4 @@
-"""What a lake refuses, as types. Each message names what was asked, what was found and what helps."""
+"""Errors of a lake. Each message names what was asked, what was found and what helps."""
 
 
 class LakeError(Exception):

@@ -188,7 +188,7 @@ class LakeFSStore(LakeFSReader):
             after = page.results[-1].path
 
     def _changes(self, theirs: str, into: str, **page: object) -> Any:
-        """What `theirs` changed since both had a commit in common and `into` does not hold."""
+        """Return the changes of `theirs` since the common ancestor that `into` does not hold."""
         return self.api.ask("refs_api", "diff_refs", into, theirs, type="three_dot", **page)
 
     def _not_on(self, branch: str, refusal: Refusal) -> NoReturn:

@@ -134,7 +134,7 @@ class LakeFSApi:
         return getattr(self._module("models"), name)(**fields)
 
     def patiently(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns, tried again while it raises `LakeBusy` or `LakeUnavailable`."""
+        """Return what `attempt` returns; try again while it raises `LakeBusy` or `LakeUnavailable`."""
         give_up = time.monotonic() + self._patience
         pause, longest = _PAUSES
         while True:
@@ -148,7 +148,7 @@ class LakeFSApi:
                 pause = min(2 * pause, longest)
 
     def headers(self) -> dict[str, str]:
-        """What a request without the client has to carry so that the server takes it."""
+        """Return the headers with which the server accepts a request without the client."""
         import urllib3
 
         return dict(urllib3.make_headers(basic_auth=":".join(self._keys)))
@@ -165,7 +165,7 @@ class LakeFSApi:
         )
 
     def refused(self, status: int, body: bytes | str | None) -> LakeError:
-        """What an answer that is not a success means."""
+        """Return the error for an answer that is not a success."""
         message = _message(body)
         where = f"lakeFS at {self.address}"
         if status in (429, 503) or "try again later" in message:
@@ -192,7 +192,7 @@ class LakeFSApi:
         return refusal
 
     def _reads_its_database(self) -> bool:
-        """Whether the server can look keys up: without its database it says that the right ones are wrong."""
+        """True if the server can look keys up: without its database it calls the right keys wrong."""
         import urllib3
 
         connect, silence = self.limits()

@@ -8,7 +8,7 @@ merge's own metadata. lakeFS reads it from the merge's source: it stops mistakes
 """
 
 PATH = "_lakefs_actions/audit.yaml"
-"""Where lakeFS finds it."""
+"""Path at which lakeFS reads the hook."""
 NAME = "audit gate"
 
 LUA = """\

@@ -1,4 +1,4 @@
-"""What lies at a ref of a lakeFS repository: pages of entries, and looking many paths up in few requests.
+"""Entries at a ref of a lakeFS repository: listing by pages, and looking many paths up in few requests.
 
 Here: listing and what is remembered of commits, which never change. Not here: the content of objects, nor the
 digest of one that was written without it (`lakefs_content.py`).
@@ -23,7 +23,7 @@ _FEW = 4
 REMEMBERED_BYTES = 256 << 20
 """Memory for entries of commits; those of one commit of 200,000 objects take about 100 MB."""
 _ENTRY_BYTES = 300
-"""Of an entry beside its texts: itself, its place in a dictionary, headers of the texts."""
+"""Bytes of an entry beside its texts: itself, its place in a dictionary, headers of the texts."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -37,7 +37,7 @@ class Entry:
     sha256: str | None
     """None for an object that others wrote."""
     address: str
-    """Where the content lies and its checksum: stands for this content for good."""
+    """Address and checksum of the content, which identify it for good."""
 
 
 class CommitEntries:

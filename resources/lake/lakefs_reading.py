@@ -121,7 +121,7 @@ class LakeFSReader:
     # What both halves share
 
     def find(self, section: str, operation: str, name: str) -> Any:
-        """What has this name, None if nothing has."""
+        """Return the object with this name, None if there is none."""
         try:
             return self.api.ask(section, operation, name)
         except Refusal as refusal:

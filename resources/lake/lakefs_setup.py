@@ -25,14 +25,14 @@ _HOOK_PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What `set_up` found to do."""
+    """Changes that `set_up` made."""
 
     created: bool
-    """Whether the repository was made."""
+    """True if the repository was made."""
     protected: bool
-    """Whether protection was switched on."""
+    """True if protection was switched on."""
     gated: bool
-    """Whether the gate was installed or renewed."""
+    """True if the gate was installed or renewed."""
 
 
 def set_up(api: LakeFSApi, storage: str | None, cache: Path) -> Readiness:
@@ -111,7 +111,7 @@ def install_gate(api: LakeFSApi, cache: Path) -> bool:
 
 
 def gate_stands(api: LakeFSApi, cache: Path) -> bool:
-    """Whether `main` holds the gate as this version writes it."""
+    """True if `main` holds the gate as this version writes it."""
     listing = Listing(api)
     head = str(api.ask("branches_api", "get_branch", MAIN).commit_id)
     entries = {entry.path: entry for entry in listing.own(head)}

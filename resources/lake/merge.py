@@ -13,10 +13,10 @@ from resources.lake.tree import Changes, Tree, Trees
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What a merge has to do."""
+    """Result of a three-way merge."""
 
     changes: dict[str, ObjectStat | None]
-    """What to apply to our side so that it holds both sides' changes."""
+    """Changes to apply to our side so that it holds both sides' changes."""
     conflicts: tuple[str, ...]
     """Paths both sides changed to different content, sorted."""
 

@@ -1,4 +1,4 @@
-"""Which names a lake takes: lakeFS's rules, so that what works locally works on a server."""
+"""Rules for names in a lake: lakeFS's own, so that what works locally works on a server."""
 
 import re
 

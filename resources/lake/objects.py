@@ -44,7 +44,7 @@ class ObjectFiles:
         self._temporary.mkdir(exist_ok=True)
 
     def path(self, sha256: str) -> Path:
-        """Where content with this digest lies, if it is here."""
+        """Return the path of the content with this digest, whether it is here or not."""
         return self._objects / sha256[:2] / sha256
 
     def write(self, source: Path | bytes | BinaryIO) -> tuple[str, int]:
@@ -106,7 +106,7 @@ class ObjectFiles:
                     leftover.unlink()
 
     def holds(self, sha256: str, size: int) -> bool:
-        """Whether content with this digest lies here, with its size."""
+        """True if the content with this digest lies here, with this size."""
         try:
             return self.path(sha256).stat().st_size == size
         except FileNotFoundError:

@@ -99,7 +99,7 @@ def staged_changes(db: sqlite3.Connection, branch: str, prefix: str = "") -> dic
 
 
 def is_dirty(db: sqlite3.Connection, branch: str) -> bool:
-    """Whether a branch has uncommitted changes."""
+    """True if a branch has uncommitted changes."""
     return db.execute("SELECT 1 FROM staged WHERE branch = ? LIMIT 1", (branch,)).fetchone() is not None
 
 

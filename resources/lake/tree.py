@@ -1,4 +1,4 @@
-"""What a commit holds: path → object, as immutable sorted ranges that versions share.
+"""Tree of a commit: path → object, as immutable sorted ranges that versions share.
 
 Belongs here: the shape of a tree on disk, reading it, changing it, comparing two. Does not: merging
 (`merge.py`) or where ranges are kept (`refs.py` gives `load` and `save`).
@@ -123,7 +123,7 @@ class Trees:
         return tuple(ranges)
 
     def difference(self, base: Tree, side: Tree) -> dict[str, ObjectStat | None]:
-        """What changed from `base` to `side`. Only ranges the two do not share are read."""
+        """Return the changes from `base` to `side`. Only ranges that the two do not share are read."""
         shared = set(base) & set(side)
         before = {
             entry.path: entry for range_ in base if range_ not in shared for entry in self._range(range_.id)

@@ -1,4 +1,4 @@
-"""Whether there are the devices a training asks for, before a process is started for it. Standard library only.
+"""Check for the devices that a training asks for, before a process starts. Standard library only.
 
 Not here: how many a pod gets (profile), which one a rank uses (the worker asks torch).
 """
@@ -13,7 +13,7 @@ _GPUS = ("nvidia[0-9]*", "dxg", "kfd")
 
 
 def has_gpus(devices: Path = Path("/dev")) -> bool:
-    """Whether this machine shows any."""
+    """True if this machine shows a GPU."""
     return any(next(devices.glob(pattern), None) for pattern in _GPUS)
 
 

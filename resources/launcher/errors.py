@@ -1,4 +1,4 @@
-"""How a training fails, as types whose message says what happened and what to do.
+"""Failures of a training, as types whose message says what happened and what to do.
 
 A worker raises the final ones itself and ends with their exit code; the launcher raises them again from it.
 """
@@ -13,7 +13,7 @@ class TrainingFailed(Exception):
 
     final: ClassVar[bool] = False
     exit_code: ClassVar[ExitCode | None] = None
-    """How a worker that raised this ends; None for what only a launcher raises."""
+    """Exit code of a worker that raised this; None for what only a launcher raises."""
 
 
 class BadConfiguration(TrainingFailed):

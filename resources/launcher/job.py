@@ -1,4 +1,4 @@
-"""What a training worker gets and gives back. Standard library only: the worker image imports this file.
+"""Input and output of a training worker. Standard library only: the worker image imports this file.
 
 `TrainingJob` is the whole input of a worker: a JSON document. Its fingerprint names the job's folder, its
 lock, its tracking run and (on a cluster) its Kubernetes Job, so a retry resumes, a second click attaches,
@@ -17,7 +17,7 @@ from resources.launcher.training_settings import TrainingSettings
 
 
 class ExitCode(IntEnum):
-    """How a worker ends. 64 to 67 are final: another attempt cannot help."""
+    """Exit codes of a worker. 64 to 67 are final: another attempt cannot help."""
 
     DONE = 0
     BAD_CONFIGURATION = 64
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> Self | None:
-        """What a process said by `code`; None where it said nothing that is known here."""
+        """Return the member for the exit code of a process; None if it is not one of these."""
         return cls(code) if code in set(cls) else None
 
     @property
@@ -116,7 +116,7 @@ class TrainingJob:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What a finished job leaves in `result.json`, written last."""
+    """Content of a finished job's `result.json`, which is written last."""
 
     fingerprint: str
     weights: str
@@ -134,11 +134,11 @@ class TrainingResult:
     resumed_from_steps: tuple[int, ...] = ()
     """Step each later attempt continued from."""
     worker_seconds: float | None = None
-    """Of each attempt the time from its start to its last sign of life, times the workers it had; summed. None in the
-    result of an older version."""
+    """Sum over the attempts: seconds from start to last sign of life, times workers. None in the result of an older
+    version."""
 
     def has_weights(self, path: Path) -> bool:
-        """Whether the file at `path` is the one it names."""
+        """True if the file at `path` has the digest of these weights."""
         if not path.exists():
             return False
         with path.open("rb") as file:

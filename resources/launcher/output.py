@@ -1,4 +1,4 @@
-"""Where the lines of a job's workers go: callbacks, the log beside the job, and what an error will quote."""
+"""Destinations of the lines of a job's workers: callbacks, the log beside the job, and the tail that an error quotes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ class Output:
         self.cause = ""
         """Why this attempt ended, as the agent of its workers tells."""
         self.has_trained = False
-        """Whether this attempt has told of a step."""
+        """True if this attempt has reported a step."""
 
     @property
     def tail(self) -> str:

@@ -1,4 +1,4 @@
-"""How long a training that gets nowhere waits before its next attempt. Used by every launcher."""
+"""Pause of a training that gets nowhere before its next attempt. Used by every launcher."""
 
 LONGEST_SECONDS = 300.0
 _DOUBLINGS = 9

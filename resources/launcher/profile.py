@@ -1,4 +1,4 @@
-"""What the workers of a training are given where they run: the `resources` section of a pipeline.
+"""Resources of a training's workers: the `resources` section of a pipeline.
 
 Here: the vocabulary, and how a partition or a launch changes it. Not here: what a cluster makes of it
 (`kubernetes.manifest`). It changes no weights, so it is no part of a job's fingerprint.
@@ -17,7 +17,7 @@ _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "
           "Ti": 2**40}  # fmt: skip
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=253)]
-"""Of a Kubernetes object."""
+"""Name of a Kubernetes object."""
 Cores = Annotated[str, Field(pattern=r"^\d+(\.\d+)?m?$")]
 """`2`, `0.5`, `500m`."""
 Bytes = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
@@ -105,10 +105,10 @@ Nodes = Annotated[
 
 
 class ResourceProfile(_Part):
-    """What each pod of a training gets. Quantities are Kubernetes' own."""
+    """Resources of each pod of a training. Quantities are Kubernetes' own."""
 
     image: str | None = Field(default=None, min_length=1)
-    """Of the workers, where they need other packages than those of `ML_ASSETS_KUBERNETES_IMAGE`."""
+    """Image of the workers, where they need other packages than those of `ML_ASSETS_KUBERNETES_IMAGE`."""
     nodes: Nodes = 1
     """Pods, or `{min, max}` of them. The workers are shared equally among the most; with fewer pods there are fewer
     workers, as many in each pod."""
@@ -117,14 +117,14 @@ class ResourceProfile(_Part):
     memory: Bytes = "4Gi"
     """Reserved for each pod, and its limit."""
     gpus: int = Field(default=0, ge=0)
-    """Of each pod, as `nvidia.com/gpu`: one for each of its workers, or none."""
+    """GPUs of each pod, as `nvidia.com/gpu`: one for each of its workers, or none."""
     shared_memory: Bytes = "256Mi"
     """Size of /dev/shm; counts as memory of the pod once it is used."""
     scratch: Bytes = "20Gi"
     """Disk of each pod for the snapshot, checkpoints and temporary files: reserved on its node, and the limit."""
     shard_cache: Bytes | None = None
-    """How much of it training shards may take: each then comes a little before it is needed. Not given: all come before
-    the training starts."""
+    """Part of it that training shards may take: each shard then comes a little before it is needed. Not given: all come
+    before the training starts."""
     spread: Literal["preferred", "required"] = "preferred"
     """Pods on different nodes: where possible, or not at all otherwise."""
     node_selector: dict[str, str] = Field(default_factory=dict)

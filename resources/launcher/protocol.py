@@ -50,9 +50,9 @@ class TrainingEvent:
 
 
 JOB, LOG, EVENTS = "job.json", "log.txt", "events.jsonl"
-"""In a job's folder: the job; what workers print; every event of every attempt, as lines, written by the workers."""
+"""Files of a job's folder: the job; what workers print; every event of every attempt, as lines that workers write."""
 WEIGHTS, RESULT = "model.safetensors", "result.json"
-"""What a job that is done leaves there: the best weights and, last, what became of it."""
+"""Files that a finished job leaves there: the best weights and, last, the result."""
 
 
 def training_folder_name(job: TrainingJob) -> str:
@@ -93,7 +93,7 @@ class TrainingLauncher(Protocol):
         ...
 
     def facts(self, profile: "ResourceProfile | None" = None) -> dict[str, str]:
-        """Where and on what trainings run here, for the record of a run."""
+        """Return where and on what trainings run here, for the record of a run."""
         ...
 
     def sweep(

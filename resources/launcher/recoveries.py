@@ -20,7 +20,7 @@ class Recovery:
     attempt: int
     """The attempt that went on, from 2."""
     cause: str
-    """Why the one before ended."""
+    """Cause of the previous attempt's end."""
     seconds: float
     """From the last sign of training before to the next step that was trained."""
     from_step: int

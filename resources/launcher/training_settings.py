@@ -1,4 +1,4 @@
-"""How to train: the `training` section of a pipeline, and part of a training job. Standard library only.
+"""Training settings: the `training` section of a pipeline, and part of a training job. Standard library only.
 
 Here: the settings, their defaults, what contradicts itself. Not here: what is trained on (job), where (profile).
 """
@@ -37,7 +37,7 @@ _NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile", "
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """How a model lies on the workers; by default each has the whole. docs/training.md says what to use when."""
+    """Layout of a model on the workers; by default each has the whole. docs/training.md says what to use when."""
 
     __pydantic_config__ = {  # noqa: RUF012 - read by pydantic when YAML is validated
         "extra": "forbid",
@@ -45,8 +45,8 @@ class Parallel:
     }
 
     shard: Shard = "none"
-    """What is divided among the workers that read different rows: nothing; what the optimizer keeps (ZeRO 1);
-    gradients, too (ZeRO 2); parameters, too (ZeRO 3)."""
+    """State that is divided among the workers that read different rows: none; the optimizer's (ZeRO 1); gradients, too
+    (ZeRO 2); parameters, too (ZeRO 3)."""
     tensor: int = 1
     """So many workers read the same rows; each computes its part of every layer that the model says can be cut."""
     pipeline: int = 1
@@ -71,7 +71,7 @@ class Parallel:
 
     @property
     def has_replicas(self) -> bool:
-        """Whether each worker has all parameters and their gradients."""
+        """True if each worker has all parameters and their gradients."""
         return self.model_workers == 1 and self.shard in ("none", "optimizer")
 
 
@@ -92,12 +92,13 @@ OF_SCRIPTS = (
     "still_seconds",
     "metrics_port",
 )
-"""What counts for a script that keeps its own loop. All else is about a loop, and the script's own affair."""
+"""Settings that count for a script that keeps its own loop. The others are about a loop, and the script's own affair.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How to train. A change is another job, besides what changes no weights."""
+    """Training settings. A change makes another job, except of settings that change no weights."""
 
     __pydantic_config__ = {  # noqa: RUF012 - read by pydantic when YAML is validated
         "extra": "forbid",
@@ -128,21 +129,21 @@ class TrainingSettings:
     """Virtual workers, fixed for the job: each step takes its rows lane by lane, and a worker has some of the lanes. By
     default the largest divisor of `global_batch` up to 8."""
     parallel: Parallel = field(default_factory=Parallel)
-    """How the model lies on the workers."""
+    """Layout of the model on the workers."""
     determinism: Determinism = "tolerance"
     """`bitwise`: the same weights to the bit for any number of workers, also when that changes on the way. `tolerance`:
     faster, the same bits for the same number of workers only."""
     precision: Precision = "fp32"
-    """What matrices are multiplied in. Weights, gradients and loss are float32 whatever it is; `fp16` needs GPUs."""
+    """Number format of matrix products. Weights, gradients and loss stay float32; `fp16` needs GPUs."""
     accumulate: int = 1
     """Passes a worker makes over its share of a step: so many times fewer rows are in its memory at once."""
     recompute: Recompute = "none"
-    """What blocks of the model do not keep for backward but compute again: `full` all, `selective` all but products of
-    matrices."""
+    """Activations that blocks of the model compute again in backward instead of keeping them: `full` all, `selective`
+    all but products of matrices."""
     comm: Comm = "none"
-    """How gradients of replicas are compressed for the way: half their bits, or as two thin matrices each."""
+    """Compression of the gradients that replicas exchange: half their bits, or two thin matrices each."""
     compile: bool = False
-    """Whether torch makes code of the model's own, which takes a minute at the start of the first attempt."""
+    """Compile the model by `torch.compile`, which takes a minute at the start of the first attempt."""
     checkpoint_steps: int = 1000
     """A checkpoint at least every so many steps…"""
     checkpoint_minutes: float = 10.0
@@ -162,7 +163,7 @@ class TrainingSettings:
     """So is one that lives and does no step for so long, and for ten times as long as its longest step; by default 120,
     and 600 for a script, whose steps are what it tells of."""
     metrics_port: int | None = None
-    """Where rank 0 serves its newest figures to Prometheus (`/metrics`); 0: any free port, told in the log."""
+    """Port at which rank 0 serves its newest figures to Prometheus (`/metrics`); 0: any free port, named in the log."""
     peak_tflops: float | None = None
     """10¹² operations a second a worker's device can do at most, in the precision of the training: for the figure `mfu`
     where the card is not among those known."""
@@ -332,7 +333,7 @@ class TrainingSettings:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What of this can change the weights: a training with other values is another one."""
+        """Return the settings that can change the weights: other values make another training."""
         facts = dataclasses.asdict(self)
         facts["lanes"] = self.lane_count
         if self.determinism == "bitwise":

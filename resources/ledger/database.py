@@ -157,7 +157,7 @@ class Database:
             change(connection)
 
     def step(self) -> str | None:
-        """Where the tables stand; None if there are none."""
+        """Return the migration at which the tables stand; None if there are none."""
         with self._made.connect() as connection:
             return migrations.step_of(connection)
 

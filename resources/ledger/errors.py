@@ -1,4 +1,4 @@
-"""What the ledger refuses, as types. Each message names what was asked, what was found and what helps."""
+"""Errors of the ledger. Each message names what was asked, what was found and what helps."""
 
 
 class LedgerError(Exception):

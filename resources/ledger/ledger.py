@@ -19,7 +19,7 @@ LOOK_UP = 500
 
 
 TURN_PATIENCE_SECONDS = 600.0
-"""How long a publish waits for others that publish to the same table; one that lost a race uploads in its turn."""
+"""Seconds that a publish waits for others that publish to the same table; one that lost a race uploads in its turn."""
 
 
 class Ledger:
@@ -103,7 +103,7 @@ class Ledger:
     def find_judgements(
         self, table: str, contents: Mapping[str, str], contract_digest: str
     ) -> dict[str, VerdictRow]:
-        """What is already known of content: key → its newest attempt with this very content and contract.
+        """Return verdicts on content that was judged before: key → its newest attempt with this content and contract.
 
         `contents` is key → content digest. By key, because the same content may be right for one day and
         wrong for another.

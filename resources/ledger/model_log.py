@@ -12,7 +12,7 @@ from resources.ledger.rows import Demotion, EvaluationRow, NewEvaluation, Promot
 from resources.ledger.tables import demotions, evaluations, promotions, semantic_names, verdicts
 
 TURN_PATIENCE_SECONDS = 60.0
-"""How long an evaluation or promotion waits for another of the same model; each is one short transaction."""
+"""Seconds that an evaluation or promotion waits for another of the same model; each is one short transaction."""
 
 
 class ModelLog:

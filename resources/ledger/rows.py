@@ -23,7 +23,7 @@ class Acceptance:
 
 @dataclass(frozen=True, kw_only=True)
 class NewVerdict:
-    """What is known of an attempt before it is written down."""
+    """Verdict on an attempt before it is recorded."""
 
     table: str
     """Table id, such as `datasets/flights`."""
@@ -40,7 +40,7 @@ class NewVerdict:
     """The whole verdict with its findings, for people."""
     run_id: str
     branch: str
-    """Where the judged content lies; kept as evidence where rejected."""
+    """Branch of the judged content; kept as evidence where rejected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class NewEvaluation:
     champion_digest: str | None
     """Bundle in production at that time; None without one."""
     status: GateStatus
-    """What the gates decided."""
+    """Decision of the gates."""
     summary: str
     """The decision in one sentence."""
     report: str
@@ -132,9 +132,9 @@ class SemanticName:
     """`major.minor.patch`."""
     bundle_digest: str
     schema_digest: str
-    """Of what goes into the model and comes out."""
+    """Digest of the model's input and output schema."""
     recipe_digest: str
-    """Of code and configuration."""
+    """Digest of code and configuration."""
     at: datetime
 
 

@@ -169,7 +169,7 @@ def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Modul
 
 
 def _versions(reader: TableReader, table: str, keys: Sequence[str]) -> str:
-    """Of the code that made these partitions; several in the order of the keys, joined by `+`."""
+    """Return the code versions that made these partitions, in the order of the keys, joined by `+`."""
     made_by = (manifest.code_version for manifest in reader.manifests(table, keys).values())
     return "+".join(dict.fromkeys(made_by))
 
@@ -233,6 +233,6 @@ def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "Los
 
 
 def _points(events: Iterable[TrainingEvent], kind: str, value: str) -> tuple[tuple[int, float], ...]:
-    """Of events that tell it: a script need not."""
+    """Return the points of the events that carry `value`: a script's need not."""
     told = (event for event in events if event.kind == kind and value in event.values)
     return tuple(sorted((event.step, event.values[value]) for event in told))

@@ -36,9 +36,9 @@ class TrainingCode:
     """Versions of all code that can change the weights."""
 
     code_version: str
-    """Of the model function or script, and behind a dash of `decode`."""
+    """Version of the model function or script and, behind a dash, of `decode`."""
     loop_version: str
-    """Of the platform's modules that run in the workers."""
+    """Version of the platform's modules that run in the workers."""
     packages: Mapping[str, str]
     """`python` and each installed package that the workers' code reaches → version."""
 

@@ -137,7 +137,7 @@ def _page_of(shown: "EvaluationRow", platform: Platform) -> str:
 
 
 def _next(version: "RegisteredVersion", found: "Standing") -> str:
-    """What a person can do with the version now."""
+    """Return what a person can do with the version now."""
     if found.is_in_production:
         return "in production"
     if not found.may_be_promoted:

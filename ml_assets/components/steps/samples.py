@@ -27,7 +27,7 @@ _TRIED = 8
 
 
 def decoder_of(features: ModelInputsSection) -> "SampleDecoder | None":
-    """What goes with the model to read samples; None where rows have none."""
+    """Return the decoder of samples that goes with the model; None where rows have none."""
     from ml_assets.release.bundle import SampleDecoder
 
     if features.sample is None:

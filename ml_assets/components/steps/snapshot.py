@@ -51,7 +51,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, training_set: dg
 def take_snapshot(
     spec: TrainingPipelineSpec, platform: Platform, partition: str, judged: dict[str, Any], run_id: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the later steps need (JSON values), and what a person sees on the training set's page."""
+    """Return the values that later steps need (JSON), and the metadata of the training set's page."""
     from ml_assets.evaluation.slices import require_slices
     from ml_assets.features.encoding import fit
     from ml_assets.snapshots.builder import build_snapshot

@@ -1,4 +1,4 @@
-"""What a training took: per attempt as its workers told it, and summed as the figures of its MLflow run.
+"""Cost of a training: per attempt as its workers reported it, and summed as the figures of its MLflow run.
 
 Here: figures of trainings that finished, and of those that failed, diverged or were cancelled. Not here: how long an
 attempt lasted (training.attempts).
@@ -14,7 +14,7 @@ from resources.launcher.job import TrainingResult
 from resources.launcher.protocol import TrainingEvent
 
 _OF_AN_ATTEMPT = ("world_size", "device", "gpu", "gpus", "gpu_driver", "torch")
-"""What a `started` event tells for the record."""
+"""Values of a `started` event that go into the record."""
 
 
 class Attempts:
@@ -24,7 +24,7 @@ class Attempts:
         self._started: dict[int, TrainingEvent] = {}
         self._signs: list[float] = []
         self.step = 0
-        """Of the newest event."""
+        """Step of the newest event."""
 
     def hear(self, event: TrainingEvent) -> None:
         """Take an event; one that comes twice changes nothing."""
@@ -36,7 +36,7 @@ class Attempts:
 
     @property
     def last_sign(self) -> float | None:
-        """When workers were last heard of, seconds since the epoch."""
+        """Return the time of the workers' last sign of life, seconds since the epoch."""
         return max(self._signs, default=None)
 
     def facts(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which worker holds the others up, said once in words; the figures themselves are metrics.
+"""Report of a worker that holds the others up, once, in words; the figures themselves are metrics.
 
 Not here: measuring (ml_assets.training.meter).
 """
@@ -20,7 +20,7 @@ class Stragglers:
         self._forget()
 
     def hear(self, event: TrainingEvent) -> str | None:
-        """What to tell a person, the first time a worker of an attempt was slow so many times in a row."""
+        """Return a sentence for people the first time a worker of an attempt was slow too many times in a row."""
         if event.kind == "started":
             self._forget()
         if event.kind != "metrics":

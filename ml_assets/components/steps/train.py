@@ -118,7 +118,7 @@ def _hand_over(initial: Mapping[str, str], platform: Platform, name: str) -> Non
 
 
 class LiveReport:
-    """What one training shows while it runs: an observation a second at most, every point to the tracker."""
+    """Live report of a training: at most one observation a second, every point to the tracker."""
 
     def __init__(
         self, context: dg.OpExecutionContext, checkpoint: dg.AssetKey, tracked: TrackedRun, job: TrainingJob
@@ -131,13 +131,13 @@ class LiveReport:
         self._observed_at = 0.0
         self._stragglers = Stragglers()
         self.events = 0
-        """How many there were; none where the job was found finished."""
+        """Number of events; 0 where the job was found finished."""
         self.devices: dict[str, str] = {}
         """What the first rank's machine trains on, as it told when it started."""
         self.idle = ""
         """What to do about GPUs that the training leaves idle; empty where there are none."""
         self.finished_at: float | None = None
-        """When the workers were done, seconds since the epoch: the same for each run that follows the job."""
+        """Time at which the workers were done, seconds since the epoch: the same for each run that follows the job."""
 
     def catch_up(self, events: Iterable[TrainingEvent]) -> None:
         """Give the tracker what earlier runs of this job were told; it keeps each point once. A run that was
@@ -223,7 +223,7 @@ def tracking_facts(
     snapshot: Mapping[str, Any],
     profile: ResourceProfile,
 ) -> RunFacts:
-    """What the tracker is told before training starts."""
+    """Return the facts that the tracker records before training starts."""
     settings = job.settings
     counting = OF_SCRIPTS if job.entry else settings.__dataclass_fields__
     params = {f"training.{name}": getattr(settings, name) for name in counting}
@@ -260,7 +260,7 @@ def tracking_facts(
 
 
 def _survived(events: Iterable[TrainingEvent]) -> dict[str, Any]:
-    """What interrupted the training, and what each interruption cost; nothing where there was none."""
+    """Return metadata of the training's interruptions and their cost; empty where there was none."""
     lines = [f"* {recovery.in_words()}" for recovery in recoveries_of(events)]
     return {"recoveries": dg.MetadataValue.md("\n".join(lines))} if lines else {}
 

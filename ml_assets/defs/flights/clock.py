@@ -1,4 +1,4 @@
-"""When things happened and when they became known, in UTC, from the local clock times a timetable prints.
+"""Times of events and of their becoming known, in UTC, from the local clock times that a timetable prints.
 
 Here: pure expressions over one row of the flights table. Not here: reading files (`source`), windows over
 other flights (`features`).
@@ -49,7 +49,7 @@ def landed_at() -> pl.Expr:
 
 
 def outcome_known_at() -> pl.Expr:
-    """When the outcome of a flight was known: at landing, or by assumption for those that never landed."""
+    """Return the time at which a flight's outcome was known: at landing, or by assumption for those that never landed."""
     diverted = pl.max_horizontal("scheduled_arrival_at", "departed_at") + _DIVERSION_KNOWN
     cancelled = pl.col("scheduled_departure_at") + _CANCELLATION_KNOWN
     return (

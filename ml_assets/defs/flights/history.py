@@ -1,4 +1,4 @@
-"""How flights that share something with this one went, over windows that end when it is predicted.
+"""History of flights that share something with this one, over windows that end when it is predicted.
 
 Here: which groups, windows and rates there are; all of them come from whole numbers, so that a range of days
 gives the same bytes as its days one by one. Not here: how a window is computed (`features.rolling`).

@@ -1,4 +1,4 @@
-"""What is known on Monday morning about the week that starts: plans, and the four weeks before."""
+"""Features known on Monday morning about the week that starts: plans, and the four weeks before."""
 
 from collections.abc import Mapping
 from datetime import date, timedelta

@@ -32,7 +32,7 @@ _WORKLOADS = ("kueue.x-k8s.io", "v1beta2")
 Result = TypeVar("Result")
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
-"""How long one request may stay without an answer."""
+"""Seconds for which one request may stay without an answer: to connect, to be answered."""
 _LONGEST_PAUSE = 2.0
 _DELETED_AT_ONCE = 100
 """So that one request is answered in time."""
@@ -110,7 +110,7 @@ class Cluster:
         return self.list("event", fields=f"involvedObject.uid={uid}")
 
     def workloads(self, labels: str) -> "list[Document]":
-        """What queues (Kueue) have on record; none where the cluster has no Kueue."""
+        """Return the workloads on record in queues (Kueue); none where the cluster has no Kueue."""
         list_of = self._custom.list_namespaced_custom_object
         try:
             found = self._call(list_of, *_WORKLOADS, self.namespace, "workloads", label_selector=labels)
@@ -170,11 +170,11 @@ class Cluster:
         return datetime.now(UTC) + self._clock
 
     def version(self) -> str:
-        """What the API server says it is."""
+        """Return the version of the API server."""
         return str(self._call(self._version.get_code)["gitVersion"])
 
     def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
-        """Whether we have this permission in the namespace."""
+        """True if we have this permission in the namespace."""
         asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
         body = {"spec": {"resourceAttributes": {**asked, "subresource": subresource}}}
         answer = self._call(self._authorization.create_self_subject_access_review, body)

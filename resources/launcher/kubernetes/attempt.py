@@ -39,7 +39,7 @@ from resources.words import name_some
 
 POLL_SECONDS = 0.5
 POLL_SECONDS_A_POD = 0.003
-"""Of hundreds of pods each look is megabytes."""
+"""Seconds between two looks, for each pod: a list of hundreds of pods is megabytes."""
 SETTLE_SECONDS = 12.0
 """Once a pod has ended badly the others get so long to notice and to end."""
 LOST_SECONDS = 3.0
@@ -76,7 +76,7 @@ def newest(cluster: Cluster, selector: str) -> Document | None:
 
 
 def size_of(job: Document) -> int:
-    """How many pods it has."""
+    """Return the number of its pods."""
     return int(job["spec"]["completions"])
 
 
@@ -117,7 +117,7 @@ class Watch:
         self._refused_since: float | None = None
 
     def end(self) -> End:
-        """How it ended. Raises `LeaseLost` once `lost` is set."""
+        """Wait for the end of the attempt and return it. Raises `LeaseLost` once `lost` is set."""
         name, uid = str(self.job["metadata"]["name"]), str(self.job["metadata"]["uid"])
         while True:
             self._deliver()
@@ -161,11 +161,11 @@ class Watch:
         return End(kind="failed", said=str(error), error=error) if is_final else None
 
     def _place(self) -> Place:
-        """In the queue."""
+        """Return its place in the queue."""
         return Place.of(self.cluster.workloads(f"{JOB_UID}={self.job['metadata']['uid']}"))
 
     def _not_begun(self, document: Document, pods: list[Pod]) -> End | None:
-        """Why the attempt cannot begin as it is, if so."""
+        """Return the reason for which the attempt cannot begin as it is, None if it can."""
         is_whole = len(pods) == self._nodes
         self._was_whole |= is_whole
         self._is_placed |= is_whole and all(pod.is_scheduled for pod in pods)
@@ -204,8 +204,8 @@ class Watch:
         return events
 
     def _grow(self, pods: list[Pod]) -> None:
-        """Where there is room for more pods, and they would be worth another start, ask those that run to save and to
-        leave."""
+        """Ask the running pods to save and leave if there is room for more pods and these would be worth another
+        start."""
         if self._running_since is None or self._grown or self._stays or self._trouble_since is not None:
             return
         outlook = self.output.pace.outlook(self._placed_at)
@@ -220,8 +220,9 @@ class Watch:
                     self.cluster.delete("pod", pod.name, grace_seconds=self.profile.grace_seconds)
 
     def _pays(self, outlook: Outlook, grown: int) -> bool:
-        """Whether it would be done earlier with `grown` pods; where not, no room is looked for any more: what is left
-        only becomes less."""
+        """True if the training ended earlier with `grown` pods. If not, stop probing for capacity: the remaining work
+        only shrinks.
+        """
         self._stays = not outlook.pays(self._nodes, grown)
         if self._stays:
             self._room.give_up()
@@ -229,7 +230,7 @@ class Watch:
         return not self._stays
 
     def _over(self, document: Document, pods: list[Pod]) -> End | None:
-        """How the attempt ended, once its pods have, or had their time."""
+        """Return the end of the attempt once its pods have ended or had their time; else None."""
         present = {pod.uid for pod in pods}
         gone = [pod for pod in self._known.values() if pod.uid not in present and not pod.has_ended]
         if self._trouble_since is None and _in_trouble(

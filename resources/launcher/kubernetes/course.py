@@ -1,4 +1,4 @@
-"""What the next attempt of a training is, by what became of those before. Pure functions.
+"""Plan of the next attempt of a training, from the ends of those before. Pure functions.
 
 An attempt has a fixed number of pods. One that finds fewer nodes than that gives way to a smaller one, and one that
 finds room for more than it has to a larger one; any other is followed by one of its size. Not here: how an attempt
@@ -26,7 +26,9 @@ class Course:
     fruitless: int = 0
     """Attempts in a row before it that were taken away before they had trained a step."""
     cause: str = ""
-    """Why the last one that trained was interrupted, where its own agents may not have been able to say."""
+    """Cause of the interruption of the last attempt that trained, where its own agents may have been unable to report
+    it.
+    """
     grow_after: float = GROW_SECONDS
     """Seconds after its pods run before it looks for room for more: twice as many each time that pods did not fit."""
 

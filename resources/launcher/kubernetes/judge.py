@@ -1,4 +1,4 @@
-"""What became of an attempt's pods, in words and types. Pure functions of the API's documents.
+"""Classification of an attempt's pods, in words and types. Pure functions of the API's documents.
 
 Here: telling why pods do not start, telling why an attempt ended. Not here: reading the documents (pod, events), asking
 for them (attempt), what to do about it (launcher).
@@ -56,13 +56,13 @@ class Patience:
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How an attempt ended."""
+    """End of an attempt."""
 
     kind: Literal["done", "preempted", "failed", "resized"]
     said: str
-    """What happened, for the log."""
+    """Description for the log."""
     nodes: int | None = None
-    """Of a resized one: how many pods the next attempt is to have."""
+    """Pods of the next attempt, after a resize."""
     error: TrainingFailed | None = None
     """A failure another attempt cannot mend."""
 
@@ -191,8 +191,9 @@ def _refused(pod: Pod, container: Container) -> PodNotStarted:
 
 
 def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | None:
-    """How many of the `nodes` pods of an elastic training have found a node; None where those are all, too few, or
-    still held back by a queue."""
+    """Return how many of the `nodes` pods of an elastic training have found a node; None where those are all, too few,
+    or still held back by a queue.
+    """
     pods = [pod for pod in pods if pod.deleted is None]
     placed = sum(pod.is_scheduled for pod in pods)
     is_held = any(pod.is_gated for pod in pods)
@@ -261,7 +262,7 @@ def are_done(job: Document, pods: Sequence[Pod]) -> bool:
 def end_of(
     job: Document, pods: Iterable[Pod], gone: Iterable[Pod], profile: ResourceProfile, reason: str
 ) -> End:
-    """Why the attempt ended, once its pods have: the cause, not what it did to the other pods.
+    """Return the reason for the end of an attempt whose pods have ended: the cause, not its effect on the other pods.
 
     `gone`: pods that vanished before they ended. `reason`: what a worker said before it ended for good.
     """
@@ -318,7 +319,7 @@ def _hopeless(pod: Pod, profile: ResourceProfile) -> TrainingFailed | None:
 
 
 def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | None) -> str | None:
-    """Who was taken away from outside, if anybody was."""
+    """Name a pod that was taken away from outside, None if there is none."""
     for pod in [*ended, *gone]:
         if pod.disrupted:
             return f"{pod.named} was taken away ({pod.disrupted})"

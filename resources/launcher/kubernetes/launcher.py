@@ -56,7 +56,7 @@ class KubernetesLauncher:
     settings: KubernetesSettings
     artifacts: Artifacts
     s3_endpoint_url: Address | None = None
-    """Of the artifacts, as this machine sees it."""
+    """Address of the artifacts' S3 server, as this machine sees it."""
 
     def run(
         self,

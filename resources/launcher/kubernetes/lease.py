@@ -1,4 +1,4 @@
-"""Who looks after a training: a Lease that its launcher renews, and everybody else can see run out.
+"""Lease of a training: its launcher renews it, and everybody else can see it expire.
 
 Here: taking, renewing, writing the count of attempts into it, giving it back. Times are the API server's, so
 clocks of launchers need not agree. Not here: removing what a dead launcher left (sweep).

@@ -30,7 +30,7 @@ _LAST_TRIES = 3
 
 
 class Lines:
-    """Which lines of a log are new: those not seen, by time stamp and text, in the last seconds."""
+    """Filter for new lines of a log: those not seen, by time stamp and text, in the last seconds."""
 
     def __init__(self) -> None:
         self._order: deque[tuple[datetime, str]] = deque()
@@ -56,7 +56,7 @@ class Lines:
         return text
 
     def since_seconds(self, now: datetime) -> int | None:
-        """How far back the next connection has to begin; None for the beginning."""
+        """Return the seconds by which the next connection has to reach back; None for the beginning."""
         if self._newest is None:
             return None
         return max(1, math.ceil((now - self._newest).total_seconds()) + OVERLAP_SECONDS)

@@ -32,12 +32,12 @@ _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def training_name(job: TrainingJob) -> str:
-    """Of the Lease; the names of the Jobs begin with it."""
+    """Return the name of the Lease; the names of the Jobs begin with it."""
     return f"train-{job.fingerprint[:12]}"
 
 
 def attempt_name(job: TrainingJob, attempt: int) -> str:
-    """Of the Job and its Service."""
+    """Return the name of the Job and its Service."""
     return f"{training_name(job)}-{attempt}"
 
 
@@ -213,8 +213,8 @@ def _environment(
     settings: KubernetesSettings,
     s3_endpoint_url: Address | None,
 ) -> list[Document]:
-    """What is `told` to each pod, and what profile and settings add. `JOB_COMPLETION_INDEX`, the rank of the node, is
-    Kubernetes' own."""
+    """Return the environment of each pod: `told`, and what profile and settings add. Kubernetes adds
+    `JOB_COMPLETION_INDEX`, the rank of the node."""
     values = {"HOME": SCRATCH, **profile.env, **settings.env, **told}
     if profile.shard_cache is not None:
         values["TRAINING_SHARD_CACHE"] = str(bytes_of(profile.shard_cache))

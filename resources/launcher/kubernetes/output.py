@@ -1,4 +1,4 @@
-"""What a training's pods say: each event once, whichever way it comes, and how fast they go."""
+"""Output of a training's pods: each event once, whichever way it comes, and their pace."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ from resources.launcher.protocol import TrainingEvent
 
 
 class PodsOutput(Output):
-    """Of pods, whose logs may be read again, and whose events are in the artifacts too."""
+    """Output of pods, whose logs may be read again, and whose events are in the artifacts too."""
 
     def __init__(
         self, folder: Path, on_event: Callable[[TrainingEvent], None], on_log: Callable[[str], None]
@@ -17,9 +17,9 @@ class PodsOutput(Output):
         super().__init__(folder, on_event, on_log)
         self._told: set[int] = set()
         self.events: list[TrainingEvent] = []
-        """Of this attempt."""
+        """Attribute of this attempt alone."""
         self.pace = Pace()
-        """Of this attempt."""
+        """Attribute of this attempt alone."""
 
     def begin(self) -> None:
         """Another attempt."""

@@ -15,7 +15,7 @@ _STEPPING = ("metrics", "epoch", "system")
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What an attempt has before it."""
+    """Remaining work of an attempt."""
 
     left_seconds: float
     """Until the last step of all epochs, at the pace so far."""
@@ -24,11 +24,11 @@ class Outlook:
     pods had their nodes until it trained."""
 
     def pays(self, nodes: int, grown: int) -> bool:
-        """Whether `grown` nodes instead of `nodes` would be done earlier, at best: twice as many twice as fast."""
+        """True if `grown` nodes instead of `nodes` would be done earlier, at best: twice as many, twice as fast."""
         return self.left_seconds * (1 - nodes / grown) > self.restart_seconds
 
     def why_not(self, nodes: int, grown: int) -> str:
-        """Where it does not pay, for people."""
+        """Return in words why it does not pay."""
         return (
             f"the {self.left_seconds:.0f} s that are left would become {self.left_seconds * nodes / grown:.0f} s with "
             f"{grown} pods at best, and to save and start again takes {self.restart_seconds:.0f} s"
@@ -36,12 +36,12 @@ class Outlook:
 
 
 class Pace:
-    """How fast an attempt trains, and what it took to begin, as its events tell."""
+    """Speed and start-up time of an attempt, by its events."""
 
     def __init__(self, began: TrainingEvent | None = None) -> None:
         """`began`: its `started`; None where nobody has heard it."""
         self._steps = 0 if began is None else int(began.values.get("steps", 0))
-        """Of the whole training; 0 where nobody knows, as of a script."""
+        """Steps of the whole training; 0 where nobody knows, as for a script."""
         self._marks = [] if began is None else [began]
         """Its start, the first step that was told, the last one."""
         self._ready_at = None if began is None else began.time
@@ -57,8 +57,9 @@ class Pace:
             self._marks = [*self._marks[:2], event]
 
     def outlook(self, placed: float) -> Outlook | None:
-        """What lies before it; None as long as nobody knows. `placed` is when its pods had found their nodes, seconds
-        since the epoch."""
+        """Return the remaining work; None as long as it is unknown. `placed` is the time at which its pods had found
+        their nodes, seconds since the epoch.
+        """
         left = self._left_seconds()
         if left is None:
             return None

@@ -1,4 +1,4 @@
-"""What a queue before the cluster (Kueue) says of a training that waits in it. Pure functions of the API's documents.
+"""Place of a training in a queue (Kueue) before the cluster. Pure functions of the API's documents.
 
 A queue suspends the Job of an attempt until its quota has room for all pods at once, and suspends it again where
 somebody with a better claim needs the room. Not here: asking (attempt), naming the queue (profile, manifest).
@@ -15,7 +15,8 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of the queue's own record of a Job, its Workload."""
 _HOPELESS = ("doesn't exist", "maximum capacity")
-"""In the words for a queue there is not, and for a request that an empty queue has no room for either."""
+"""Phrases in Kueue's messages for a queue that does not exist, and for a request that even an empty queue has no room
+for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +24,13 @@ class Place:
     """One Job's, as the queue tells it."""
 
     is_known: bool
-    """Whether any queue has taken note of the Job."""
+    """True if a queue has taken note of the Job."""
     waits_for: str
-    """Why it is not let through; empty where there is nothing to tell."""
+    """Reason for which it is not admitted; empty where there is nothing to tell."""
     is_hopeless: bool
-    """Whether waiting alone will not help: there is no such queue, or it is too small."""
+    """True if waiting will not help: there is no such queue, or it is too small."""
     given_up_for: str
-    """Why it lost its place after it had been let through; empty where it did not."""
+    """Reason for which it lost its quota after it had been admitted; empty if it did not."""
 
     @classmethod
     def of(cls, workloads: Sequence[Document]) -> "Place":

@@ -1,4 +1,4 @@
-"""What a launcher and its pods hand each other through the artifacts: inputs there, the result back."""
+"""Exchange of a launcher with its pods through the artifacts: inputs there, the result back."""
 
 import os
 import shutil

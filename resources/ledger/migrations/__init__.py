@@ -19,7 +19,7 @@ NEWEST = "0006"
 """The step this code works with."""
 VERSION_TABLE = "ledger_version"
 _BEFORE_MIGRATIONS = "0001"
-"""What the first installations made without noting it."""
+"""Migration at which the first installations stood without recording it."""
 
 
 def step_of(connection: sa.Connection) -> str | None:

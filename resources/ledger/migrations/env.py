@@ -1,4 +1,4 @@
-"""What alembic runs to run the steps: on the connection it is given, in that connection's transaction."""
+"""Alembic's entry point: runs the migrations on the connection it is given, in that connection's transaction."""
 
 from typing import Any
 

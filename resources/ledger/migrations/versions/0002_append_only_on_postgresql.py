@@ -1,4 +1,4 @@
-"""What SQLite refuses since the first step, PostgreSQL refuses too: changing or deleting a row."""
+"""Append-only tables on PostgreSQL, as on SQLite since the first migration: no row is changed or deleted."""
 
 from alembic import op
 
