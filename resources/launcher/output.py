@@ -1,4 +1,4 @@
-"""Destinations of the lines of a job's workers: callbacks, the log beside the job, and the tail that an error quotes."""
+"""Destinations of the lines of a job's workers: callbacks, the log beside the job, the tail that an error quotes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -49,7 +49,7 @@ def landed_at() -> pl.Expr:
 
 
 def outcome_known_at() -> pl.Expr:
-    """Return the time at which a flight's outcome was known: at landing, or by assumption for those that never landed."""
+    """Return the time at which a flight's outcome was known: at landing, or assumed for those that never landed."""
     diverted = pl.max_horizontal("scheduled_arrival_at", "departed_at") + _DIVERSION_KNOWN
     cancelled = pl.col("scheduled_departure_at") + _CANCELLATION_KNOWN
     return (
