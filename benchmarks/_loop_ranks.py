@@ -1,4 +1,4 @@
-"""What each rank of `loop.py` does: the same training by the platform's loop and by a bare one, in turn.
+"""Rank of `loop.py`: the same training by the platform's loop and by a bare one, in turn.
 
 Both train the same model on the same rows with the same optimizer, schedule and clipping, two ranks, one thread each.
 The bare one is what a careful person writes: rows in memory, a permutation an epoch, DDP, nothing else. Rank 0 leaves

@@ -1,4 +1,4 @@
-"""What each rank of `precision.py` does: some steps of one job, timed, with the memory they took."""
+"""Rank of `precision.py`: some steps of one job, timed, with the memory they took."""
 
 import json
 import resource

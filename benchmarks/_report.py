@@ -1,4 +1,4 @@
-"""How every benchmark here times, prints and decides. Measurements themselves belong in the scripts.
+"""Timing, printing and deciding of every benchmark here. Measurements themselves belong in the scripts.
 
 Each script answers one claim: it measures our way and its peers in the same run, interleaved, and ends with
 one line of JSON (`{"name","value","unit","peers","ratio","bar","ok"}`, or a list of them). The exit status
@@ -24,10 +24,10 @@ class Result:
 
     name: str
     value: float
-    """What our way measured, in `unit`."""
+    """Measurement of our way, in `unit`."""
     unit: str
     peers: dict[str, float] = field(default_factory=dict[str, float])
-    """What the peers measured in the same run, in `unit`."""
+    """Measurements of the peers in the same run, in `unit`."""
     ratio: float | None = None
     """`value` over the peer the bar speaks of."""
     bar: str

@@ -1,4 +1,4 @@
-"""What each rank of `tracked_loop.py` does: the platform's loop with figures and checkpoints, and a bare one, in turn.
+"""Rank of `tracked_loop.py`: the platform's loop with figures and checkpoints, and a bare one, in turn.
 
 Rank 0 leaves the seconds of each part in `seconds.json`.
 """
@@ -14,9 +14,9 @@ from ml_assets.training.heartbeat import Pulse
 from resources.launcher.job import TrainingJob
 
 _FIGURES = 13
-"""Of a metric event."""
+"""Figures of a metric event."""
 _ABOVE = 1.3
-"""How many times the figures asked for are aimed at: events come every so many whole steps, and blocks differ."""
+"""Factor of the requested figures to aim at: events come after whole numbers of steps, and blocks differ."""
 
 
 def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -> None:

@@ -41,7 +41,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What the pipeline's file says of training."""
+    """Training settings of the pipeline's file."""
 
     window: dict[str, int]
     """Days of each split, counted back from the last day."""

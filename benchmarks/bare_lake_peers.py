@@ -1,4 +1,4 @@
-"""What dvc, deltalake and lakefs-spec take for a year of partitions: run by `lake_servers.py` in their environment.
+"""Seconds of dvc, deltalake and lakefs-spec for a year of partitions: run by `lake_servers.py` in their environment.
 
 `bare_lake_peers.py PEER SOURCE WORK` prints one JSON object: seconds of publishing all files of SOURCE as one
 version, of reading their rows where nothing is local yet, and of reading them once more.

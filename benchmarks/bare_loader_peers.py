@@ -1,4 +1,4 @@
-"""What mosaicml-streaming and litdata feed of the same rows: run by `loader_libraries.py` in their environment.
+"""Rows per second of mosaicml-streaming and litdata: run by `loader_libraries.py` in their environment.
 
 `bare_loader_peers.py PEER NUMBERS WORK BATCH` prints one JSON object: rows a second without workers and with two, of
 the best of some epochs. NUMBERS is an `.npy` file of float32 `[rows, columns]`; a sample is a row, as both expect.

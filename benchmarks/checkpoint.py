@@ -1,5 +1,5 @@
-"""How long training stands still for a checkpoint, what each way to store one costs, and how fast a job that is asked
-to stop has saved and is out.
+"""Seconds for which training stands still for a checkpoint, cost of each way to store one, and time in which a job
+that is asked to stop has saved and ended.
 
 The first part copies and saves 300 MB of weights and optimizer state, by one rank and by two, in turn with what any way
 has to do at least (a copy in memory) and with `torch.save` and fsync, median of the rounds; memory is made before the
@@ -175,7 +175,7 @@ def _model(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def _stored(folder: Path, rounds: int) -> list[Result]:
-    """What each way to store costs: median of the rounds, taken in turn."""
+    """Return the cost of each way to store: median of the rounds, taken in turn."""
     folder.mkdir()
     (folder / "rounds").write_text(str(rounds))
     assert in_ranks(1, folder, store) == [None]

@@ -125,7 +125,7 @@ def _click(dagster: Dagster, week: str) -> str:
 
 
 def _pods_running(dagster: Dagster, cluster: ClusterEnvironment, run_id: str) -> float:
-    """When the last container of the pods was started, by the nodes' own word (in whole seconds)."""
+    """Return the time at which the last container of the pods was started, by the nodes' word in whole seconds."""
     while True:
         states = [
             container["state"].get("running", {}).get("startedAt")
@@ -142,7 +142,7 @@ def _pods_running(dagster: Dagster, cluster: ClusterEnvironment, run_id: str) ->
 
 
 def _when(pattern: str, said: list[tuple[str, float]]) -> float:
-    """When this was last said."""
+    """Return the time of the last line that matches."""
     return max(at for message, at in said if re.search(pattern, message))
 
 

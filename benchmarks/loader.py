@@ -151,7 +151,7 @@ class Stepper:
 
 
 def step_shares(folder: Path, rank: int, world_size: int, blocks: int, steps: int) -> list[float]:
-    """Of each block: steps a second fed by `rank`'s real feed over those with one batch again and again."""
+    """Return for each block the steps per second with `rank`'s real feed over those with one batch repeated."""
     reader, order = open_training(open_snapshot(folder))
     stepper = Stepper()
 

@@ -24,7 +24,7 @@ WORKERS, BATCH, LANES = 2, 4096, 8
 LEAST_MEDIAN, LEAST_BOUND = 0.97, 0.95
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-"""Of the ranks."""
+"""Environment of the ranks."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Of a typical block."""
+        """Return the ratio of a typical block."""
         return statistics.median(self.ratios)
 
     @property
     def bound(self) -> float:
-        """Of that median: the value that 95 % of resampled medians reach (bootstrap)."""
+        """Return the lower bound of that median: the value that 95 % of resampled medians reach (bootstrap)."""
         chance, ratios = random.Random(0), self.ratios
         medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(4000))
         return medians[len(medians) // 20]

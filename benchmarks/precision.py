@@ -1,4 +1,4 @@
-"""What `precision`, `accumulate`, `recompute`, `comm` and `compile` cost and save on this machine, each against none.
+"""Cost and gain of `precision`, `accumulate`, `recompute`, `comm` and `compile` on this machine, each against none.
 
 A network of twelve blocks. Each way trains in processes of its own, in turn, and tells steps per second and the loss of
 its last steps; in another process, how far its memory grew beyond what the model itself takes.
@@ -34,9 +34,9 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "comm powersgd": {"comm": "powersgd"},
 }
 LARGEST_DIFFERENCE = {"comm powersgd, 2 workers": 0.10}
-"""Of the loss after so few steps, relative to none; 0.01 where nothing is said."""
+"""Largest relative difference of the loss after so few steps; 0.01 where nothing is said."""
 EXACT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""What is freed goes back to the system at once, so that the most a process ever held is what it needed; slower."""
+"""Settings under which freed memory goes back to the system at once, so that the peak is what was needed; slower."""
 Told = dict[str, float]
 """`steps_per_second`, `megabytes`, `loss`."""
 
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _speed(name: str, told: Told, none: Told) -> Result:
-    """What it costs or gains; the loss must be near that of plain training."""
+    """Return its cost or gain; the loss must be near that of plain training."""
     most = LARGEST_DIFFERENCE.get(name, 0.01)
     differs = abs(told["loss"] / none["loss"] - 1)
     return Result(

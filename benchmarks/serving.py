@@ -1,4 +1,4 @@
-"""What a prediction costs from raw columns: the bundle's runtime beside torch and beside MLflow's pyfunc.
+"""Cost of a prediction from raw columns: the bundle's runtime beside torch and beside MLflow's pyfunc.
 
 78 numeric columns and 6 categories, as many as the flights model has, into a 256-128 network. Torch gets its
 rows from the fitted encoding, as in training, and also without that, ready as tensors.

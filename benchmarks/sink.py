@@ -1,4 +1,4 @@
-"""What a metric costs the training step, and how many arrive: our sink beside MLflow's own ways.
+"""Cost of a metric for the training step, and metrics stored per second: our sink beside MLflow's own ways.
 
 A step logs five metrics. Sync is `log_metrics`, async is MLflow's asynchronous logging; all three write to
 a SQLite database of their own. Means are of the quietest of five rounds, for all three: one pause of a busy

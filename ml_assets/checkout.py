@@ -1,4 +1,4 @@
-"""Where the source tree lies: `pyproject.toml`, `workspace.yaml` and `deployment/` are there."""
+"""Root of the source tree, with `pyproject.toml`, `workspace.yaml` and `deployment/`."""
 
 from pathlib import Path
 

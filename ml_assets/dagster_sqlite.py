@@ -29,7 +29,7 @@ from resources.sqlite_file import make_whole
 T = TypeVar("T")
 
 _PAGE_BYTES = 16384
-"""Of the file. A materialization is 2 kB: with SQLite's pages of 4 kB every second half would be empty."""
+"""Page size of the file. A materialization is 2 kB: with SQLite's pages of 4 kB every second half would be empty."""
 _BATCHED = (DagsterEventType.ASSET_MATERIALIZATION, DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
 
 

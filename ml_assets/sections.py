@@ -62,7 +62,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=63)]
 """Name of a table, a model or a group: what Dagster takes, and no longer than a label of Kubernetes."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-"""Of random numbers: what numpy and torch both take."""
+"""Seed of random numbers, in the range that numpy and torch both take."""
 
 Partitions = Annotated[int, Field(ge=0, le=36_525)]
 """A number of partitions, a century of days at most."""

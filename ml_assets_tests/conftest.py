@@ -1,4 +1,4 @@
-"""What all tests share: options, a home no person uses, and how loudly an absent browser is reported."""
+"""Common parts of all tests: options, a home no person uses, and a loud report of an absent browser."""
 
 import os
 import shutil

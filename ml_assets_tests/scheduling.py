@@ -1,4 +1,4 @@
-"""Which tests stay together when several processes share them out: those that share what takes long to make.
+"""Grouping of tests among processes: those that share a slow fixture stay together.
 
 The folders of tests on servers and on a cluster say what belongs together; `pytest-xdist` does the rest.
 """

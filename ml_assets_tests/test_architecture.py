@@ -1,5 +1,6 @@
 """The rules of the house that no tool of `make lint` knows: locked requirements, what stays out."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path

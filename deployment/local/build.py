@@ -34,7 +34,7 @@ class Module:
     name: str
     folder: Path
     version: str
-    """Of the module that the first `tool` line belongs to."""
+    """Version of the module that the first `tool` line belongs to."""
     tools: tuple[str, ...]
     """Import paths to build; a program is called like its path's last part."""
     ldflags: str
@@ -134,7 +134,7 @@ def _compile(module: Module, out: Path) -> None:
 
 
 def _entries(go_mod: str, word: str) -> list[str]:
-    """What follows `word` in go.mod, from single lines and from blocks in parentheses, without comments."""
+    """Return the lines after `word` in go.mod, from single lines and from blocks in parentheses, without comments."""
     blocks = re.findall(rf"^{word}\s*\((.*?)^\)", go_mod, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(rf"^{word}[ \t]+([^(\s].*)$", go_mod, re.MULTILINE)

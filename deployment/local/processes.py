@@ -206,7 +206,7 @@ def why_http_not(url: str, *, seconds: float = 2.0) -> str:
 
 
 def tail(log: str | Path, lines: int = TAIL_LINES) -> str:
-    """Where the log is and how it ends, for an error message."""
+    """Return the place of the log and its end, for an error message."""
     path = Path(log)
     if not path.exists():
         return f"{path} was never written."

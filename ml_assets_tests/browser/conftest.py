@@ -24,5 +24,5 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def screenshots(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where pictures go: `--screenshots`, or the test's temporary folder."""
+    """Folder of pictures: `--screenshots`, or the test's temporary folder."""
     return request.config.getoption("--screenshots") or tmp_path / "screenshots"

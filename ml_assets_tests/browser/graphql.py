@@ -1,4 +1,4 @@
-"""What a running Dagster says about itself, as values: the few queries the browser tests need.
+"""State of a running Dagster, as values: the few queries the browser tests need.
 
 The pages are for what a person sees; this is for knowing when to look.
 """

@@ -23,7 +23,7 @@ _ALL_HAVE_POINTS = """() => [...document.querySelectorAll('canvas')].every(chart
 
 @dataclass(frozen=True)
 class Launch:
-    """What happened between the click on Materialize and the run."""
+    """Record of what happened between the click on Materialize and the run."""
 
     run: str
     """First eight characters of the run's id, as the page shows it."""

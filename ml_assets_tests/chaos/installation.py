@@ -1,4 +1,4 @@
-"""What an installation holds when everything is done: the facts that must not depend on who was killed when.
+"""Facts of a finished installation that must not depend on kills.
 
 Here: reading them, and what a dead process must not leave behind. Not here: the runs (`shop`), the killing.
 """
@@ -32,9 +32,9 @@ from resources.launcher.recoveries import recoveries_of
 from resources.mlflow_client import open_client
 
 SERVERS_OWN = "_lakefs_actions/"
-"""What a lake on a server holds besides tables."""
+"""Prefix of what a lake on a server holds besides tables."""
 _LEAVING_SECONDS = 10.0
-"""Who hangs is killed after 30."""
+"""Seconds for processes to leave; a hung one is killed after 30."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def assert_sound(shop: Shop) -> None:
 
 
 def _processes_in_the_end(home: Path) -> list[str]:
-    """Who is still there when those that were asked to end had the time to."""
+    """Return the processes that are still there after those asked to end had the time to."""
     deadline = time.monotonic() + _LEAVING_SECONDS
     while (left := processes_of(home)) and time.monotonic() < deadline:
         time.sleep(0.1)

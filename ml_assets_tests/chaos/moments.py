@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
 PHASES = ("ingest", "features", "snapshot", "train", "evaluate", "register")
-"""What a person waits for, in order. `ingest` begins with an empty home, `snapshot` with judging its inputs."""
+"""Phases of the work, in order. `ingest` begins with an empty home, `snapshot` with judging its inputs."""
 _STEPS = {"train", "evaluate", "register"}
 _VARIABLE = "CHAOS_RANK_MOMENT"
 _OPERATIONS = {
@@ -31,7 +31,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Moment:
-    """When to die."""
+    """Moment of a process's death."""
 
     phase: str
     operation: int
@@ -42,7 +42,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class RankMoment:
-    """When one worker alone is to die, once."""
+    """Moment of one worker's death, once."""
 
     rank: int
     step: int

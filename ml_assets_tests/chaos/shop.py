@@ -29,7 +29,7 @@ WINDOW = {"train": 6, "validation": 2, "holdout": 5}
 LOOKBACK = 4
 EPOCHS = 6
 STEPS = 9 * EPOCHS
-"""Of a training: 72 rows a week, in batches of 48."""
+"""Steps of a training: 72 rows a week, in batches of 48."""
 
 _WEEKS = Cadence("weekly", date(2023, 1, 2)).window(WEEK, sum(WINDOW.values()) + LOOKBACK)
 WEEKS = {SALES: _WEEKS, FEATURES: _WEEKS[LOOKBACK:]}

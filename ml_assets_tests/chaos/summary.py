@@ -1,4 +1,4 @@
-"""What rounds of random deaths came to: printed after them, and kept in a file.
+"""Summary of rounds of random deaths: printed after them, and kept in a file.
 
 Not here: the rounds, which say by `record_property("killed", …)` how many processes they ended.
 """
@@ -26,11 +26,11 @@ class Round:
     seconds: float
     killed: int
     why: str
-    """How it failed, in a line; empty where it did not."""
+    """Failure, in a line; empty where there was none."""
 
 
 def rounds_of(stats: Mapping[str, Sequence[Any]]) -> list[Round]:
-    """What pytest reported, by outcome, of a run of chaos tests alone."""
+    """Return the rounds in pytest's reports, by outcome, of a run of chaos tests alone."""
     reports = [report for outcome in _OUTCOMES for report in stats.get(outcome, ())]
     return [
         Round(

@@ -75,7 +75,7 @@ def launch_together(home: Path, table: str, weeks: Sequence[str], together: Barr
 
 
 def open_tracker(home: Path) -> None:
-    """What the first training in a home does first."""
+    """Open the tracker, as the first training in a home does."""
     open_client(Shop.at(home).settings.resolved_tracking_uri.reveal())
 
 

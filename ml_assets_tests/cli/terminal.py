@@ -15,7 +15,7 @@ from ml_assets.cli import main
 
 @dataclass(frozen=True)
 class Said:
-    """What a command left behind."""
+    """Result of a command."""
 
     status: int
     out: str

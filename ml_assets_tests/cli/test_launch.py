@@ -14,7 +14,7 @@ from resources.ledger import NothingToAccept
 
 @pytest.fixture(scope="module")
 def trained(shop: Terminal) -> Said:
-    """What the terminal said when the model was trained."""
+    """Output of the command that trained the model."""
     return shop("launch", "store_demand", TRAINED_WEEK)
 
 

@@ -1,4 +1,4 @@
-"""What a person types wrongly is answered in a line with a remedy."""
+"""Wrong input is answered in a line with a remedy."""
 
 from pathlib import Path
 

@@ -35,7 +35,7 @@ CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_com
 
 
 def pytest_report_header() -> str:
-    """What runs there, as the API server and the nodes themselves say."""
+    """Return what runs there, as the API server and the nodes themselves say."""
     try:
         running = Cluster(CLUSTER_STATE)
         nodes = running.objects("nodes")

@@ -1,4 +1,4 @@
-"""What a test needs to know of the cluster it runs against, and what pods are made of here.
+"""Facts of the cluster that a test runs against, and the make of its pods.
 
 Most pods run this very environment: the base image has only Debian, and Python, the installed packages and the
 repository are mounted read-only. Below /opt, since no folder above them needs to be open to others there.
@@ -79,7 +79,7 @@ class ClusterEnvironment:
         return {"KUBECONFIG": str(self.kubeconfig), "ML_ASSETS_LAUNCHER": "kubernetes", **prefixed}
 
     def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
-        """What kubectl prints, asked in this session's namespace. Raises CommandFailed."""
+        """Return kubectl's output in this session's namespace. Raises CommandFailed."""
         return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin, seconds=seconds)
 
     def apply(self, *objects: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ class Installation:
         return [f"{one['kind']} {one['metadata']['name']}" for one in self.cluster.objects(LEFT_OF_TRAININGS)]
 
     def nodes(self) -> list[str]:
-        """Where pods of trainings run now."""
+        """Return the nodes on which pods of trainings run now."""
         pods = self.cluster.objects("pods")
         return [one["spec"]["nodeName"] for one in pods if one["status"]["phase"] == "Running"]
 

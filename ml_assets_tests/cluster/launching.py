@@ -42,7 +42,7 @@ class Launching:
         return Platform(self.settings).artifacts.folder(training_folder_name(self.job))
 
     def profile(self, plan: str, steps: int = 0, *, told: bool = False, **changes: Any) -> ResourceProfile:
-        """Of a small pod that does `plan` (worker), and tells how many steps that are."""
+        """Return the profile of a small pod that does `plan` (worker), and reports how many steps that are."""
         env = {"PLAN": plan, "STEPS": str(steps), **({"TOLD": "yes"} if told else {})}
         return ResourceProfile.model_validate({**SMALL, "env": env, **changes})
 
@@ -91,7 +91,7 @@ class Launching:
         return [int(match[1]) for match in found if match]
 
     def objects(self, kinds: str) -> list[dict[str, Any]]:
-        """What the cluster holds of this training."""
+        """Return the objects of this training in the cluster."""
         selector = f"--selector=ml-assets/training={self.job.fingerprint[:12]}"
         return self.cluster.objects(kinds, selector)
 

@@ -36,7 +36,7 @@ def _named(lock: Path) -> set[str]:
 
 
 def _files(name: str, site: Path) -> Iterator[Path]:
-    """Of one distribution, with those its installer compiled: a Python of another version passes over them."""
+    """Yield the files of one distribution, with those its installer compiled; another Python skips these."""
     for file in importlib.metadata.files(name) or []:
         # Scripts lie outside.
         if ".." in file.parts or any(fnmatch(str(file), pattern) for pattern in GPU_ONLY_FILES):

@@ -59,7 +59,7 @@ def service(name: str, *, headless: bool) -> dict[str, object]:
 
 
 def ready(cluster: ClusterEnvironment, node: int) -> bool:
-    """What the API server has on record of a node."""
+    """Return whether the API server has a node on record as ready."""
     [item] = [item for item in cluster.cluster.objects("nodes") if item["metadata"]["name"] == f"node{node}"]
     return any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"]["conditions"])
 
@@ -214,7 +214,7 @@ def test_what_was_said_before_the_control_plane_died_is_still_known(
 
 
 def logs_so_far(cluster: ClusterEnvironment, name: str) -> str:
-    """What a pod has said; nothing yet where its node is just back and resets old connections."""
+    """Return a pod's log; empty while its node is just back and resets old connections."""
     if cluster.pod(name)["status"]["phase"] != "Pending":
         with suppress(CommandFailed):
             return cluster.kubectl("logs", name)

@@ -25,7 +25,7 @@ GONE_SECONDS = 10.0
 
 @pytest.fixture(scope="module")
 def demo(installation: Installation) -> dict[str, Any]:
-    """What the demo says of itself: all flights of 2013 to a registered model."""
+    """Return the demo's own report: all flights of 2013 to a registered model."""
     return json.loads(installation.run("demo", "--json", seconds=600))
 
 

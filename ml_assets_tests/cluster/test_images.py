@@ -32,7 +32,7 @@ MODEL = "ml_assets.defs.flights.model.build"
 
 @pytest.fixture(scope="module")
 def images(cluster: ClusterEnvironment) -> Iterator[Workshop]:
-    """Where images are built."""
+    """Workshop in which images are built."""
     base = cluster.image
     with workshop(base, cluster.cluster.archive(base)) as images:
         yield images

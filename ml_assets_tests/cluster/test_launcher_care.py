@@ -39,7 +39,7 @@ def settings(tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def examine(settings: Settings) -> Examine:
-    """What the doctor says of each part, with some settings changed."""
+    """Return the doctor's words on each part, with some settings changed."""
 
     def said(**changes: Any) -> dict[str, str]:
         kubernetes = settings.kubernetes.model_copy(update=changes)

@@ -33,7 +33,7 @@ SHARED = (
     "/etc/cni", "/opt/cni", "/opt/containerd", "/run/containerd", "/run/netns", "/run/runc", "/usr/libexec/kubernetes",
     "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods",
 )  # fmt: skip
-"""Where Kubernetes' programs write by default: the places of the machine, not of a cluster."""
+"""Default folders of Kubernetes' programs: places of the machine, not of a cluster."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a cluster could leave behind, as far as it is the machine's and not anybody's in particular."""
+    """Things of the machine itself that a cluster could leave behind."""
 
     folders: dict[str, list[str] | None]
     tables: str

@@ -31,7 +31,7 @@ def team(cluster: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
 
 
 def may(cluster: ClusterEnvironment, account: str, asked: tuple[str, str, str, str], namespace: str) -> bool:
-    """What the API server says an account may do."""
+    """Return whether the API server lets an account do this."""
     group, resource, subresource, verb = asked
     attributes = {"group": group, "resource": resource, "subresource": subresource, "verb": verb}
     review = {

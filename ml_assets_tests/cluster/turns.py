@@ -1,4 +1,4 @@
-"""Who may use the cluster now: many tests at once, or one that ends a node or the control plane.
+"""Turns on the cluster: many tests at once, or one that ends a node or the control plane.
 
 Test processes agree by two file locks. Whoever wants the cluster alone keeps the first while it waits for the second,
 so that it waits for those that run, and not for those that would come after.

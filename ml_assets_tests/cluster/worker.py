@@ -1,4 +1,4 @@
-"""What a pod of these tests does instead of training: the words of `PLAN`, one for each attempt.
+"""Work of these tests' pods instead of training: the words of `PLAN`, one for each attempt.
 
 `PLAN` holds the attempts, separated by spaces; in each the pods, separated by `|` (the last word is for all that
 follow). `done`; a number (exit code, after saying why); `kill` (as by SIGKILL); `hungry` (takes memory for ever);

@@ -35,7 +35,7 @@ class Packed:
     """An image on its way to a node."""
 
     archive: Path
-    """What lies above the packages, in the layout of OCI."""
+    """Layers above the packages, in the layout of OCI."""
     below: tuple[Layer, ...]
 
 
@@ -87,7 +87,7 @@ class Workshop:
                 self._build(f"{below}-packages", _kept(below))
 
     def pack(self, name: str, image: str) -> Packed:
-        """What a node needs of an image `build` made."""
+        """Pack the part of a built image that a node needs."""
         below = self._layers(_kept(name))
         layout, archive = self._folder / "layout", self._folder / "image.tar"
         blobs = layout / "blobs" / "sha256"
@@ -106,7 +106,7 @@ class Workshop:
         return Packed(archive, tuple(below))
 
     def run(self, image: str, *command: str) -> str:
-        """What `command` prints in a new container of the image, as the image's user."""
+        """Return the output of `command` in a new container of the image, as the image's user."""
         name = run([*self._buildah, "from", "--pull-never", image]).strip()
         return run([*self._buildah, "run", "--isolation", "chroot", name, "--", *command], seconds=300)
 

@@ -38,7 +38,7 @@ def mlflow_run(world: World, run_id: str) -> Any:
 
 
 def frozen(world: World, day: str, init_from: str | None) -> dict[str, Any]:
-    """What the second step hands on."""
+    """Return the values that the second step hands on."""
     *_, pipeline = plant_components(pipeline={"model": plant.PIPELINE["model"] | {"init_from": init_from}})
     keys = days(WINDOW, start=(date.fromisoformat(day) - plant.FIRST).days - WINDOW + 1)
     judged = {"commit": world.main.commit_id, "keys": keys, "stale": {}, "inputs": []}

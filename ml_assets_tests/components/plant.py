@@ -73,7 +73,7 @@ def newest() -> date:
 
 
 def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
-    """What is planned for an hour, and what the machine made in that hour of the day before."""
+    """Return the plan for an hour, and the machine's output in that hour of the day before."""
     readings = inputs[READINGS].with_columns(pl.col("at").dt.date().alias("partition_date"))
     yesterday = readings.select(
         pl.col("at") + timedelta(days=1), "machine", pl.col("made").alias("made_yesterday")

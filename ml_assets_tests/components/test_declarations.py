@@ -1,4 +1,4 @@
-"""What is wrong with a `defs.yaml` is said in one line: file, line, key, and the nearest right word."""
+"""Faults of a `defs.yaml` are one line each: file, line, key, and the nearest right word."""
 
 import re
 

@@ -84,7 +84,7 @@ def test_a_new_torch_is_another_training_and_a_new_tool_is_not(
 
 
 def _install(folder: Path, package: str) -> None:
-    """What an installer leaves for others to find a package's version by."""
+    """Write the files by which others find a package's version."""
     place = folder / f"{package}-99.1.dist-info"
     place.mkdir(parents=True)
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 99.1+cpu\n")

@@ -58,7 +58,7 @@ def test_the_asset_graph_is_as_it_was(defs: dg.Definitions, snapshot: SnapshotAs
 
 
 def _facts(graph: BaseAssetGraph, key: dg.AssetKey) -> dict[str, object]:
-    """What people and other code rely on; nothing that follows from code or installation."""
+    """Return the facts on which people and other code rely; nothing that follows from code or installation."""
     node = graph.get(key)
     mappings = {
         parent.to_user_string(): repr(graph.get_partition_mapping(key, parent)) for parent in node.parent_keys

@@ -1,4 +1,4 @@
-"""What reacts by itself: a refused run gets its missing chain requested, a source is asked for its newest day."""
+"""Sensors: a refused run gets its missing chain requested, a source is asked for its newest day."""
 
 import json
 from datetime import UTC, date, datetime, timedelta

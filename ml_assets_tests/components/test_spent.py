@@ -1,4 +1,4 @@
-"""What a training took is told where it is known, and only there."""
+"""The cost of a training is shown where it is known, and only there."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who sweeps: Dagster's daemon, where trainings run on a cluster; nobody, where they end with their launcher."""
+"""Sweeping by Dagster's daemon where trainings run on a cluster; none where they end with their launcher."""
 
 from pathlib import Path
 

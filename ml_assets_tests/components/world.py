@@ -25,7 +25,7 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def component(of_type: type[SpecComponent], attributes: dict[str, Any], **changes: Any) -> SpecComponent:
-    """What a `defs.yaml` with these attributes gives, some top-level ones changed."""
+    """Return the component of a `defs.yaml` with these attributes, some top-level ones changed."""
     return of_type(of_type.spec_type.model_validate(attributes | changes))
 
 
@@ -141,7 +141,7 @@ def key_of(name: str) -> dg.AssetKey:
 
 
 def failure_of(result: ExecuteInProcessResult) -> str:
-    """What the run's only failed step said."""
+    """Return the error of the run's only failed step."""
     (event,) = result.get_step_failure_events()
     failure = event.step_failure_data.user_failure_data
     assert failure is not None, event.step_failure_data.error
@@ -177,7 +177,7 @@ def versions(result: ExecuteInProcessResult, name: str) -> dict[str | None, str]
 
 
 def failure_metadata(result: ExecuteInProcessResult) -> dict[str, dg.MetadataValue]:
-    """What the run's only failed step tells sensors."""
+    """Return the metadata that the run's only failed step passes to sensors."""
     (event,) = result.get_step_failure_events()
     failure = event.step_failure_data.user_failure_data
     return dict(failure.metadata) if failure else {}

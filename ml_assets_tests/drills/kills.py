@@ -16,7 +16,7 @@ from resources.launcher.protocol import TrainingEvent
 
 VICTIMS = ("rank 0", "rank 1", "agent")
 WORLDS = (3, 1, 4, 2)
-"""How many workers there are after each death of the launcher, in turn."""
+"""Numbers of workers after each death of the launcher, in turn."""
 
 _LAUNCH = """
 import sys
@@ -31,7 +31,7 @@ LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
 
 @dataclass(frozen=True)
 class Kill:
-    """Who was killed, and how far training had come by the events on disk."""
+    """Killed process, and the training's progress by the events on disk."""
 
     victim: str
     step: int

@@ -45,7 +45,7 @@ class Unbroken:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Unbroken:
-    """What every round must come to."""
+    """Result that every round must reach."""
     home = _new_home(tmp_path_factory.mktemp("unbroken"), _empty_tracker)
     _finish(home, user.start(home))
     assert_sound(Shop.at(home))

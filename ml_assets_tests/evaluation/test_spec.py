@@ -1,4 +1,4 @@
-"""What a pipeline may write, and what a typo gets."""
+"""Settings that a pipeline may write, and answers to typos."""
 
 from typing import Any
 

@@ -138,7 +138,7 @@ def by_themselves(build: Callable[[Inputs, date, date], pl.DataFrame], lookback:
 
 
 def recent(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
-    """How many orders were placed on this day and the three before it."""
+    """Return the number of orders placed on this day and the three before it."""
     per_day = inputs["datasets/orders"].group_by("day").len("orders").sort("day")
     summed = per_day.rolling("day", period="4d").agg(pl.col("orders").sum().alias("orders_4d"))
     return _placed(inputs, first, last).join(summed, on="day", how="left", maintain_order="left")

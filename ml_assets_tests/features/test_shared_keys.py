@@ -17,7 +17,7 @@ LookUp = Callable[[pl.DataFrame, pl.DataFrame, list[str]], list[int | None]]
 
 
 def counted(rows: pl.DataFrame, known: pl.DataFrame, by: list[str]) -> list[int | None]:
-    """How many facts each row can know of."""
+    """Return the number of facts that each row can know of."""
     windows = {"day": timedelta(days=1)}
     added = window_sums(
         rows, known, by=by, at="at", known_at="known_at", sums=["value"], windows=windows, prefix="p"

@@ -82,5 +82,5 @@ def read_bytes(content: bytes) -> NDArray[np.int64]:
 
 
 def decoder(inputs: InputSpec, tokens: int = 64, width: int = 32, heads: int = 4, blocks: int = 2) -> Decoder:
-    """Of texts of `tokens` bytes."""
+    """Build a decoder of texts of `tokens` bytes."""
     return Decoder(tokens, width, heads, blocks)

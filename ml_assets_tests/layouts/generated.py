@@ -30,7 +30,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of the rows' values to each other's, as tokens of one number."""
+    """Attention among a row's values, as tokens of one number."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from ml_assets.snapshots.reader import InputSpec
 
 
 class Block(nn.Module):
-    """What is added to the values it is given."""
+    """Residual block: adds its output to its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Enter(nn.Module):
 
 
 class Residual(nn.Module):
-    """Of rows of numbers and categories."""
+    """Residual network over rows of numbers and categories."""
 
     tensor_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}  # noqa: RUF012
     pipeline_plan = ("enter", "blocks.*", "leave")

@@ -120,7 +120,7 @@ def load(folder: Path, name: str, like: Like | None = None) -> State:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What each layout left after the same steps."""
+    """Folder of what each layout left after the same steps."""
     folder = tmp_path_factory.mktemp("saved")
     every_layout(folder, train_and_save)
     return folder

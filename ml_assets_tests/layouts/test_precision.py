@@ -1,4 +1,4 @@
-"""What several ranks do with `precision`, `accumulate`, `comm`, `compile` and a full memory: real ranks, real jobs."""
+"""Several ranks with `precision`, `accumulate`, `comm`, `compile` and a full memory: real ranks, real jobs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def snapshot_in(place: Path) -> Snapshot:
-    """That snapshot."""
+    """Open the snapshot in this place."""
     [manifest] = place.glob("snapshots/**/snapshot.json")
     return open_snapshot(manifest.parent)
 
@@ -145,7 +145,7 @@ def run_of(group: Group, place: Path, comm: str) -> Run:
 
 
 def losses_of(run: Run) -> list[float]:
-    """Of the steps that are left of `STEPS`; on the way it is saved, and goes on."""
+    """Return the losses of the steps that are left of `STEPS`; on the way it is saved, and goes on."""
     group, losses = run.group, list[float]()
     with Feed(run.order, run.train, group.rank, group.world_size, run.progress.step) as feed:
         gradients = gradients_of(run, feed)

@@ -1,4 +1,4 @@
-"""Of real workers the slow one is named by the figures, and in words on the run page."""
+"""The slow one of real workers is named by the figures, and in words on the run page."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -27,7 +27,7 @@ class Trained:
 
     @property
     def folder(self) -> Path:
-        """Of the job."""
+        """Return the folder of the job."""
         return Path(self.facts[CHECKPOINT]["folder"])
 
     @property
@@ -38,7 +38,7 @@ class Trained:
 
     @property
     def served(self) -> ServingModel:
-        """What would be served."""
+        """Return the model that would be served."""
         return ServingModel.load(
             bundles_of(self.world.platform).open(self.facts[EVALUATION]["bundle"]).folder
         )

@@ -97,7 +97,7 @@ def bundle(contents: BundleContents, store: BundleStore) -> Bundle:
 
 @pytest.fixture(scope="session")
 def first_answer_elsewhere() -> Callable[[Bundle], float]:
-    """What a bundle says of its first golden row in a process that has neither the project nor torch."""
+    """Return a bundle's answer to its first golden row in a process that has neither the project nor torch."""
     program = (
         "import sys; sys.modules['ml_assets'] = sys.modules['resources'] = sys.modules['torch'] = None\n"
         "from pathlib import Path; import polars as pl; from runtime import ServingModel\n"

@@ -1,4 +1,4 @@
-"""Which version a training begins with, and which it may not begin with."""
+"""Versions that a training may begin with, and those that it may not."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def resolve(
     bundle: Bundle,
     variant: Callable[..., Bundle],
 ) -> Resolve:
-    """Of two registered versions of `small`."""
+    """Return a resolver over two registered versions of `small`."""
     registry = Registry(tracking_uri)
     client = open_client(tracking_uri)
     run_id = client.create_run(client.create_experiment("small")).info.run_id

@@ -60,7 +60,7 @@ def write_one_of_each(ledger: Ledger) -> None:
 
 
 def assert_one_of_each(ledger: Ledger) -> None:
-    """What `write_one_of_each` wrote is there."""
+    """Check that everything is there that `write_one_of_each` wrote."""
     log = ledger.models
     assert [(one.name, one.trained_on) for one in log.evaluations("m")] == [("e", EVALUATION.trained_on)]
     assert log.name_version("m", "b", schema_digest="", recipe_digest="", choose=lambda known: "") == "1.0.0"

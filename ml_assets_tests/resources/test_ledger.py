@@ -1,4 +1,4 @@
-"""What was judged, accepted and promoted stays; the newest attempt decides; writers at once lose nothing."""
+"""Verdicts, acceptances and promotions stay; the newest attempt decides; writers at once lose nothing."""
 
 import sqlite3
 import subprocess

@@ -31,7 +31,7 @@ CREATE TRIGGER ledger_verdicts_no_update BEFORE UPDATE ON ledger_verdicts
 INSERT INTO ledger_verdicts VALUES ('datasets/flights', '2013-01-01', 1, 'c0', 'rules', 'passed', 800, '{}',
   'run', 'main', '2026-01-01 00:00:00.000000');
 """
-"""What the first version left, which kept no account of steps."""
+"""Tables of the first version, which recorded no migrations."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What was decided about models: the newest evaluation is found, a demotion ends a promotion and only that one."""
+"""Decisions about models: the newest evaluation is found, a demotion ends a promotion and only that one."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

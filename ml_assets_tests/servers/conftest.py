@@ -22,7 +22,7 @@ _VERSIONS = pytest.StashKey[dict[str, str]]()
 _TOGETHER = ("pipeline", "installed")
 """Folders whose tests share what takes minutes to make."""
 _FIRST = (*_TOGETHER, "training", "test_bad_input.py")
-"""What takes longest, so that nobody waits for it in the end."""
+"""Slowest tests, which begin first so that nobody waits for them in the end."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
@@ -36,13 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(nodeid: str, places: Sequence[str]) -> str | None:
-    """Which of these folders and modules a test is in."""
+    """Return which of these folders and modules a test is in."""
     parts = Path(nodeid.partition("::")[0]).parts
     return next((place for place in places if place in parts), None)
 
 
 def pytest_report_header() -> str | None:
-    """What runs in the named folder, as the servers themselves said."""
+    """Return what runs in the named folder, as the servers themselves said."""
     folder = named_folder()
     record = None if folder is None else load(folder)
     return None if record is None else _sentence(dict(record.versions))

@@ -38,7 +38,7 @@ class RunningServers:
 
     @property
     def env(self) -> dict[str, str]:
-        """What `servers.env` exports: shared by all tests, `settings` and `variables` are not."""
+        """Return the exports of `servers.env`: shared by all tests, `settings` and `variables` are not."""
         return variables(self.record)
 
     @property
@@ -96,7 +96,7 @@ class RunningServers:
         return own | self.storage_env
 
     def query(self, statement: str, database: str = "postgres") -> str:
-        """What PostgreSQL's own client answers."""
+        """Return the answer of PostgreSQL's own client."""
         return query(self.record, statement, database)
 
     def up(self) -> None:
@@ -131,7 +131,7 @@ class RunningServers:
         return self._servers.why_not()
 
     def processes(self, name: str) -> int:
-        """How many processes one server has."""
+        """Return the number of processes of one server."""
         return len(family(self.record.processes[name]))
 
 

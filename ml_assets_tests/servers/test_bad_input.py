@@ -49,7 +49,7 @@ def settings(servers: RunningServers, tmp_path: Path) -> Settings:
 
 
 def _state(settings: Settings) -> tuple[Any, ...]:
-    """What the servers hold, read anew."""
+    """Return the content of the servers, read anew."""
     fresh = Settings(**settings.model_dump() | {"home": settings.home.with_name("fresh")})
     shutil.rmtree(fresh.home, ignore_errors=True)
     platform = Platform(fresh)

@@ -76,7 +76,7 @@ def test_a_killed_server_comes_back_at_its_address_with_its_data(servers: Runnin
 
 
 def _needing(servers: RunningServers, killed: str) -> dict[str, str]:
-    """What says of itself that it is not well while `killed` is away."""
+    """Return the servers that report a fault while `killed` is away."""
     reasons = servers.why_not()
     return {name: reasons[name] for name in NAMES if name != killed and reasons[name]}
 

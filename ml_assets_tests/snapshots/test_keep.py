@@ -1,4 +1,4 @@
-"""What a model was trained on stays reachable: a branch before the launch, then one of its version."""
+"""Training data stays reachable: a branch before the launch, then one of the version."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_a_registry_that_began_anew_keeps_the_inputs_of_both_its_first_versions(
 
 
 def _register(lake: LocalStore, commit: str, number: int) -> None:
-    """What registering does with the branches."""
+    """Do with the branches what registering does."""
     lake.keep(version_branch(MODEL, number, BUNDLE), commit)
     lake.release(BRANCH)
 

@@ -49,7 +49,7 @@ WAYS = (
     "g{n} = lambda: EXTRA.append({k})\ng{n}()\nf{n} = {p}",
     "def f{n}(x):\n    global EXTRA\n    EXTRA = [{k}]\n    return {p}(x) + sum(EXTRA)",
 )
-"""How `f{n}` may come from an earlier `{p}` and a constant."""
+"""Ways to make `f{n}` from an earlier `{p}` and a constant."""
 IMPORTS = (
     "from lab.helper import *",
     "import functools\nfrom lab.helper import EXTRA, add, {names}",

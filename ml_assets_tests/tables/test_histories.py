@@ -69,7 +69,7 @@ def _rows(key: str, content: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Declared:
-    """What the files of a table say."""
+    """Declaration in the files of a table."""
 
     cadence: CadenceKind = "daily"
     tight: bool = False

@@ -16,13 +16,13 @@ from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
 
 GOOD, BAD = keys(12), keys(2, start=12)
 OLD = {key: day(key, factor=9) for key in [*GOOD[:6], BAD[0]]}
-"""What stands on main before: older versions of some good days and of one that will be bad."""
+"""Content of main before: older versions of some good days and of one that will be bad."""
 NEW = days(12) | {key: day(key).drop("shop") for key in BAD}
 
 
 @pytest.fixture(scope="module")
 def moments(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """How many moments there are to die at."""
+    """Number of moments to die at."""
     folder = tmp_path_factory.mktemp("clean")
     Place(folder).publish(OLD, "before")
     assert _end(folder, "clean", None) == 0

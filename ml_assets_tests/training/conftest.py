@@ -1,4 +1,4 @@
-"""What trainings of the tests share."""
+"""Common parts of the tests' trainings."""
 
 from collections.abc import Iterator
 
@@ -18,6 +18,6 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
-    """Of one rank, this process."""
+    """Group of one rank, this process."""
     with one_rank() as group:
         yield group

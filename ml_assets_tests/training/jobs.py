@@ -34,7 +34,7 @@ def split_of(table: pl.DataFrame, validation: int = 2, holdout: int = 2) -> Spli
 
 
 SHARD_BYTES = 9_000
-"""Of the small snapshot, which makes three training shards of its 28 kB."""
+"""Shard size of the small snapshot, which makes three training shards of its 28 kB."""
 
 
 def small_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: int = SHARD_BYTES) -> Snapshot:

@@ -41,7 +41,7 @@ def save(checkpoints: Checkpoints, step: int, state: State, best_step: int = 0) 
 
 
 def in_ranks(count: int, place: Path, action: Callable[[Group, Path], None]) -> list[Exception | None]:
-    """How `action`, a function of a module, ended with `place` on each of `count` ranks."""
+    """Run `action`, a function of a module, with `place` on `count` ranks, and return each one's error."""
     context = multiprocessing.get_context("forkserver")  # not of this process: its threads would be missing
     context.set_forkserver_preload([__name__])
     ranks: list[tuple[Any, Connection]] = []

@@ -17,7 +17,7 @@ from ml_assets_tests.training.jobs import small_job
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a step left."""
+    """State after a step."""
 
     loss: float
     """Summed over the rows of this rank."""

@@ -1,4 +1,4 @@
-"""How long the workers of each attempt were held, whatever became of it and whoever told of it when."""
+"""Time for which each attempt held its workers, whatever its end and whoever reported it when."""
 
 import json
 import time
@@ -20,7 +20,7 @@ from ml_assets.training.attempts import (
 from resources.launcher.protocol import EVENTS, TrainingEvent
 
 LONG_AGO = 1_000_000.0
-"""When the training of these tests began, seconds since the epoch."""
+"""Start of the training of these tests, seconds since the epoch."""
 
 
 def write(folder: Path, attempts: list[Attempt], events: list[TrainingEvent]) -> None:

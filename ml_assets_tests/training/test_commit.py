@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""Choice of the checkpoints that stay."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Of the exit codes of one machine's ranks, the one that explains the others is reported."""
+"""One machine reports the exit code of its ranks that explains the others."""
 
 import tempfile
 from collections.abc import Iterator

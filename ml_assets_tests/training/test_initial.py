@@ -27,7 +27,7 @@ def weights(snapshot: Snapshot, tmp_path: Path) -> dict[str, torch.Tensor]:
 
 
 def prepared(job: TrainingJob, weights: dict[str, torch.Tensor], folder: Path) -> Run:
-    """What a rank has before its first step, handed `weights` as a launch does."""
+    """Return the run of a rank before its first step, handed `weights` as a launch does."""
     given = folder / "somewhere.safetensors"
     save_file(weights, given)
     job = dataclasses.replace(job, initial_weights=file_sha256(given))

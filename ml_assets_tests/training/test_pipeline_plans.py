@@ -1,4 +1,4 @@
-"""Which models can be dealt out over a pipeline of ranks, what the others are told, and what a rank keeps."""
+"""Models that can be dealt out over a pipeline of ranks, errors for the others, and the part of each rank."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is computed in fewer bits stays near what all of them give, and what needs float32 keeps it."""
+"""Results in fewer bits stay near those in all bits, and what needs float32 keeps it."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is on record of a training that was interrupted: why, how long, how many steps, and that no row came twice."""
+"""Record of an interrupted training: cause, duration, lost steps, and that no row came twice."""
 
 import os
 import time

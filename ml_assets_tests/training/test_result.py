@@ -1,4 +1,4 @@
-"""What a finished job leaves is made of its best checkpoint, however that was stored."""
+"""The result of a finished job is made of its best checkpoint, however that was stored."""
 
 from pathlib import Path
 

@@ -102,7 +102,7 @@ def test_weights_that_are_not_finite_are_not_kept(alone: Group, tmp_path: Path) 
 
 
 def faults_of_first_save(saver: Saver, state: State) -> int:
-    """How many pages of memory the loop had to be given for it."""
+    """Return the number of page faults of the loop's first save."""
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     saver.begin(1, state, 0, lambda _: None, lambda _: None)
     faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before

@@ -1,4 +1,4 @@
-"""What a script with its own loop is given, what becomes of its end, and how little of it has to change.
+"""Scripts with their own loop: their inputs, their ends, and the few lines they have to change.
 
 The scripts run in this process. Real ranks, kills and the whole pipeline: ml_assets_tests/layouts/test_scripts.py.
 """
@@ -55,7 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run(place: Path, job: TrainingJob) -> int:
-    """What the script of `job` comes to as a rank."""
+    """Run the script of `job` as a rank and return its exit code."""
     (place / "job.json").write_text(job.to_json())
     return outcome_of(lambda: run_script(Pulse(0)), place)
 

@@ -1,4 +1,4 @@
-"""Which models can be cut over several ranks, and what the others are told."""
+"""Models that can be cut over several ranks, and errors for the others."""
 
 import re
 from collections.abc import Mapping

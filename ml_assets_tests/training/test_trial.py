@@ -1,4 +1,4 @@
-"""What can never train, or not to the same bits, is refused before the first step, by its own sentence."""
+"""Models that can never train, or not to the same bits, are refused before the first step, by their own sentence."""
 
 from pathlib import Path
 

@@ -87,7 +87,7 @@ class NewEvaluation:
     partition: str
     """Partition of the model whose holdout it was judged on, such as `2013-12-30`."""
     bundle_digest: str
-    """What exactly was judged."""
+    """Digest of the judged bundle."""
     evaluation_digest: str
     """SHA-256 of `evaluation.json`, 64 hex digits: the identity of the evaluation."""
     champion_digest: str | None
@@ -159,7 +159,7 @@ class Promotion:
     alias: str
     """The role, such as `production`; it belongs to one version at a time: the newest promoted."""
     bundle_digest: str
-    """What exactly was promoted."""
+    """Digest of the promoted bundle."""
     evaluation_digest: str
     """The evaluation it was promoted on; empty before evaluations had rows."""
     author: str

@@ -22,7 +22,7 @@ class ApiSilent(ServerFailed):
 
 
 def get(layout: Layout, path: str) -> Any:
-    """What the API server answers at `path`: parsed where it is JSON, else text. Raises ApiSilent."""
+    """Return the API server's answer at `path`: parsed where it is JSON, else text. Raises ApiSilent."""
     try:
         context = _context(layout.pki)
         with urllib.request.urlopen(f"{layout.api}{path}", timeout=SECONDS, context=context) as answer:

@@ -23,7 +23,7 @@ KILLED_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Hierarchies:
-    """How cgroups are mounted on this machine."""
+    """Mounts of cgroups on this machine."""
 
     folders: tuple[Path, ...]
     """Mount points a tree is made in: one for version 2 alone, one a controller for version 1."""

@@ -61,7 +61,7 @@ class Cluster:
         return record.load(self.state).archives[image]
 
     def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
-        """What kubectl prints. Raises CommandFailed."""
+        """Return kubectl's output. Raises CommandFailed."""
         return parts.kubectl(record.load(self.state), *words, stdin=stdin, seconds=seconds)
 
     def objects(self, kind: str, *words: str) -> list[dict[str, Any]]:

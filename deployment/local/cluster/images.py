@@ -16,7 +16,7 @@ from deployment.local.build import kept
 from deployment.local.cluster.commands import CommandFailed, run
 
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
-"""What the base has beyond the smallest Debian: what python:3-slim has, too."""
+"""Packages of the base beyond the smallest Debian: those of python:3-slim."""
 EMPTIED = (
     "usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man",
     "var/cache/apt", "var/lib/apt/lists", "var/log",

@@ -25,7 +25,7 @@ class Layer:
     diff_id: str
     """`sha256:…` of its archive, as the image's configuration has it."""
     folder: Path
-    """What it adds, as overlayfs has it."""
+    """Files that it adds, as overlayfs has them."""
 
 
 def link_layers(node: NodeLayout, machine: Process, layers: Sequence[Layer]) -> None:
@@ -43,7 +43,9 @@ def link_layers(node: NodeLayout, machine: Process, layers: Sequence[Layer]) -> 
 
 
 def _chain_id(below: str, diff_id: str) -> str:
-    """What containerd calls a layer on top of others: https://github.com/opencontainers/image-spec, "Layer ChainID"."""
+    """Return containerd's name of a layer on top of others: https://github.com/opencontainers/image-spec, "Layer
+    ChainID".
+    """
     return f"sha256:{hashlib.sha256(f'{below} {diff_id}'.encode()).hexdigest()}" if below else diff_id
 
 
@@ -58,7 +60,7 @@ def _link(node: NodeLayout, machine: Process, layer: Layer, below: str, chain: s
 
 
 def _written_to(mount: str) -> Path:
-    """Where new files go, of the `mount` command that ctr prints."""
+    """Return the folder of new files in the `mount` command that ctr prints."""
     words = shlex.split(mount)
     options = words[words.index("-o") + 1].split(",")
     upper = [option.removeprefix("upperdir=") for option in options if option.startswith("upperdir=")]

@@ -1,4 +1,4 @@
-"""Where a cluster's files are and how its things are called: names, addresses, folders.
+"""Layout of a cluster: names, addresses, folders.
 
 Everything the cluster makes outside its state folder carries its `name`: one bridge, one cgroup tree, one virtual
 cable a node. Two clusters with different names and networks can run side by side.

@@ -1,4 +1,4 @@
-"""What is left of a cluster on this machine. Asked after `down`; empty is right."""
+"""Leftovers of a cluster on this machine. Checked after `down`; empty is right."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -63,7 +63,7 @@ def _missing() -> Iterator[str]:
 
 
 def _failing(layout: Layout) -> Iterator[str]:
-    """What is there but does not work here, tried inside namespaces that end with the trial."""
+    """Yield features that are there but do not work here, tried inside namespaces that end with the trial."""
     if any(layout.state.is_relative_to(folder) for folder in HIDDEN):
         yield f"The state folder {layout.state} is where every node has its own files. Take another (CLUSTER_STATE)."
         return

@@ -151,7 +151,7 @@ def import_image(node: NodeLayout, machine: Process, image: str, archive: Path) 
 
 
 def folder_of(node: NodeLayout, path: Path) -> Path:
-    """What the node's programs call `path`, below one of their own folders, as this machine calls it."""
+    """Return this machine's name for the `path` of the node's programs, which is below one of their own folders."""
     own = next(own for own in OWN_FOLDERS if path.is_relative_to(own))
     return _own_folder(node, own) / path.relative_to(own)
 

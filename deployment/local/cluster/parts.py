@@ -44,7 +44,7 @@ def start_beside_control(held: Record, name: str, command: Sequence[str | Path])
 
 
 def kubectl(held: Record, *words: str | Path, stdin: str = "", seconds: float = 60.0) -> str:
-    """What kubectl prints. Raises CommandFailed."""
+    """Return kubectl's output. Raises CommandFailed."""
     return run(control.kubectl(held.layout, held.programs, words), stdin=stdin, seconds=seconds)
 
 

@@ -54,7 +54,7 @@ def install(held: Record) -> None:
 
 
 def _why_not(held: Record) -> str:
-    """Why its webhooks do not answer, on which depends whether a Job can be made; empty once they do."""
+    """Return the reason for which its webhooks do not answer, without which no Job can be made; empty once they do."""
     trial = {"apiVersion": f"{_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "trial"}}
     try:
         parts.kubectl(
@@ -112,5 +112,5 @@ def _changed(one: dict[str, Any], image: str) -> dict[str, Any]:
 
 
 def _groups(hook: dict[str, Any]) -> set[str]:
-    """Of the objects it is asked about."""
+    """Return the API groups of the objects it is asked about."""
     return {group for rule in hook["rules"] for group in rule["apiGroups"]}

@@ -1,4 +1,4 @@
-"""What a cluster wrote down about itself, so that another process can find it, change it and end it.
+"""Record of a cluster, by which another process can find it, change it and end it.
 
 What belongs here: `<state>/cluster.json` and the lock around changes.
 """

@@ -14,10 +14,10 @@ from deployment.local.cluster.record import Record
 
 PROCESS = "kwok"
 TAINT = "kwok.x-k8s.io/node"
-"""Of every such node: only pods that tolerate it are placed there."""
+"""Taint of every such node: only pods that tolerate it are placed there."""
 LABEL = {"ml-assets/simulated": "yes"}
 GPUS = 8
-"""Of each node."""
+"""GPUs of each node."""
 _STAGES = Path(__file__).with_name("simulation.yaml")
 
 

@@ -24,11 +24,11 @@ from deployment.local.servers.s3 import S3Server
 
 
 class Server(Protocol):
-    """What the group asks of each."""
+    """Interface of each server of the group."""
 
     @property
     def name(self) -> str:
-        """In `servers.json`."""
+        """Name in `servers.json`."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class Server(Protocol):
         ...
 
     def why_not(self, record: Record) -> str:
-        """Why it is not ready; empty if it is."""
+        """Return the reason for which it is not ready; empty if it is."""
         ...
 
     def finish(self, record: Record) -> None:
@@ -83,7 +83,7 @@ class Servers:
 
     @property
     def record(self) -> Record:
-        """What runs where. Raises ServerFailed if nothing was started here."""
+        """Return the record of what runs where. Raises ServerFailed if nothing was started here."""
         record = load(self.folder)
         if record is None:
             raise ServerFailed(f"No servers in {self.folder}: start them by `make servers-up`.")

@@ -1,4 +1,4 @@
-"""What is left of the servers of a folder: marked processes, ports, mounts. Asked after `down`; empty is right."""
+"""Leftovers of a folder's servers: marked processes, ports, mounts. Checked after `down`; empty is right."""
 
 from pathlib import Path
 

@@ -127,7 +127,7 @@ def data_folder(record: Record) -> Path:
 
 
 def query(record: Record, statement: str, database: str = "postgres") -> str:
-    """What `psql` answers, without decoration. Raises ServerFailed with its words."""
+    """Return the answer of `psql`, without decoration. Raises ServerFailed with its words."""
     client = ["psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
     address = ["-h", HOST, "-p", str(record.ports[POSTGRESQL]), "-U", DATABASE_USER, "-d", database]
     secret = {"PGPASSWORD": record.database_password, "PGCONNECT_TIMEOUT": "5"}
@@ -156,7 +156,7 @@ def forget_killed(record: Record) -> None:
 
 
 def _owner() -> str | None:
-    """Who it runs as, None for whoever we are."""
+    """Return the user it runs as, None for the present one."""
     return USER if os.geteuid() == 0 else None
 
 

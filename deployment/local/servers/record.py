@@ -1,4 +1,4 @@
-"""What one folder of servers is: addresses, credentials, processes and versions, written to `servers.json`.
+"""Record of one folder of servers: addresses, credentials, processes and versions, written to `servers.json`.
 
 What belongs here: the record, and the variables by which programs are pointed at the servers. Not here: starting
 anything. Credentials are drawn for each folder; both files are readable by their owner only.
@@ -49,7 +49,7 @@ class Record:
         return Path(self.folder)
 
     def url(self, name: str) -> str:
-        """Where a server that speaks HTTP listens."""
+        """Return the address of a server that speaks HTTP."""
         return f"http://{HOST}:{self.ports[name]}"
 
     def database_url(self, database: str, scheme: str = "postgresql+psycopg2") -> str:
@@ -123,7 +123,7 @@ def variables(record: Record) -> dict[str, str]:
 
 
 def storage_variables(record: Record) -> dict[str, str]:
-    """What any S3 client of this machine needs."""
+    """Return the variables that any S3 client of this machine needs."""
     return {
         "AWS_ACCESS_KEY_ID": record.s3_key,
         "AWS_SECRET_ACCESS_KEY": record.s3_secret,

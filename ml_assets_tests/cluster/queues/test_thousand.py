@@ -72,6 +72,6 @@ def test_a_thousand_workers_are_queued_started_watched_and_cancelled(
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of a process, so far."""
+    """Return the processor seconds of a process, so far."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What the source hands out, on the calendar's awkward days too."""
+"""Rows of the source, on the calendar's awkward days too."""
 
 import subprocess
 import sys

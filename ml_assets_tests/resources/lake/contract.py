@@ -1,4 +1,4 @@
-"""What every `VersionedStore` has to do with objects, commits and merges, written against the protocol alone.
+"""Contract of every `VersionedStore` for objects, commits and merges, written against the protocol alone.
 
 A store's test module subclasses `VersionedStoreContract` and gives the fixture `store`: an empty repository
 whose `main` is protected. Nothing here may know which store it is talking to. Names and refs: `ref_contract`.

@@ -1,4 +1,4 @@
-"""What every `VersionedStore` has to do with names, branches, tags and protection, against the protocol alone.
+"""Contract of every `VersionedStore` for names, branches, tags and protection, against the protocol alone.
 
 A store's test module subclasses `RefContract` and gives the fixture `store`, as for `contract`.
 """

@@ -1,4 +1,4 @@
-"""What an answer of lakeFS means, without a server: the statuses no real server gives on request."""
+"""Meaning of lakeFS's answers, without a server: the statuses no real server gives on request."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is remembered of commits on a server is bounded in bytes, not in commits."""
+"""The memory of a server's commits is bounded in bytes, not in commits."""
 
 import tracemalloc
 

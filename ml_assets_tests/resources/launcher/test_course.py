@@ -1,4 +1,4 @@
-"""How many pods the next attempt has, what it is told, and when it looks for more: by what became of those before."""
+"""Plan of the next attempt, by the ends of those before: its pods, its settings, and its search for more pods."""
 
 import pytest
 

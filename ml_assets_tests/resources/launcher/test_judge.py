@@ -1,4 +1,4 @@
-"""What the launcher makes of the states pods can be in: the cause, the type, and words that help."""
+"""Classification of the states that pods can be in: the cause, the type, and words that help."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the local launcher makes of exit codes, cancellation and twins, with a worker that only plays its part."""
+"""The local launcher with exit codes, cancellation and twins, with a worker that only plays its part."""
 
 import dataclasses
 import os
@@ -45,7 +45,7 @@ def job_of(*plan: str, max_attempts: int = 3) -> TrainingJob:
 
 
 class Told:
-    """What the callbacks were given."""
+    """Values that the callbacks were given."""
 
     def __init__(self) -> None:
         self.events: list[TrainingEvent] = []

@@ -1,4 +1,4 @@
-"""What a profile and a job become in the cluster's words."""
+"""Manifests of a profile and a job."""
 
 from typing import Any
 

@@ -10,16 +10,16 @@ from resources.launcher.kubernetes.pace import Outlook, Pace
 from resources.launcher.protocol import TrainingEvent
 
 PLACED = 1_000.0
-"""When the pods of these tests had their nodes, seconds since the epoch."""
+"""Time at which the pods of these tests had their nodes, seconds since the epoch."""
 
 
 def event(kind: str, step: int, after: float, **values: Any) -> TrainingEvent:
-    """What is told so many seconds `after` the pods had their nodes."""
+    """Return an event that comes `after` seconds after the pods had their nodes."""
     return TrainingEvent(kind=kind, step=step, time=PLACED + after, values=values)
 
 
 def outlook_of(*events: TrainingEvent) -> Outlook:
-    """Of the attempt that begins with the first of them."""
+    """Return the outlook of the attempt that begins with the first of them."""
     began, *told = events
     pace = Pace(began)
     for one in told:

@@ -1,4 +1,4 @@
-"""What the launcher makes of a queue's records: who waits, who waits in vain, who lost its place."""
+"""The launcher's reading of a queue's records: who waits, who waits in vain, who lost its place."""
 
 from typing import Any
 

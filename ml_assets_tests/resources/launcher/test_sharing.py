@@ -1,4 +1,4 @@
-"""What a launcher hands its pods and later attempts through the artifacts."""
+"""Files that a launcher hands its pods and later attempts through the artifacts."""
 
 from pathlib import Path
 

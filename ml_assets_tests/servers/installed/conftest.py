@@ -36,7 +36,7 @@ class Installed:
 
     @property
     def settings(self) -> Settings:
-        """Of the installation."""
+        """Return the settings of the installation."""
         return self.world.settings
 
     def train_again(self) -> Mapping[str, Mapping[str, Any]]:
@@ -95,7 +95,7 @@ def _train(world: World, model: str) -> tuple[str, dict[str, dict[str, Any]]]:
 
 
 def newest_materialization(instance: dg.DagsterInstance, name: str) -> dg.AssetMaterialization:
-    """Of asset `a/b`, as Dagster's storage has it."""
+    """Return the newest materialization of asset `a/b` in Dagster's storage."""
     event = instance.get_latest_materialization_event(key_of(name))
     assert event is not None
     assert event.asset_materialization is not None

@@ -23,7 +23,7 @@ def tracker(installed: Installed) -> Tracker:
 
 @pytest.fixture
 def facts(installed: Installed, request: pytest.FixtureRequest) -> RunFacts:
-    """Of a training that only this test has."""
+    """Facts of a training that only this test has."""
     own = f"{installed.model}-{request.node.name}-{time.time_ns()}"
     return RunFacts(experiment=installed.model, fingerprint=own, name=DAY, author="ada", params={"lr": 0.1})
 

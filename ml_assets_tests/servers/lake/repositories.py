@@ -73,7 +73,7 @@ class Repository:
         return replace(self, cache=self.cache.with_name(name))
 
     def merge_by_hand(self, source: str, metadata: dict[str, str]) -> Any:
-        """What anybody can ask the server for, past our store."""
+        """Merge past our store, as anybody can ask the server to."""
         api = self.api()
         merge = api.model("Merge", message="by hand", metadata=metadata)
         return api.ask_once("refs_api", "merge_into_branch", source, "main", merge=merge)

@@ -30,7 +30,7 @@ class Person:
     bell: Connection
     """Tells the phase when a moment has come; the process waits for an answer."""
     said: Path
-    """What it wrote to its terminal."""
+    """File of its terminal output."""
 
 
 def start(variables: Mapping[str, str], moments: Sequence[Moment] = ()) -> Person:

@@ -35,7 +35,7 @@ MOMENTS = {
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Facts:
-    """What one machine comes to without servers."""
+    """Facts of one machine without servers."""
     home = tmp_path_factory.mktemp("embedded") / "home"
     _finish(person.start({"ML_ASSETS_HOME": str(home), "ML_ASSETS_AUTHOR": "ada"}))
     shop = Shop.at(home)

@@ -32,7 +32,7 @@ class Pods:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """What a launcher does first: the input and the job go to the store."""
+        """Send the input and the job to the store, as a launcher does first."""
         source = open_snapshot(Path(self.job.snapshot)).folder
         open_artifacts(self.url, source.parent).push(source.name, last=MANIFEST)
         folder = self.place / "launcher" / "job"
@@ -80,7 +80,7 @@ class Pods:
         return self.place / f"attempt-{self.attempt}-node-{node}.log"
 
     def events(self, node: int = 0) -> list[TrainingEvent]:
-        """What it said in this attempt."""
+        """Return the events of this attempt."""
         lines = self.log(node).read_text(errors="replace").splitlines()
         return [event for event in map(TrainingEvent.from_line, lines) if event is not None]
 
@@ -109,7 +109,7 @@ class Pods:
         )
 
     def rank_pids(self) -> list[int]:
-        """Of this attempt, by rank."""
+        """Return the process ids of this attempt, by rank."""
         return self.wait_for("started").values["pids"]
 
     def kill_node(self, node: int) -> None:
@@ -123,7 +123,7 @@ class Pods:
         return cache / "job"
 
     def result(self) -> TrainingResult:
-        """What the job came to."""
+        """Return the result of the job."""
         return TrainingResult.read(self.pull() / "result.json")
 
     def end(self) -> None:

@@ -30,7 +30,7 @@ class Storage:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What points an S3 client of another process at it."""
+        """Return the variables that point an S3 client of another process at it."""
         return {
             "AWS_ACCESS_KEY_ID": _KEY,
             "AWS_SECRET_ACCESS_KEY": _SECRET,
@@ -40,7 +40,7 @@ class Storage:
         }
 
     def path(self, address: str) -> Path:
-        """Where an object or a prefix lies on the server's disk."""
+        """Return the path of an object or a prefix on the server's disk."""
         return self.folder / address.removeprefix("s3://")
 
     def start(self) -> None:

@@ -38,7 +38,7 @@ def on_one_machine(tmp_path_factory: pytest.TempPathFactory, snapshot: Snapshot)
 
 
 def left_alone(job: TrainingJob, folder: Path) -> TrainingResult:
-    """What processes of this machine make of it, without any trouble."""
+    """Return the result of processes of this machine, without any trouble."""
     # The pace is a hyperparameter, so the job without it is another one, with the same arithmetic.
     swift = dataclasses.replace(job, hyperparameters={})
     return LocalLauncher().run(swift, folder, lambda _: None, lambda _: None)

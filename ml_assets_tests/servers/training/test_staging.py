@@ -1,4 +1,4 @@
-"""What a pod is told and what it finds: each thing that is wrong is a typed error which says what to do."""
+"""Inputs of a pod: each fault is a typed error that says what to do."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 
 @pytest.fixture
 def settings(remote: str, snapshot: Snapshot, tmp_path: Path) -> PodSettings:
-    """Of the first of two pods; job and snapshot are in the store."""
+    """Return the settings of the first of two pods; job and snapshot are in the store."""
     artifacts = open_artifacts(remote, tmp_path / "launcher")
     (artifacts.folder("job") / "job.json").write_text(small_job(snapshot).to_json())
     artifacts.push("job", last="job.json")

@@ -39,7 +39,7 @@ def state(step: int, numbers: int = 50) -> State:
 
 
 def open_checkpoints(url: str, place: Path, patience: float = 2.0) -> StoredCheckpoints:
-    """What rank 0 of a pod that just started has: an empty folder, and the store. Begins no attempt."""
+    """Open the checkpoints as rank 0 of a new pod: an empty folder, and the store. Begins no attempt."""
     folder = place / "job"
     folder.mkdir(parents=True)
     keep_events(folder)

@@ -21,7 +21,7 @@ KILLED_AT, BACK_AT = 30, 60
 
 
 class Tracking:
-    """What the step of a run does with the events of a training; kills the server, and starts it again."""
+    """Tracking of a training's events, as the step of a run does it; kills the server, and starts it again."""
 
     def __init__(self, servers: RunningServers, run: TrackedRun) -> None:
         self._servers, self._run = servers, run
@@ -43,7 +43,7 @@ class Tracking:
 
 @pytest.fixture
 def facts(request: pytest.FixtureRequest) -> RunFacts:
-    """Of a training that only this test has."""
+    """Facts of a training that only this test has."""
     own = f"{request.node.name}-{time.time_ns()}"
     return RunFacts(experiment="tracking", fingerprint=own, name="one", author="ada")
 

@@ -1,4 +1,4 @@
-"""What tests of shards that come and go share."""
+"""Common parts of the tests of shards that come and go."""
 
 import pytest
 
