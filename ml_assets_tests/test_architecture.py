@@ -27,6 +27,14 @@ def test_modules_say_what_belongs_in_them() -> None:
     assert silent == []
 
 
+def test_the_glossary_defines_each_term_once_in_order() -> None:
+    lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    terms = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")][1:]
+    assert len(terms) > 60
+    assert [term.partition(" (")[0] for term in terms] == sorted(term.partition(" (")[0] for term in terms)
+    assert len(set(terms)) == len(terms)
+
+
 def test_links_between_files_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {link}"
