@@ -27,6 +27,26 @@ def test_modules_say_what_belongs_in_them() -> None:
     assert silent == []
 
 
+_OPENINGS = {"How", "In", "Of", "That", "What", "When", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Why"}
+
+
+def test_docstrings_begin_with_a_verb_or_with_the_thing() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{statement.lineno}: {text.strip().splitlines()[0]}"
+        for path in _tracked()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(text := statement.value.value, str)
+        and text.strip()
+        and text.split()[0].strip(",.:;") in _OPENINGS
+    ]
+    assert found == []
+
+
 def test_the_glossary_defines_each_term_once_in_order() -> None:
     lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
     terms = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")][1:]
