@@ -67,7 +67,9 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """What `workspace.yaml` loads. `CommandRefused` where one of Dagster's commands cannot do what it was asked."""
+    """Return the definitions that `workspace.yaml` loads. `CommandRefused` where one of Dagster's commands cannot do
+    what it was asked.
+    """
     settings = Settings()
     require_home(os.environ, sys.argv, settings.dagster_home)
     built = build_defs(settings)

@@ -27,7 +27,21 @@ def test_modules_say_what_belongs_in_them() -> None:
     assert silent == []
 
 
-_OPENINGS = {"How", "In", "Of", "That", "What", "When", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Why"}
+_OPENINGS = {
+    "How",
+    "In",
+    "Of",
+    "That",
+    "What",
+    "When",
+    "Where",
+    "Whether",
+    "Which",
+    "Who",
+    "Whom",
+    "Whose",
+    "Why",
+}
 
 
 def test_docstrings_begin_with_a_verb_or_with_the_thing() -> None:

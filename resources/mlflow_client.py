@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 REQUEST_SECONDS = 10
-"""How long a request waits for a server that does not answer."""
+"""Seconds that a request waits for a server that does not answer."""
 _SWITCHES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",

@@ -46,14 +46,15 @@ class KubernetesSettings(BaseSettings):
     s3_endpoint_url: Address | None = None
     """`ML_ASSETS_S3_ENDPOINT_URL` as pods see it, where that differs."""
     unschedulable_seconds: float = Field(default=120.0, gt=0)
-    """How long a pod may find no node, or be kept by its node from starting, before the training fails."""
+    """Seconds for which a pod may find no node, or be kept by its node from starting, before the training fails."""
     pull_seconds: float = Field(default=1800.0, gt=0)
-    """How long a pod that has a node may pull its image before the training fails."""
+    """Seconds for which a pod that has a node may pull its image before the training fails."""
     lease_seconds: int = Field(default=20, ge=3)
-    """How long after its last sign of life a launcher counts as gone; it gives one four times as often."""
+    """Seconds after its last sign of life at which a launcher counts as gone; it renews four times as often."""
     return_seconds: int = Field(default=600, ge=0)
-    """How long a run that has not ended may be without a launcher before its pods are removed: a run's pod that died
-    with its node is noticed, resumed on another one, and may have to pull its image there."""
+    """Seconds for which a run that has not ended may be without a launcher before its pods are removed: a run's pod
+    that died with its node is noticed, resumed on another one, and may have to pull its image there.
+    """
     patience_seconds: float = Field(default=300.0, gt=0)
     """Seconds for which the API server may be away before a launcher gives up; pods go on meanwhile."""
 

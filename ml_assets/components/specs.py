@@ -66,7 +66,7 @@ LeakageCheck = Annotated[
     Literal["weekly", "off"],
     BeforeValidator(_switched_off, json_schema_input_type=Literal["weekly", "off", False]),
 ]
-"""How often the leakage test runs by itself."""
+"""Rhythm in which the leakage test runs by itself."""
 
 
 class PartitionsSection(Section):

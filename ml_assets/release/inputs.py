@@ -22,7 +22,7 @@ class InputsUnknown(Exception):
 
 
 class InputsRejected(Exception):
-    """What a version was trained on is rejected by now."""
+    """Inputs of a version were rejected after it was trained."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         """`refused`: `table key` → why."""

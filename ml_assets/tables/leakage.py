@@ -25,7 +25,7 @@ _ALONE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureDeclaration:
-    """What the test needs to know of a feature table."""
+    """Declaration of a feature table, as far as the test needs it."""
 
     table: str
     """Table id."""

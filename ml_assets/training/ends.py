@@ -1,4 +1,4 @@
-"""What the ranks of a machine leave for their agent as they end, and the end that explains that of an attempt.
+"""Ends of a machine's ranks, left for their agent, and the one that explains the end of an attempt.
 
 torch's agent reports the first process that it finds gone. A rank that fails for good takes a moment to end, and the
 others, whose connections it closes, are sometimes found before it: one bad sample was tried three times in 5 of 12
@@ -21,12 +21,12 @@ from resources.launcher.job import ExitCode
 
 _NAME = "ended-{}"
 _LINES = 9
-"""Of a traceback: an error quotes the last 15 lines of a log."""
+"""Lines of a traceback: an error quotes the last 15 lines of a log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a rank ended."""
+    """End of a rank."""
 
     rank: int
     """Local."""
@@ -67,7 +67,7 @@ def explaining(local_ranks: Iterable[int], noticed: Mapping[int, int]) -> End:
 
 
 def _read(local_ranks: Iterable[int]) -> list[End]:
-    """What ranks left, the first one first."""
+    """Read the ends that ranks left, the first one first."""
     found: list[tuple[float, End]] = []
     for rank in local_ranks:
         with suppress(FileNotFoundError, ValueError):  # a file that is cut off says nothing

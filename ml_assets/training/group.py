@@ -151,7 +151,7 @@ class Group:
 
 
 def is_lost_peer(error: BaseException | None) -> bool:
-    """Whether this comes from another rank's end, or was raised while such an error was handled: a connection to it was
+    """True if this comes from another rank's end, or was raised while such an error was handled: a connection to it was
     closed, or it did not answer."""
     while error is not None:
         if isinstance(error, distributed.DistNetworkError | distributed.DistStoreError):

@@ -41,7 +41,7 @@ def report_end(end: End, hung: Mapping[int, str], killed: list[int]) -> None:
 
 
 def cause_of(end: End, hung: Mapping[int, str], killed: list[int]) -> str:
-    """Why an attempt ended, in words; see `report_end`."""
+    """Return in words why an attempt ended; see `report_end`."""
     if hung:
         first = min(hung)
         return f"rank {first} {hung[first]}"

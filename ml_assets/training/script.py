@@ -106,7 +106,7 @@ class Training:
     resumed_step: int
     """Step of the newest whole checkpoint; 0 where there is none."""
     resumed_world_size: int
-    """How many ranks there were when it was saved; 0 where there is none. May be another number than now."""
+    """World size at the time of saving; 0 where there is none. May differ from the present one."""
     step: int
     """The newest that was logged."""
     checkpoints: Checkpoints
@@ -284,7 +284,7 @@ class Training:
 
     @property
     def _stores_for_its_machine(self) -> bool:
-        """Whether this rank stores the files of its machine: all of them, where the folder outlives it."""
+        """True if this rank stores the files of its machine: all of them, where the folder outlives it."""
         return self.rank == 0 if self.mirror is None else int(os.environ.get("LOCAL_RANK", "0")) == 0
 
     def _make_place(self, step: int, place: Path) -> None:
@@ -406,7 +406,7 @@ def _together(machines: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _world_size_at(folder: Path, step: int) -> int:
-    """How many ranks the attempt had that saved `step`; 0 where that is not known."""
+    """Return the world size of the attempt that saved `step`; 0 where that is not known."""
     return next((one.world_size for one in reversed(read_attempts(folder)) if one.from_step < step), 0)
 
 

@@ -100,7 +100,7 @@ def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
 
 
 _Ways = tuple[Callable[[], Any], Callable[[NDArray[np.float32]], Any]]
-"""How a model becomes a graph, and how its library is asked."""
+"""Two functions: one makes a graph of the model, the other asks the model's own library."""
 
 
 def _of_lightgbm(model: Any, example: Example) -> _Ways:

@@ -1,4 +1,4 @@
-"""What the ranks of a script tell each other where all of them save: apart from any process group.
+"""Meeting of a script's ranks where all of them save: apart from any process group.
 
 A script may have no group, one of its own kind, or have destroyed it. Its ranks meet in a store: the agent of one
 machine opens it, on several the one in which the nodes meet. Not here: checkpoints (script), that store (nodes).
@@ -91,8 +91,9 @@ class Meeting:
             self._store.set(f"{self._name}/{about}/{self._rank}", json.dumps(value))
 
     def hear(self, about: str, rank: int) -> Any:
-        """What `rank` tells `about`. Raises `PeerFailed` where it failed in this round, and `BadConfiguration` where it
-        came to its end."""
+        """Wait for the message of `rank` about `about`. Raises `PeerFailed` where it failed in this round, and
+        `BadConfiguration` where it came to its end.
+        """
         from torch.distributed import DistStoreError
 
         from ml_assets.training.group import PeerFailed

@@ -45,7 +45,7 @@ class WrittenModel:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedModel:
-    """What a script handed in, once it answered rows of the snapshot as it must."""
+    """Model that a script handed in, after it answered rows of the snapshot correctly."""
 
     weights: "dict[str, torch.Tensor]"
     """By name; for what is not torch, the ONNX graph as the only one."""

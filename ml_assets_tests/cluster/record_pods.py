@@ -46,7 +46,7 @@ class Stage:
     namespace: str
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
-        """What kubectl prints, asked in this namespace."""
+        """Return kubectl's output in this namespace."""
         return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin)
 
     def make(self, *objects: Document) -> None:
@@ -122,7 +122,7 @@ class Scene:
     """One state that pods can be in, and how to bring a Job's pod there."""
 
     script: str = IDLE
-    """What the trainer does."""
+    """Program of the trainer."""
     profile: dict[str, Any] = field(default_factory=dict[str, Any])
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     before: tuple[Document, ...] = ()
@@ -132,11 +132,11 @@ class Scene:
     inits: tuple[Document, ...] = ()
     """Init containers; name and script, and what else they have."""
     ready: Until | None = None
-    """When to act."""
+    """Condition for acting."""
     act: Callable[[Stage], None] | None = None
-    """What happens to the pod then."""
+    """Action on the pod."""
     until: Until = ENDED
-    """When to record."""
+    """Condition for recording."""
 
 
 def _init(name: str, script: str, **facts: Any) -> Document:
@@ -318,7 +318,7 @@ def record(cluster: Cluster, name: str, registry: str) -> None:
 
 
 def scene_profile(name: str) -> ResourceProfile:
-    """What the launcher would be given for this scene."""
+    """Return the profile that the launcher would get for this scene."""
     return ResourceProfile.model_validate({**_SMALL, **SCENES[name].profile})
 
 

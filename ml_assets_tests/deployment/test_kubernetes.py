@@ -41,7 +41,7 @@ def deployments() -> dict[str, Document]:
 
 
 def of_the_chart() -> dict[str, Document]:
-    """What the chart's values say of the same three."""
+    """Return the chart's values for the same three."""
     (code_location,) = HELM["dagster-user-deployments"]["deployments"]
     return {
         "webserver": HELM["dagsterWebserver"],
@@ -56,7 +56,7 @@ def settings_of_dagster() -> Document:
 
 
 def probes() -> list[Any]:
-    """Where from, and the container."""
+    """Return parameters: origin, and container."""
     ours = {
         f"manifest-{name}-{one['name']}": one
         for name, pod in deployments().items()

@@ -41,7 +41,7 @@ class Hurry:
         return torch.stack(every)
 
     def save_state(self, folder: Path) -> None:
-        """What all ranks have alike, once, and random numbers of each."""
+        """Save what all ranks have alike, once, and each one's random numbers."""
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(torch.get_rng_state(), folder / f"random_states_{self.rank}.pt")
         if self.rank == 0:
@@ -54,7 +54,7 @@ class Hurry:
             part.load_state_dict(state)
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """What was prepared."""
+        """Return the module inside a prepared one."""
         return model.module if isinstance(model, DistributedDataParallel) else model
 
     def end_training(self) -> None:

@@ -36,7 +36,7 @@ from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables.shop import Place
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
-"""How many histories are played; the nightly plays 100,000."""
+"""Number of histories; the nightly plays 100,000."""
 SHARD = 500
 """Histories of one test. Shards fill both cores under `-n 2`, and what hypothesis remembers stays small."""
 pytestmark = pytest.mark.timeout(240 + 3 * min(HISTORIES, SHARD))

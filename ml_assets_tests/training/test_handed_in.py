@@ -87,7 +87,7 @@ class Logarithm(Net):
 
 
 class OverRows(Net):
-    """What it says of a row depends on the rows beside it."""
+    """Model whose answer for a row depends on the rows beside it."""
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
         return numeric[:, 0] - numeric[:, 0].mean()

@@ -74,7 +74,7 @@ class TrainedOn:
     last: str
     """Key of its last partition."""
     partitions: int
-    """How many there are, from the first to the last."""
+    """Number of partitions, from the first to the last."""
     begins_with: str = ""
     """Digest of the evaluation of the version whose weights the training began with; empty without one."""
 
@@ -166,6 +166,6 @@ class Promotion:
     reason: str
     at: datetime
     despite: str = ""
-    """What stood against the inputs of the version, and a person promoted it all the same; empty otherwise."""
+    """Objection to the version's inputs that a person overrode; empty if there was none."""
     demotion: Demotion | None = None
     """Its end by a person; None where it stands or another promotion followed."""

@@ -43,7 +43,7 @@ _MEASURING = {
 _OF_A_STEP = ("metrics", "epoch")
 """Kinds whose numbers belong to their step: trained again, it tells the same. The others are readings of their own."""
 _DEVICES = ("device", "gpu", "gpus", "gpu_driver", "gpus_idle")
-"""What a `started` event tells of the machine."""
+"""Values of a `started` event about the machine."""
 
 
 def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
@@ -133,9 +133,9 @@ class LiveReport:
         self.events = 0
         """Number of events; 0 where the job was found finished."""
         self.devices: dict[str, str] = {}
-        """What the first rank's machine trains on, as it told when it started."""
+        """Devices of the first rank's machine, as it reported when it started."""
         self.idle = ""
-        """What to do about GPUs that the training leaves idle; empty where there are none."""
+        """Advice about GPUs that the training leaves idle; empty where there are none."""
         self.finished_at: float | None = None
         """Time at which the workers were done, seconds since the epoch: the same for each run that follows the job."""
 

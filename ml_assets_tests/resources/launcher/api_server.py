@@ -24,7 +24,7 @@ Document = dict[str, Any]
 
 @dataclass
 class Trouble:
-    """What becomes of the next requests of a method whose path matches."""
+    """Fault of the next requests of a method whose path matches."""
 
     method: str
     path: str
@@ -70,7 +70,7 @@ class ApiServer:
         self.troubles.append(Trouble(method, path, status, times))
 
     def names(self, kind: str) -> list[str]:
-        """Of what is there."""
+        """Return the names of the objects of this kind."""
         with self.lock:
             return sorted(name for of, name in self.objects if of == kind)
 

@@ -55,7 +55,7 @@ class Launch:
         return launcher.run(self.job, folder, lambda _: None, tell, run_id="the-run")
 
     def finish(self) -> None:
-        """What the pods leave when they are done."""
+        """Write the files that pods leave when they are done."""
         content = b"weights"
         result = TrainingResult(
             fingerprint=self.job.fingerprint,

@@ -40,7 +40,7 @@ PATIENCE = Patience(start=120, pull=1800)
 
 @dataclass(frozen=True)
 class Scene:
-    """What the API said at one moment."""
+    """Answers of the API at one moment."""
 
     job: Document
     pods: list[Pod]
@@ -55,7 +55,7 @@ class Scene:
         return [one for one in self.events if one["involvedObject"]["uid"] == uid]
 
     def why_not(self, seconds: float) -> TrainingFailed | None:
-        """Why the Job's pods are not there, or do not start, when the Job is so old and nothing changed."""
+        """Return why the Job's pods are not there, or do not start, when the Job has this age and nothing changed."""
         now = began(self.job) + timedelta(seconds=seconds)
         refused = why_no_pods(self.job, self.events_of(self.job["metadata"]["uid"]), now, PROFILE, PATIENCE)
         return refused or why_not_started(

@@ -1,4 +1,4 @@
-"""Who is swept: trainings to which nobody comes back. Healthy trainers wait for a run whose pod died with its node."""
+"""Sweeping of trainings to which nobody comes back. Healthy trainers wait for a run whose pod died with its node."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -315,7 +315,7 @@ def _log_in(context: str | None) -> tuple[Any, str]:
 
 
 def _status(error: Exception) -> int:
-    """Of the server's answer; 0 where there was none."""
+    """Return the status of the server's answer; 0 where there was none."""
     return int(error.status or 0) if isinstance(error, ApiException) else 0
 
 

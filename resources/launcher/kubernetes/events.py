@@ -1,4 +1,4 @@
-"""What the cluster tells about one object, in the order in which it was told last. Events of the API are hints: they
+"""Events of one object, in the order in which they last came. Events of the API are hints: they
 are kept for an hour, and may be lost.
 
 Not here: asking for them (attempt), what follows from them (judge).
@@ -22,7 +22,7 @@ class Told:
     message: str
     first: datetime
     last: datetime
-    """In whole seconds."""
+    """Time of the last one, in whole seconds."""
 
 
 def told(events: Iterable[Document]) -> list[Told]:

@@ -29,7 +29,7 @@ from resources.launcher.profile import ResourceProfile
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", *_NEVER)
 _PULL_FAILED = "Failed to pull image"
-"""In the event of each pull that failed."""
+"""Beginning of the event of each pull that failed."""
 _REFUSED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError")
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
 IMAGE_SECONDS, REFUSED_SECONDS = 30.0, 10.0
@@ -37,7 +37,8 @@ IMAGE_SECONDS, REFUSED_SECONDS = 30.0, 10.0
 _ASKED_ABOUT = 8
 """Late pods whose events are asked for at each look; of a thousand that pull, these stand for all."""
 _TAKEN_AWAY = ("Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated")
-"""Why a kubelet or a controller ended a pod that did nothing wrong; older ones set no condition beside it."""
+"""Reasons of kubelets and controllers for ending a pod that did nothing wrong; older ones set no condition beside it.
+"""
 _LOST = ("ContainerStatusUnknown", "Unknown")
 """A container of a node that was switched off: nobody knows how it ended."""
 _OVER_ITS_LIMIT = re.compile(r"exceeds the (total )?limit|exceeded its local ephemeral storage limit")
@@ -201,7 +202,7 @@ def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | 
 
 
 def began(job: Document) -> datetime:
-    """When its pods might first be made: a queue may have held it back before."""
+    """Return the time at which its pods might first be made: a queue may have held it back before."""
     return moment(job.get("status", {}).get("startTime") or job["metadata"]["creationTimestamp"])
 
 

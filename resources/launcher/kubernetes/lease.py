@@ -15,7 +15,7 @@ from resources.launcher.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document, Outdated
 
 _RENEWALS = 4
-"""In one duration: three may fail."""
+"""Renewals in one lease duration: three may fail."""
 _ATTEMPT, _FAILURES, _RUN = "ml-assets/attempt", "ml-assets/failures", "ml-assets/run"
 
 

@@ -30,11 +30,11 @@ class Container:
     exit_code: int | None
     """Exit code of its last end; None if it never ended."""
     reason: str
-    """Why it ended: `OOMKilled`, `StartError`, `Error`, …"""
+    """Reason for its end: `OOMKilled`, `StartError`, `Error`, …"""
     message: str
     """Last lines of its log, or the container runtime's words."""
     waiting: str
-    """Why it waits: `ErrImagePull`, `ContainerCreating`, …"""
+    """Reason for its waiting: `ErrImagePull`, `ContainerCreating`, …"""
     waiting_message: str
     restarts: int
     began: datetime | None
@@ -62,7 +62,7 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """What matters of a pod's document."""
+    """Relevant part of a pod's document."""
 
     name: str
     uid: str
@@ -70,7 +70,7 @@ class Pod:
     node: str
     created: datetime
     placed: datetime | None
-    """When it found its node, where the API says."""
+    """Time at which it found its node, where the API says."""
     is_scheduled: bool
     unscheduled_why: str
     is_gated: bool
@@ -78,12 +78,16 @@ class Pod:
     has_ended: bool
     """Its trainer ended, or the whole pod did. Sidecars may go on after the trainer."""
     reason: str
-    """Why the pod as a whole failed: `Evicted`, `DeadlineExceeded`, `UnexpectedAdmissionError`, … Else empty."""
+    """Reason for the failure of the pod as a whole: `Evicted`, `DeadlineExceeded`, `UnexpectedAdmissionError`, … Else
+    empty.
+    """
     message: str
     disrupted: str
-    """Why the cluster or a person took it away: eviction, preemption, a lost node, a deletion. Else empty."""
+    """Reason for which the cluster or a person took it away: eviction, preemption, a lost node, a deletion. Else
+    empty.
+    """
     deleted: datetime | None
-    """When its deletion was asked for."""
+    """Time at which its deletion was requested."""
     trainer: Container
     others: tuple[Container, ...]
     """Containers that the launcher did not write."""
@@ -139,8 +143,9 @@ class Pod:
 
     @property
     def since(self) -> datetime:
-        """When a pod whose trainer has not started last came further: it found its node, or a container before the
-        trainer began or ended. What is started again and again is not coming further."""
+        """Return when a pod whose trainer has not started last came further: it found its node, or a container before
+        the trainer began or ended. What is started again and again is not coming further.
+        """
         moments = [
             when
             for one in self.others
