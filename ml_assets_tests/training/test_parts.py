@@ -21,7 +21,7 @@ from resources.launcher.errors import BadConfiguration
 @pytest.mark.parametrize(
     ("model_function", "complaint"),
     [
-        ("nowhere.to.be.found", "cannot be imported: No module named 'nowhere'"),
+        ("nowhere.to.be.found", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         (f"{MODELS}.missing", "has no attribute 'missing'"),
         ("missing", "Write package.module.function"),
         (f"{MODELS}.no_module", "returned str, not a torch.nn.Module"),
