@@ -75,7 +75,7 @@ class Pulse:
 
     @contextmanager
     def bounded(self) -> Generator[None]:
-        """What runs inside may take as long as the first step of an attempt, and no longer."""
+        """Bound what runs inside by the time that the first step of an attempt may take."""
         self.begin()
         try:
             yield

@@ -23,7 +23,7 @@ from resources.launcher.job import ExitCode
 log = logging.getLogger(__name__)
 
 _AGENT_SECONDS = 1.0
-"""Of a rank that lost another, which may have been on another machine, until it ends."""
+"""Seconds that a rank which lost another, perhaps on another machine, waits for its agent before it ends."""
 
 
 def outcome_of(action: Callable[[], int], folder: Path) -> int:

@@ -106,7 +106,7 @@ def test_a_pass_of_one_row_with_batch_norm_is_refused_with_the_arithmetic(
 def test_a_validation_of_one_row_is_refused_before_the_first_step(
     snapshot: Snapshot, tmp_path: Path, group: Group
 ) -> None:
-    """Of 100 validation rows a lane, 11 at once, a single one is left: each of three attempts failed after an epoch."""
+    """A lane of 100 validation rows, 11 at once, leaves a single one: each of three attempts failed after an epoch."""
     with pytest.raises(BadConfiguration, match=r"in validation \(track_running_stats=False\)"):
         made(snapshot, tmp_path, group, "NormOfPass", "bitwise", global_batch=22)
     made(snapshot, tmp_path, group, "NormOfPass", "bitwise", global_batch=26)

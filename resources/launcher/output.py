@@ -26,7 +26,7 @@ class Output:
         self.reason = ""
         """Reason of the first worker of this attempt that ended for good."""
         self.cause = ""
-        """Why this attempt ended, as the agent of its workers tells."""
+        """Reason for the end of this attempt, as the agent of its workers tells it."""
         self.has_trained = False
         """True if this attempt has reported a step."""
 
