@@ -44,7 +44,7 @@ def settings(servers: RunningServers, tmp_path: Path) -> Settings:
     platform.lake.commit("before", "before", {})
     (platform.artifacts.folder("before") / "file").write_text("before")
     platform.artifacts.push("before")
-    platform.ledger.newest_verdicts("datasets/none", [])
+    platform.ledger.newest_verdicts("datasets/none", ["none"])
     return settings
 
 
@@ -58,7 +58,7 @@ def _state(settings: Settings) -> tuple[Any, ...]:
         platform.lake.branches(),
         [stat.sha256 for stat in platform.lake.list("before")],
         (files / "file").read_text(),
-        platform.ledger.newest_verdicts("datasets/none", []),
+        platform.ledger.newest_verdicts("datasets/none", ["none"]),
     )
 
 
@@ -76,7 +76,7 @@ def _use_artifacts(platform: Platform) -> None:
 
 
 def _use_ledger(platform: Platform) -> None:
-    platform.ledger.newest_verdicts("datasets/none", [])
+    platform.ledger.newest_verdicts("datasets/none", ["none"])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_frozen_database_is_given_up_in_time(servers: RunningServers, settings
     ledger = Ledger(settings.resolved_ledger_url.reveal(), patience_seconds=1)
     servers.freeze("postgresql")
     with pytest.raises(LedgerUnavailable, match="ML_ASSETS_LEDGER_URL"):
-        ledger.newest_verdicts("datasets/none", [])
+        ledger.newest_verdicts("datasets/none", ["none"])
     servers.thaw("postgresql")
     assert _state(settings) == before
 
