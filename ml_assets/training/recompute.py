@@ -54,7 +54,8 @@ def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
 def recompute(core: nn.Module, what: Literal["selective", "full"], *, is_compiled: bool = False) -> None:
     """Have the blocks of `core` keep only their inputs (`full`), or also the results of products (`selective`).
 
-    In place; no module or parameter gets another name. Raises `BadConfiguration` where there are no blocks.
+    In place; no module or parameter gets another name. Raises `BadConfiguration` where there are no blocks, and for
+    blocks that do not give the same bits again.
     """
     blocks = list(blocks_of(core))
     if not blocks:
@@ -68,6 +69,11 @@ def recompute(core: nn.Module, what: Literal["selective", "full"], *, is_compile
         raise BadConfiguration(
             "recompute selective: recurrent layers (GRU, LSTM) give other bits with it, and a training must go on with "
             "the same. Use recompute full"
+        )
+    if any(isinstance(part, torch.jit.ScriptModule) for block in blocks for part in block.modules()):
+        raise BadConfiguration(
+            f"recompute {what}: a block has a part in TorchScript, whose interpreter cannot be run again for backward. "
+            "Leave recompute out, or use the module as it was before torch.jit.script"
         )
     kept = noop_context_fn if what == "full" else partial(create_selective_checkpoint_contexts, _COSTLY)
     for block in blocks:

@@ -139,6 +139,16 @@ def test_a_model_without_blocks_cannot_be_computed_again() -> None:
         recompute(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "full")
 
 
+def test_blocks_that_would_not_come_out_the_same_are_refused() -> None:
+    in_torchscript = nn.Sequential(nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Tanh())))
+    with pytest.raises(BadConfiguration, match="recompute full: a block has a part in TorchScript"):
+        recompute(in_torchscript, "full")
+    recurrent = nn.Sequential(nn.Sequential(nn.GRU(2, 2), nn.Linear(2, 2)))
+    with pytest.raises(BadConfiguration, match="recompute selective: recurrent layers"):
+        recompute(recurrent, "selective")
+    recompute(recurrent, "full")
+
+
 def test_a_memory_that_does_not_hold_a_step_is_advice(group: Group) -> None:
     settings = TrainingSettings(global_batch=1000, lanes=4, workers=1, accumulate=2, recompute="selective")
     with (
