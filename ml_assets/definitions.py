@@ -14,10 +14,10 @@ from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared import declared_tables
 from ml_assets.components.leakage import request_leakage_tests
 from ml_assets.components.loading import load_pipelines
+from ml_assets.components.pruning import prune_trainings
 from ml_assets.components.reconcile import tell_of_main
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.step_values import step_values
-from ml_assets.components.sweeping import sweep_trainings
 from ml_assets.dagster_commands import require_home, require_whole_models
 from resources.platform import Platform
 from resources.settings import Settings
@@ -53,8 +53,8 @@ def build_defs(settings: Settings | None = None) -> dg.Definitions:
                 build_missing_upstream,
                 tell_of_main,
                 request_leakage_tests,
-                # Workers of this machine end with their launcher: nothing to sweep.
-                *([sweep_trainings] if settings.launcher != "local" else []),
+                # Workers of this machine end with their launcher: nothing to prune.
+                *([prune_trainings] if settings.launcher != "local" else []),
                 dg.AutomationConditionSensorDefinition(
                     "automation",
                     target=dg.AssetSelection.all(),

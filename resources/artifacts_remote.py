@@ -196,7 +196,7 @@ class RemoteArtifacts:
         return self._opened[1]
 
     def _incoming(self) -> Path:
-        """A folder for files on their way; those that killed processes left are swept."""
+        """A folder for files on their way; those that killed processes left are purged."""
         for folder in self.cache.glob(f"{_INCOMING}*"):
             with suppress(FileNotFoundError):  # its owner was just done
                 if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:

@@ -9,8 +9,8 @@ from importlib import import_module
 
 import click
 
+from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.problems import Stopped, explained
-from resources.words import did_you_mean
 
 COMMANDS = {
     "demo": "From raw days to a registered model on this machine.",
@@ -20,16 +20,16 @@ COMMANDS = {
     "accept": "Accept a rejected partition as it is, with a reason.",
     "promote": "Put a registered version into production, with a reason.",
     "demote": "Take a model out of production, with a reason.",
-    "ledger": "The step the ledger's tables stand at, and back to an earlier one.",
+    "ledger": "Show the ledger's schema revision, or downgrade to an earlier one.",
     "drill": "Damage a short real training; report whether it survived.",
-    "sweep": "Remove trainings from the cluster whose launcher is gone.",
-    "lake": "Make the lake ready; look for changes without an audit.",
+    "trainings": "Remove abandoned trainings from the cluster.",
+    "lake": "Set the lake up; check that every commit on main was audited.",
     "doctor": "Check settings, storage and versions; say the remedy.",
     "ui": "Dagster's pages and daemon together, on loopback.",
 }
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(SuggestingGroup):
     """Commands by name, each in the module of that name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -45,13 +45,6 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Stopped() from None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"no command '{args[0]}'{did_you_mean(args[0], COMMANDS)}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

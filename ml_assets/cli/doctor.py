@@ -41,18 +41,18 @@ def command() -> None:
         ("dagster events", doctor_storage.dagster_events),
         *_workers(project),
     ]
-    ill = 0
+    failed = 0
     for name, check in checks:
         try:
             say(f"ok    {name:16} {check(project)}")
-        except Exception as error:  # a doctor reports every illness, whatever its kind
-            ill += 1
+        except Exception as error:  # a doctor reports every failure, whatever its type
+            failed += 1
             what = str(error) if isinstance(error, NotWell) else f"{type(error).__name__}: {error}"
-            say(f"ILL   {name:16} {what}")
-    if ill:
-        say(f"{ill} of {len(checks)} parts need help; each line says what is wrong.")
+            say(f"FAIL  {name:16} {what}")
+    if failed:
+        say(f"{failed} of {len(checks)} checks failed; each FAIL line names the remedy.")
         raise SystemExit(1)
-    say("All parts are well.")
+    say("All checks passed.")
 
 
 def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:

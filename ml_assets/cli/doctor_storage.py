@@ -48,15 +48,15 @@ def artifacts(project: Project) -> str:
 
 
 def ledger(project: Project) -> str:
-    """Verdicts can be looked up, and the tables stand at this version's step."""
+    """Check that verdicts can be read, and that the tables have this version's schema revision."""
     asked = project.platform.ledger
     asked.newest_verdicts("datasets/none", ["none"])
-    step = asked.step()
-    if step != NEWEST:
+    revision = asked.revision()
+    if revision != NEWEST:
         raise NotWell(
-            f"the tables stand at step {step}, this version works with {NEWEST}: end older processes"
+            f"the tables have revision {revision}, this version needs {NEWEST}: end processes of other versions"
         )
-    return f"{project.settings.resolved_ledger_url}, step {step}"
+    return f"{project.settings.resolved_ledger_url}, revision {revision}"
 
 
 def tracker(project: Project) -> str:

@@ -1,44 +1,52 @@
-"""`ml-assets lake init` and `ml-assets lake sweep`: making the lake ready, and reading its history."""
+"""`ml-assets lake init` and `ml-assets lake audit`: set the lake up, and check its history."""
 
 import click
 
+from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.project import Project, say
 
 
-@click.group("lake", short_help="Make the lake ready; look for changes without an audit.")
+@click.group(
+    "lake", cls=SuggestingGroup, short_help="Set the lake up; check that every commit on main was audited."
+)
 def command() -> None:
-    """Make the lake ready; look for changes without an audit."""
+    """Set the lake up; check that every commit on main was audited."""
 
 
-@command.command("init", short_help="Make and protect the repository, install the gate.")
+@command.command("init", short_help="Create and protect the repository, install the audit hook.")
 def init() -> None:
-    """Make the lake's repository, protect main, install the gate that lets only audited changes in.
+    """Create the lake's repository, protect main and install the audit hook, which refuses unaudited merges.
 
-    Repeating it changes nothing, and renews an older gate.
+    Run it again at any time: it changes nothing that is in place, and updates an older hook.
     """
     for line in Project.here().platform.make_lake_ready():
         say(line)
 
 
-@command.command("sweep", short_help="Name what came to main without an audit.")
-@click.option("--newest", default=10_000, show_default=True, help="How many commits of main to read.")
-def sweep(newest: int) -> None:
-    """Name every commit on main that no audit passed and no person accepted. Exit status 1 if there is any."""
+@command.command("audit", short_help="List commits on main that no audit passed.")
+@click.option("--limit", default=10_000, show_default=True, help="Check this many of main's newest commits.")
+def audit(limit: int) -> None:
+    """List every commit on main that no audit passed and nobody accepted.
+
+    Exit status 1 if there is any, or if the audit hook is missing.
+    """
     from ml_assets.tables.audits import unaudited
 
     platform = Project.here().platform
-    found = unaudited(platform.lake, newest)
-    for commit in found:
+    commits = unaudited(platform.lake, limit)
+    for commit in commits:
         say(f"{commit.created_at:%Y-%m-%d %H:%M:%S} UTC  {commit.message}")
         say(f"    {platform.lake.commit_url(commit.id) or commit.id}")
-    gate = platform.lake_gate_stands()
-    if not gate:
-        say("The gate of main is missing or not the one of this version: ml-assets lake init installs it.")
-    if found:
+    hook_is_current = platform.lake_gate_stands()
+    if not hook_is_current:
         say(
-            f"Came to main without a passed audit: {len(found)}. Publish those partitions again "
+            "The audit hook of main is missing or belongs to another version. Install it: ml-assets lake init"
+        )
+    if commits:
+        say(
+            f"Commits on main without a passed audit: {len(commits)}. Publish those partitions again "
             "(ml-assets launch), or accept them: ml-assets accept TABLE PARTITION --reason '…'."
         )
-    if found or not gate:
+    if commits or not hook_is_current:
         raise SystemExit(1)
-    say("Everything on main passed an audit or was accepted by a person.")
+    say("Every commit on main passed an audit or was accepted by a person.")

@@ -1,27 +1,32 @@
-"""`ml-assets ledger`: which step the ledger's tables stand at, and the way back for an older version."""
+"""`ml-assets ledger`: the schema revision of the ledger's tables, and the way back to an earlier revision."""
 
 import click
 
+from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.project import Project, say
 
 
-@click.group("ledger", short_help="The step the ledger's tables stand at, and back to an earlier one.")
+@click.group(
+    "ledger",
+    cls=SuggestingGroup,
+    short_help="Show the ledger's schema revision, or downgrade to an earlier one.",
+)
 def command() -> None:
-    """Tables are brought forward by first use; going back is for running an older version of ml-assets."""
+    """The first use upgrades the ledger's tables. Downgrade them to run an older version of ml-assets."""
 
 
-@command.command("step", short_help="Show the step the tables stand at.")
-def step() -> None:
-    """Show the step the tables stand at, and the one this version works with."""
+@command.command("current", short_help="Show the schema revision of the tables.")
+def current() -> None:
+    """Show the schema revision of the tables, and the revision that this version of ml-assets needs."""
     from resources.ledger.migrations import NEWEST
 
-    found = Project.here().platform.ledger.step()
-    say(f"the tables stand at {found or 'nothing yet'}, this version of ml-assets works with {NEWEST}")
+    revision = Project.here().platform.ledger.revision()
+    say(f"the tables have revision {revision or 'none'}, this version of ml-assets needs {NEWEST}")
 
 
-@command.command("downgrade", short_help="Take the tables back to an earlier step.")
-@click.argument("to")
-def downgrade(to: str) -> None:
-    """Take the tables back to step TO; rows are kept. Stop everything that uses them first."""
-    Project.here().platform.ledger.downgrade(to)
-    say(f"the tables stand at {to}; the next use by this version brings them forward again")
+@command.command("downgrade", short_help="Take the tables back to an earlier revision.")
+@click.argument("revision")
+def downgrade(revision: str) -> None:
+    """Take the tables back to REVISION; rows are kept. Stop every process that uses the ledger first."""
+    Project.here().platform.ledger.downgrade(revision)
+    say(f"the tables have revision {revision}; the next use by this version upgrades them again")

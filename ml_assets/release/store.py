@@ -77,7 +77,7 @@ class BundleStore:
     def incoming(self) -> Generator[Path]:
         """An empty folder beside the bundles, to be filled and given to `add`; gone afterwards."""
         root = self.root
-        self._sweep(root)
+        self._purge(root)
         folder = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=root))
         try:
             yield folder
@@ -129,7 +129,7 @@ class BundleStore:
                 )
         return Bundle(digest, folder, self._artifacts.address(name))
 
-    def _sweep(self, root: Path) -> None:
+    def _purge(self, root: Path) -> None:
         for folder in root.glob(f"{_INCOMING}*"):
             try:
                 is_forgotten = time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER

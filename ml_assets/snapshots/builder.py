@@ -64,7 +64,7 @@ def build_snapshot(
     schema = schema_hash(inputs, chosen.spec.label)
     building = into / f"{_BUILDING}{uuid4().hex}"
     building.mkdir(parents=True)
-    _sweep(into)
+    _purge(into)
     try:
         samples = _write_archives(building, chosen, fitted, shard_bytes)
         shards = tuple(
@@ -168,9 +168,9 @@ def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: 
     )
 
 
-def _sweep(into: Path) -> None:
+def _purge(into: Path) -> None:
     for folder in into.glob(f"{_BUILDING}*"):
-        with suppress(FileNotFoundError):  # its builder, or another sweep, was faster
+        with suppress(FileNotFoundError):  # its builder, or another purge, was faster
             if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""`ml-assets doctor` names the part that is ill and what helps."""
+"""`ml-assets doctor` names the part that is failed and what helps."""
 
 import pytest
 
@@ -25,15 +25,15 @@ def test_a_fresh_home_is_well(terminal: Terminal) -> None:
     said = terminal("doctor")
     assert said.status == 0, said.out
     assert [line[6:22].strip() for line in said.out.splitlines() if line.startswith("ok ")] == PARTS
-    assert said.out.splitlines()[-1] == "All parts are well."
+    assert said.out.splitlines()[-1] == "All checks passed."
 
 
 def test_an_ill_part_is_named_with_its_remedy_and_the_others_are_still_checked(terminal: Terminal) -> None:
     (terminal.home / "ledger.db").write_text("this was a database")
     said = terminal("doctor")
     assert said.status == 1
-    ill = [line for line in said.out.splitlines() if line.startswith("ILL")]
-    assert [line[6:22].strip() for line in ill] == ["ledger", "production"]  # which the ledger alone knows
+    failed = [line for line in said.out.splitlines() if line.startswith("FAIL")]
+    assert [line[6:22].strip() for line in failed] == ["ledger", "production"]  # which the ledger alone knows
     assert len([line for line in said.out.splitlines() if line.startswith("ok ")]) == len(PARTS) - 2
 
 
@@ -52,8 +52,8 @@ def test_a_misspelt_setting_is_named_with_the_nearest(
 ) -> None:
     monkeypatch.setenv("ML_ASSETS_KUBERNETES_S3_ENDPOINT_URL", "http://s3")
     monkeypatch.setenv("ML_ASSETS_LAKE_ULR", "http://lake")
-    (ill,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("ILL")]
-    assert ill.endswith(" ML_ASSETS_LAKE_ULR is no setting: did you mean ML_ASSETS_LAKE_URL?")
+    (failed,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("FAIL")]
+    assert failed.endswith(" ML_ASSETS_LAKE_ULR is no setting: did you mean ML_ASSETS_LAKE_URL?")
 
 
 @pytest.mark.parametrize(

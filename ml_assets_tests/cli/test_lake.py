@@ -10,8 +10,8 @@ def test_the_embedded_lake_makes_itself(terminal: Terminal) -> None:
     assert "makes itself" in said.out
 
 
-def test_the_sweep_names_what_no_audit_passed(terminal: Terminal) -> None:
-    assert terminal("lake", "sweep").status == 0
+def test_lake_audit_names_commits_without_an_audit(terminal: Terminal) -> None:
+    assert terminal("lake", "audit").status == 0
     store = LocalStore(terminal.home / "lake" / "local")
     for name, metadata in (
         ("passed", {"audit": "passed"}),
@@ -23,7 +23,7 @@ def test_the_sweep_names_what_no_audit_passed(terminal: Terminal) -> None:
         store.put(name, name, b"1")
         store.commit(name, "write", {})
         store.merge(name, "main", f"merged by {name}", metadata)
-    said = terminal("lake", "sweep")
+    said = terminal("lake", "audit")
     assert said.status == 1
     assert "merged by nobody" in said.out
     assert "merged by unsaid" in said.out

@@ -66,12 +66,12 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
 
     chain["2023-10-09"] = pl.lit(-1, pl.Int32).alias("units")
     assert shop("launch", "datasets/sales", "2023-10-09").status == 1
-    (ill,) = [line for line in shop("doctor").out.splitlines() if line.startswith("ILL   production")]
+    (failed,) = [line for line in shop("doctor").out.splitlines() if line.startswith("FAIL  production")]
     assert (
         "store_demand version 1 is in production, and of what it was trained on datasets/sales 2023-10-09 is"
-        in ill
+        in failed
     )
-    assert "2023-10-02" not in ill
+    assert "2023-10-02" not in failed
     chain.clear()
     assert shop("launch", "datasets/sales", "2023-10-02..2023-10-09").status == 0
 

@@ -103,8 +103,8 @@ def test_stopped_after_its_merge_the_next_run_tells_dagster(
             _press_ctrl_c(command)
         _assert_one_line_was_said(terminal, command)
 
-    (ill,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("ILL")]
-    assert f"on main, and unknown to Dagster: {TABLE}: {FIRST}, 2023-01-09" in ill
+    (failed,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("FAIL")]
+    assert f"on main, and unknown to Dagster: {TABLE}: {FIRST}, 2023-01-09" in failed
     next_run = terminal("launch", TABLE, FIRST)
     assert next_run.status == 0, next_run.err
     assert all(run.is_finished for run in instance.get_runs())

@@ -68,10 +68,10 @@ class Launching:
             text=True,
         )
 
-    def sweep(self) -> str:
-        """`ml-assets sweep` in a process of its own, as a daemon elsewhere would."""
+    def prune(self) -> str:
+        """`ml-assets trainings prune` in a process of its own, as a daemon elsewhere would."""
         done = subprocess.run(
-            [Path(sys.executable).with_name("ml-assets"), "sweep"],
+            [Path(sys.executable).with_name("ml-assets"), "trainings", "prune"],
             cwd=REPOSITORY,
             env={**os.environ, **self.variables},
             capture_output=True,

@@ -51,7 +51,7 @@ def trainer(cluster: ClusterEnvironment, images: Workshop) -> Iterator[str]:
 def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images: Workshop) -> None:
     image = images.build("platform", "--build-arg", f"COMMIT={COMMIT}-dirty")
     said = images.run(image, "ml-assets", "doctor")
-    assert "All parts are well." in said
+    assert "All checks passed." in said
     assert "/var/lib/ml-assets" in said
     # What runs that it starts are recorded with.
     facts = json.loads(images.run(image, "python", "-c", _FACTS))

@@ -1,4 +1,4 @@
-"""Looking after the cluster: the doctor's words, the sensor's sweeping, what an account without rights is told."""
+"""Looking after the cluster: the doctor's words, the sensor's pruning, what an account without rights is told."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.sweeping import IN_ORDER, sweep_trainings
+from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import (
     kubeconfig_of,
@@ -48,7 +48,7 @@ def examine(settings: Settings) -> Examine:
             try:
                 words[name] = check()
             except TrainingFailed as error:
-                words[name] = f"ILL {type(error).__name__}: {error}"
+                words[name] = f"FAIL {type(error).__name__}: {error}"
         return words
 
     return said
@@ -78,7 +78,7 @@ def test_a_doctor_names_what_is_ill_and_what_helps(
     examine: Examine, changes: dict[str, Any], said: str
 ) -> None:
     found = examine(**changes)["cluster pods"]
-    assert re.search(f"ILL {said}", found), found
+    assert re.search(f"FAIL {said}", found), found
 
 
 def test_an_account_without_rights_is_told_which_it_lacks(
@@ -86,9 +86,9 @@ def test_an_account_without_rights_is_told_which_it_lacks(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of(tidy, "nobody", tmp_path)))
     said = examine(context="nobody")
-    assert "ILL ClusterRefused: in namespace" in said["cluster rights"]
+    assert "FAIL ClusterRefused: in namespace" in said["cluster rights"]
     assert "we may not create jobs" in said["cluster rights"]
-    assert "ILL ClusterRefused: " in said["cluster pods"]
+    assert "FAIL ClusterRefused: " in said["cluster pods"]
     assert "bind the launcher's role" in said["cluster pods"]
 
 
@@ -98,10 +98,10 @@ def test_an_api_server_that_is_away_is_said_so(
     away = re.sub(r"https://[\w.:]+", "https://127.0.0.1:9", tidy.kubeconfig.read_text())
     (tmp_path / "away").write_text(away)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "away"))
-    assert "ILL ClusterUnavailable: the API server at https://127.0.0.1:9" in examine()["cluster"]
+    assert "FAIL ClusterUnavailable: the API server at https://127.0.0.1:9" in examine()["cluster"]
 
 
-def test_the_code_location_sweeps_what_has_no_launcher_and_leaves_the_rest(
+def test_the_code_location_prunes_what_has_no_launcher_and_leaves_the_rest(
     settings: Settings, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two Jobs of trainings: one with a lease that somebody renews, one nobody looks after. Dagster evaluates sensors
@@ -116,7 +116,7 @@ def test_the_code_location_sweeps_what_has_no_launcher_and_leaves_the_rest(
     settings = settings.model_copy(update={"kubernetes": kubernetes})
     tidy.apply(idle_job("led", tidy.image), idle_job("left", tidy.image), lease("led"))
     with dg.build_sensor_context(resources={"platform": Platform(settings)}) as context:
-        skipped = sweep_trainings(context)
+        skipped = prune_trainings(context)
     assert isinstance(skipped, dg.SkipReason)
     assert skipped.skip_message == "removed train-left"
     assert [one["metadata"]["name"] for one in tidy.objects("jobs")] == ["train-led-1"]
@@ -126,13 +126,13 @@ def test_the_code_location_sweeps_what_has_no_launcher_and_leaves_the_rest(
 def test_the_commands_say_what_they_find(settings: Settings, tidy: ClusterEnvironment) -> None:
     environment = {**worker_variables(tidy), "ML_ASSETS_HOME": str(settings.home)}
     done = subprocess.run(
-        [Path(sys.executable).with_name("ml-assets"), "sweep"],
+        [Path(sys.executable).with_name("ml-assets"), "trainings", "prune"],
         env=environment | {"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == f"{IN_ORDER}\n"
+    assert done.stdout == f"{NOTHING_TO_PRUNE}\n"
 
 
 def idle_job(name: str, image: str) -> dict[str, Any]:

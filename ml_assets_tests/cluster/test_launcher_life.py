@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ml_assets.components.sweeping import EVERY_SECONDS
+from ml_assets.components.pruning import EVERY_SECONDS
 from ml_assets_tests.cluster.environment import waited_for
 from ml_assets_tests.cluster.launching import (
     Launching,
@@ -21,7 +21,7 @@ Launch = Callable[..., Launching]
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_a_killed_launcher_is_swept_after(launching: Launch) -> None:
+def test_a_killed_launcher_is_pruned_after(launching: Launch) -> None:
     launch = launching(lease_seconds=KubernetesSettings().lease_seconds)
     process = launch.start(launch.profile("steps", steps=3000, nodes=2))
     launch.wait_for_events(process, 3)
@@ -30,9 +30,9 @@ def test_a_killed_launcher_is_swept_after(launching: Launch) -> None:
     killed = time.monotonic()
     assert len(launch.objects("pods")) == 2
     late = 0
-    while not (said := launch.sweep()).startswith("removed"):
+    while not (said := launch.prune()).startswith("removed"):
         late += time.monotonic() - killed > KubernetesSettings().lease_seconds
-        assert late <= 3, said  # sweeps in vain after the lease ran out
+        assert late <= 3, said  # prunes in vain after the lease ran out
         time.sleep(EVERY_SECONDS)  # as the daemon's sensor
     assert launch.job.fingerprint[:12] in said
     assert launch.left() == []
@@ -68,7 +68,7 @@ def test_a_launcher_that_slept_through_its_lease_begins_again(launching: Launch)
     launch.wait_for_events(process, 3)
     before = launch.uids("jobs")
     os.kill(process.pid, signal.SIGSTOP)
-    waited_for(lambda: Platform(launch.settings).launcher.sweep() != [], "the sleeper to be swept", 60)
+    waited_for(lambda: Platform(launch.settings).launcher.prune() != [], "the sleeper to be pruned", 60)
     assert launch.left() == []
     os.kill(process.pid, signal.SIGCONT)
     assert process.stdout is not None

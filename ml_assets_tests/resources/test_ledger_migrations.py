@@ -53,39 +53,39 @@ def test_newest_step_makes_exactly_the_tables_the_code_works_with(
     Ledger(f"sqlite:///{path}").record_verdicts([NEW])
     context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
     assert compare_metadata(context, metadata) == []
-    assert migrations.step_of(connection) == migrations.NEWEST == migrations.steps()[-1]
+    assert migrations.revision_of(connection) == migrations.NEWEST == migrations.revisions()[-1]
 
 
 def test_installation_from_before_the_steps_is_taken_over_with_its_rows(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.executescript(OLD_INSTALLATION)
     ledger = Ledger(f"sqlite:///{path}")
-    assert ledger.step() == "0001"
+    assert ledger.revision() == "0001"
     (row,) = ledger.record_verdicts([NEW])
     assert row.attempt == 2
     assert [one.content_digest for one in ledger.attempts(NEW.table, NEW.key)] == ["c0", "c1"]
-    assert ledger.step() == migrations.NEWEST
+    assert ledger.revision() == migrations.NEWEST
 
 
 def test_going_back_and_forward_keeps_every_row(path: Path) -> None:
     ledger = Ledger(f"sqlite:///{path}")
-    assert ledger.step() is None
+    assert ledger.revision() is None
     ledger.record_verdicts([NEW])
     ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
     write_one_of_each(ledger)
-    for step in reversed(migrations.steps()):
-        ledger.downgrade(step)
-        assert ledger.step() == step
+    for revision in reversed(migrations.revisions()):
+        ledger.downgrade(revision)
+        assert ledger.revision() == revision
     later = Ledger(f"sqlite:///{path}")
     assert [one.status for one in later.attempts(NEW.table, NEW.key)] == ["accepted"]
     assert_one_of_each(later)
-    assert later.step() == migrations.NEWEST
+    assert later.revision() == migrations.NEWEST
 
 
 def test_steps_that_do_not_exist_are_refused(path: Path) -> None:
     ledger = Ledger(f"sqlite:///{path}")
     ledger.record_verdicts([NEW])
-    with pytest.raises(LedgerError, match="cannot go back to '0009'; there are 0001"):
+    with pytest.raises(LedgerError, match="cannot be downgraded to '0009'; there are 0001"):
         ledger.downgrade("0009")
 
 
@@ -94,6 +94,6 @@ def test_database_of_a_newer_version_is_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '9999'")
         database.commit()
-    with pytest.raises(LedgerError, match=r"stands at step 9999.*use the newer version"):
+    with pytest.raises(LedgerError, match=r"has revision 9999.*use the newer version"):
         Ledger(f"sqlite:///{path}").record_verdicts([NEW])
-    assert Ledger(f"sqlite:///{path}").step() == "9999"
+    assert Ledger(f"sqlite:///{path}").revision() == "9999"

@@ -89,7 +89,7 @@ def test_newest_step_makes_exactly_the_tables_the_code_works_with(
     Ledger(url).record_verdicts([NEW])
     context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
     assert compare_metadata(context, metadata) == []
-    assert migrations.step_of(connection) == migrations.NEWEST
+    assert migrations.revision_of(connection) == migrations.NEWEST
 
 
 def test_tables_from_before_the_steps_are_taken_over_with_their_rows(
@@ -103,22 +103,22 @@ def test_tables_from_before_the_steps_are_taken_over_with_their_rows(
     )  # fmt: skip
     connection.commit()
     ledger = Ledger(url)
-    assert ledger.step() == "0001"
+    assert ledger.revision() == "0001"
     assert len(ledger.models.promotions("m")) == 1
-    assert ledger.step() == migrations.NEWEST
+    assert ledger.revision() == migrations.NEWEST
 
 
 def test_going_back_and_forward_keeps_every_row(url: str) -> None:
     ledger = Ledger(url)
     ledger.record_verdicts([NEW])
     write_one_of_each(ledger)
-    for step in reversed(migrations.steps()):
-        ledger.downgrade(step)
-        assert ledger.step() == step
+    for revision in reversed(migrations.revisions()):
+        ledger.downgrade(revision)
+        assert ledger.revision() == revision
     later = Ledger(url)
     assert len(later.attempts(NEW.table, NEW.key)) == 1
     assert_one_of_each(later)
-    assert later.step() == migrations.NEWEST
+    assert later.revision() == migrations.NEWEST
 
 
 WAYS_TO_CHANGE = (

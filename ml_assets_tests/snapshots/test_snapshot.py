@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_get_its_name_is_told_with_the_systems_reason(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_builder_left_is_swept_a_day_later(tmp_path: Path) -> None:
+def test_what_a_killed_builder_left_is_purged_a_day_later(tmp_path: Path) -> None:
     yesterday, just_now = tmp_path / ".building-1", tmp_path / ".building-2"
     for folder in (yesterday, just_now):
         folder.mkdir()

@@ -37,7 +37,7 @@ class ContentCache:
         self._limit = limit
         self._kept = kept
         self._files = ObjectFiles(root, synced=False)
-        self._files.sweep()
+        self._files.purge()
         self._digests = root / "digests"
         self._digests.mkdir(exist_ok=True)
         self._added = 0

@@ -4,7 +4,7 @@ Here: the hook's text. Not here: bringing it to a repository (`lakefs_setup.py`)
 
 It runs in the server for every merge into main, several times where merges race, so it only looks at the
 merge's own metadata. lakeFS reads it from the merge's source: it stops mistakes, not intent. That is why
-`LakeFSStore.merge` compares the source's hooks with main's, and `ml-assets lake sweep` reads main's history.
+`LakeFSStore.merge` compares the source's hooks with main's, and `ml-assets lake audit` reads main's history.
 """
 
 PATH = "_lakefs_actions/audit.yaml"

@@ -103,7 +103,7 @@ class Listing:
         missing = sorted({path for path in paths if path not in found and not path.startswith(SERVERS_OWN)})
         if len(missing) <= _FEW:
             return found | {entry.path: entry for path in missing for entry in self._exactly(ref, path)}
-        return found | self._sweep(ref, missing)
+        return found | self._find_many(ref, missing)
 
     def own(self, ref: str) -> list[Entry]:
         """The server's own entries: the hooks that lakeFS would read at `ref`."""
@@ -113,7 +113,7 @@ class Listing:
         """Path → checksum of `own`."""
         return {entry.path: entry.address.rsplit(" ", 1)[1] for entry in self.own(ref)}
 
-    def _sweep(self, ref: str, wanted: Sequence[str]) -> dict[str, Entry]:
+    def _find_many(self, ref: str, wanted: Sequence[str]) -> dict[str, Entry]:
         """Look sorted paths up page by page, skipping what lies between two of them."""
         found: dict[str, Entry] = {}
         wanted_set = set(wanted)

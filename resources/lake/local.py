@@ -43,7 +43,7 @@ class LocalStore:
         self.root = root
         self.protected = protected
         self._objects = ObjectFiles(root)
-        self._objects.sweep()
+        self._objects.purge()
         self._database = Database(root / "refs.db", refs.SCHEMA, patience)
         self._trees = Trees(
             load=lambda id_: refs.load_range(self._database.connection, id_),

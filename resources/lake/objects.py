@@ -24,7 +24,7 @@ from resources.lake.errors import LakeError
 _CHUNK = 1 << 20
 """Bytes copied at once."""
 _LEFTOVER_AGE = 3600.0
-"""Seconds without a write after which a dead process's temporary file is swept. The age is there for
+"""Seconds without a write after which a dead process's temporary file is purged. The age is there for
 containers that share the folder but not the process table."""
 
 
@@ -96,11 +96,11 @@ class ObjectFiles:
             )
         return self.path(sha256)
 
-    def sweep(self) -> None:
+    def purge(self) -> None:
         """Delete temporary files that dead processes left, an hour after their last write."""
         oldest = time.time() - _LEFTOVER_AGE
         for leftover in self._temporary.iterdir():
-            # Another process may sweep at the same time.
+            # Another process may purge at the same time.
             with contextlib.suppress(FileNotFoundError):
                 if leftover.stat().st_mtime < oldest and not _lives(leftover.name.partition("-")[0]):
                     leftover.unlink()

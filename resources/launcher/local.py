@@ -67,12 +67,12 @@ class LocalLauncher:
         """See `TrainingLauncher.facts`."""
         return {"launcher": "local"}
 
-    def sweep(
+    def prune(
         self,
         has_ended: Callable[[str], bool] = lambda _: False,
         on_log: Callable[[str], None] = lambda _: None,
     ) -> list[str]:
-        """See `TrainingLauncher.sweep`. Processes of a killed launcher see the end of their stdin and end."""
+        """See `TrainingLauncher.prune`. Processes of a killed launcher see the end of their stdin and end."""
         return []
 
     def _run_attempts(

@@ -96,7 +96,7 @@ class TrainingLauncher(Protocol):
         """Return where and on what trainings run here, for the record of a run."""
         ...
 
-    def sweep(
+    def prune(
         self,
         has_ended: Callable[[str], bool] = lambda _: False,
         on_log: Callable[[str], None] = lambda _: None,

@@ -150,16 +150,16 @@ class Database:
             time.sleep(random.uniform(*_TURN_POLL_SECONDS))
 
     def migrate(self, change: Callable[[sa.Connection], None]) -> None:
-        """Run a step of `migrations` alone among processes, in one transaction."""
+        """Run a schema migration in one transaction, while no other process runs one."""
         with _for_writing(self._made) as connection, connection.begin():
             if not self._is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING_TURN)))
             change(connection)
 
-    def step(self) -> str | None:
-        """Return the migration at which the tables stand; None if there are none."""
+    def revision(self) -> str | None:
+        """Return the schema revision of the tables; None if there are none."""
         with self._made.connect() as connection:
-            return migrations.step_of(connection)
+            return migrations.revision_of(connection)
 
     def _engine(self) -> sa.Engine:
         with self._lock:
@@ -223,7 +223,7 @@ class Database:
     def _open(self) -> sa.Engine:
         engine = self._made
         with engine.connect() as connection:
-            is_current = migrations.step_of(connection) == migrations.NEWEST
+            is_current = migrations.revision_of(connection) == migrations.NEWEST
         if not is_current:
             self.migrate(migrations.upgrade)
         return engine

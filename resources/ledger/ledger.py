@@ -34,9 +34,9 @@ class Ledger:
         self.models = ModelLog(self._database)
         """Evaluations and promotions."""
 
-    def step(self) -> str | None:
-        """The step of `migrations` the tables stand at; None before first use."""
-        return self._database.step()
+    def revision(self) -> str | None:
+        """Return the schema revision of the tables; None before the first use."""
+        return self._database.revision()
 
     def downgrade(self, to: str) -> None:
         """Take the tables back to `to`, for an earlier version of this program; rows are kept.

@@ -1,4 +1,4 @@
-"""The ledger's tables as the newest step of `migrations` leaves them, where their append-only triggers are, too."""
+"""The ledger's tables at the newest revision of `migrations`, which also holds their append-only triggers."""
 
 import json
 from dataclasses import asdict

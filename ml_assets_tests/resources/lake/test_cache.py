@@ -109,7 +109,7 @@ def test_the_digest_of_an_address_is_remembered_by_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("age", [2.0, 0.0])
-def test_half_copies_of_the_dead_are_swept_after_an_hour(tmp_path: Path, age: float) -> None:
+def test_half_copies_of_the_dead_are_purged_after_an_hour(tmp_path: Path, age: float) -> None:
     ContentCache(tmp_path)
     half = tmp_path / "tmp" / "999999999-half"
     half.write_bytes(b"x")

@@ -120,7 +120,7 @@ def test_a_writer_that_never_ends_makes_others_busy_but_not_readers(tmp_path: Pa
     assert len(store.list("audit")) == 1
 
 
-def test_only_old_leftovers_of_dead_processes_are_swept(tmp_path: Path) -> None:
+def test_only_old_leftovers_of_dead_processes_are_purged(tmp_path: Path) -> None:
     LocalStore(tmp_path / "lake")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -133,7 +133,7 @@ def test_the_moment_a_deletion_was_asked_for_is_before_its_grace() -> None:
 
 
 def test_a_pod_that_only_carries_our_labels_is_one_that_never_started() -> None:
-    """The sweeper reads whatever has the label."""
+    """The pruner reads every Job with the label."""
     document = pod(state={"running": {}})
     document["spec"]["containers"][0]["name"] = "web"
     document["status"]["containerStatuses"][0]["name"] = "web"

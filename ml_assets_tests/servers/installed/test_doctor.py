@@ -1,4 +1,4 @@
-"""`ml-assets doctor` on the servers: each well one with its address, each ill one with what helps."""
+"""`ml-assets doctor` on the servers: each well one with its address, each failed one with what helps."""
 
 import pytest
 
@@ -50,9 +50,9 @@ def test_server_that_is_away_is_named_with_what_helps(
     servers.kill(server)
     said = terminal("doctor")
     assert said.status == 1
-    ill = {line[6:22].strip(): line for line in said.out.splitlines() if line.startswith("ILL")}
-    assert parts <= ill.keys()
-    assert all(help_ in ill[part] for part in parts)
+    failed = {line[6:22].strip(): line for line in said.out.splitlines() if line.startswith("FAIL")}
+    assert parts <= failed.keys()
+    assert all(help_ in failed[part] for part in parts)
     assert [name for name, secret in servers.secrets.items() if secret in said.out] == []
 
 

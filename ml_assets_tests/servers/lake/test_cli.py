@@ -26,7 +26,7 @@ def repository(servers: RunningServers, tmp_path: Path) -> Repository:
 
 
 def test_a_person_is_led_from_a_missing_repository_to_a_ready_one(terminal: Terminal) -> None:
-    said = terminal("lake", "sweep")
+    said = terminal("lake", "audit")
     assert said.status == 1
     assert "ml-assets lake init" in said.err
     said = terminal("lake", "init")
@@ -36,12 +36,12 @@ def test_a_person_is_led_from_a_missing_repository_to_a_ready_one(terminal: Term
     again = terminal("lake", "init")
     assert again.status == 0
     assert "was there" in again.out
-    said = terminal("lake", "sweep")
+    said = terminal("lake", "audit")
     assert said.status == 0, said.out
     assert "Everything on main" in said.out
 
 
-def test_the_sweep_finds_what_went_past_the_gate(terminal: Terminal, repository: Repository) -> None:
+def test_lake_audit_finds_commits_past_the_hook(terminal: Terminal, repository: Repository) -> None:
     terminal("lake", "init")
     store = repository.store()
     publish(store, "honest", {"honest": b"1"})
@@ -50,7 +50,7 @@ def test_the_sweep_finds_what_went_past_the_gate(terminal: Terminal, repository:
     store.put("hole", "unaudited", b"1")
     repository.remove_gate("hole")
     merged = repository.merge_by_hand("hole", {}).reference
-    said = terminal("lake", "sweep")
+    said = terminal("lake", "audit")
     assert said.status == 1
     assert f"/repositories/{repository.name}/commits/{merged}" in said.out
     assert "an audited merge" not in said.out
@@ -58,7 +58,7 @@ def test_the_sweep_finds_what_went_past_the_gate(terminal: Terminal, repository:
     assert "The gate of main is missing" in said.out
     # Installed again, main is gated; what came in meanwhile is still named.
     assert terminal("lake", "init").status == 0
-    said = terminal("lake", "sweep")
+    said = terminal("lake", "audit")
     assert said.status == 1
     assert "The gate of main is missing" not in said.out
     assert merged in said.out

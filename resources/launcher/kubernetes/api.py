@@ -166,7 +166,7 @@ class Cluster:
             rest = done["metadata"].get("continue") or None
 
     def now(self) -> datetime:
-        """The API server's clock, UTC, to the second: the only one that launchers and sweepers share."""
+        """The API server's clock, UTC, to the second: the only one that launchers and pruners share."""
         return datetime.now(UTC) + self._clock
 
     def version(self) -> str:

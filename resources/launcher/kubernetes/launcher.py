@@ -30,9 +30,9 @@ from resources.launcher.kubernetes.judge import End
 from resources.launcher.kubernetes.lease import Lease, LeaseLost
 from resources.launcher.kubernetes.logs import Trail
 from resources.launcher.kubernetes.output import PodsOutput
+from resources.launcher.kubernetes.prune import prune
 from resources.launcher.kubernetes.removal import remove
 from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
-from resources.launcher.kubernetes.sweep import sweep
 from resources.launcher.pause import in_words, pause_after
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
@@ -42,11 +42,11 @@ _FOLLOW_SECONDS = 1.0
 _CANCEL_GRACE_SECONDS = 5
 """A cancelled training's pods get so long to save: none may be left after 10 s."""
 _CLEAN_SECONDS = 30.0
-"""Patience of the last clean-up: what it cannot remove, a sweeper does."""
+"""Patience of the last clean-up: what it cannot remove, a pruner does."""
 _RELEASE_SECONDS = 5.0
 """Patience with giving the Lease back: else it runs out by itself."""
-_SWEEP_SECONDS = 10.0
-"""Patience of a sweep, which is tried again anyway."""
+_PRUNE_SECONDS = 10.0
+"""Time limit of pruning, which is tried again anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class KubernetesLauncher:
             return result
         share_inputs(self.artifacts, job)
         cluster = self._connect()
-        threading.Thread(target=self._sweep_quietly, daemon=True).start()
+        threading.Thread(target=self._prune_quietly, daemon=True).start()
         lease = Lease(
             cluster,
             manifest.training_name(job),
@@ -108,15 +108,15 @@ class KubernetesLauncher:
             "resources": json.dumps(given, sort_keys=True),
         }
 
-    def sweep(
+    def prune(
         self,
         has_ended: Callable[[str], bool] = lambda _: False,
         on_log: Callable[[str], None] = lambda _: None,
     ) -> list[str]:
-        """See `TrainingLauncher.sweep`."""
+        """See `TrainingLauncher.prune`."""
         of = self.settings
-        with self._connect().impatient(_SWEEP_SECONDS) as cluster:
-            return sweep(cluster, of.lease_seconds, of.return_seconds, has_ended, on_log)
+        with self._connect().impatient(_PRUNE_SECONDS) as cluster:
+            return prune(cluster, of.lease_seconds, of.return_seconds, has_ended, on_log)
 
     def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, trail: Trail) -> None:
         """Until the lease is ours."""
@@ -127,10 +127,10 @@ class KubernetesLauncher:
     def _connect(self) -> Cluster:
         return Cluster(self.settings.namespace, self.settings.context, self.settings.patience_seconds)
 
-    def _sweep_quietly(self) -> None:
+    def _prune_quietly(self) -> None:
         """Others' leftovers are no reason for this training to fail."""
         with suppress(TrainingFailed):
-            self.sweep()
+            self.prune()
 
     def _require_usable(self, job: TrainingJob, folder: Path, profile: ResourceProfile) -> None:
         name = training_folder_name(job)
@@ -170,7 +170,7 @@ class _Lead:
         except LeaseLost:
             raise
         except (ClusterUnavailable, ArtifactsUnavailable):
-            self.lease.stop()  # the pods may be well: whoever comes next attaches, or a sweeper
+            self.lease.stop()  # the pods may be well: whoever comes next attaches, or a pruner
             raise
         except BaseException as error:
             self._clean(error)
@@ -274,7 +274,7 @@ class _Lead:
     def _clean(self, why: BaseException | None) -> None:
         """Leave no Job, Service, pod or Lease behind; `why` is what ends the training, if not its result.
 
-        A cluster that does not let us changes neither: what is left is a sweeper's, which finds no Lease.
+        A cluster that does not let us changes neither: what is left is a pruner's, which finds no Lease.
         """
         self.trail.stop()
         try:
@@ -283,7 +283,7 @@ class _Lead:
                     return
                 remove(cluster, manifest.training_selector(self.job), _CANCEL_GRACE_SECONDS)
         except (ClusterUnavailable, ClusterRefused) as error:
-            said = f"Its pods are left to a sweeper: {error}"
+            said = f"Its pods are left to a pruner: {error}"
             if why is None:
                 self.output.say(said)
             else:

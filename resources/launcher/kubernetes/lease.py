@@ -1,7 +1,7 @@
 """Lease of a training: its launcher renews it, and everybody else can see it expire.
 
 Here: taking, renewing, writing the count of attempts into it, giving it back. Times are the API server's, so
-clocks of launchers need not agree. Not here: removing what a dead launcher left (sweep).
+clocks of launchers need not agree. Not here: removing what a dead launcher left (prune).
 """
 
 import os
@@ -20,7 +20,7 @@ _ATTEMPT, _FAILURES, _RUN = "ml-assets/attempt", "ml-assets/failures", "ml-asset
 
 
 class LeaseLost(Exception):
-    """Another launcher looks after this training now, or a sweeper ended it."""
+    """Another launcher looks after this training now, or a pruner ended it."""
 
 
 class Lease:
@@ -29,7 +29,7 @@ class Lease:
     def __init__(
         self, cluster: Cluster, name: str, labels: dict[str, str], seconds: int, run_id: str = ""
     ) -> None:
-        """`run_id`: the run that waits for the training, so that a sweeper can ask whether it comes back."""
+        """`run_id`: the run that waits for the training, so that a pruner can ask whether it comes back."""
         self._cluster = cluster
         self._name = name
         self._labels = labels

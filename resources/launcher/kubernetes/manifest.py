@@ -27,7 +27,7 @@ LOG_BYTES = 2**28
 NODE_LOST_SECONDS = 10
 """A pod of a node that does not answer is given up after this, not after Kubernetes' 300 s."""
 FORGOTTEN_SECONDS = 3600
-"""A finished Job that launcher and sweeper both left is removed by the cluster itself."""
+"""A finished Job that launcher and pruner both left is removed by the cluster itself."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 

@@ -107,7 +107,7 @@ class Pod:
         if target.get("status") == "True":
             disrupted = f"{target.get('reason', 'disrupted')}: {target.get('message', '')}".rstrip(": ")
         containers = list(_containers(spec, status))
-        # Pods that only carry our labels are read too, by the sweeper: theirs has done nothing.
+        # Pods that only carry our labels are read too, by the pruner: theirs has done nothing.
         trainer = next(
             (one for one in containers if one.role == "trainer"),
             _container({"name": CONTAINER}, {}, "trainer", is_first=False),

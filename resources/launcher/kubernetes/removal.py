@@ -1,6 +1,6 @@
 """Ending what belongs to a training on the cluster: Jobs, Services, pods.
 
-Here: the order in which it is asked for, and how long it is waited for. Not here: when (launcher, sweep).
+Here: the order in which it is asked for, and how long it is waited for. Not here: when (launcher, prune).
 """
 
 import time
@@ -37,7 +37,7 @@ def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
         if passed > _REMOVED_SECONDS:
             raise ClusterUnavailable(
                 f"pods {name_some([pod.name for pod in pods])} were deleted {_REMOVED_SECONDS:g} s ago and are "
-                "still there: check the cluster's controller manager, then run ml-assets sweep"
+                "still there: check the cluster's controller manager, then run ml-assets trainings prune"
             )
         is_overdue = passed > grace_seconds + _FORCED_AFTER_SECONDS
         for pod in pods:

@@ -1,8 +1,8 @@
-"""The ledger's tables through time: one numbered step per change, up and down, on SQLite and PostgreSQL.
+"""Schema migrations of the ledger: one numbered revision per change, upgrade and downgrade, SQLite and PostgreSQL.
 
-Here: which step a database stands at and how it gets to another. Steps are in `versions/`; alembic runs them and
-is imported only where something is to be done, because every process opens the ledger. Not here: what the
-tables hold now (`resources.ledger.tables`), which must agree with the newest step (a test compares).
+Here: the revision of a database, and the change to another. Revisions are in `versions/`. Alembic runs them; it is
+imported only when there is something to run, because every process opens the ledger. Not here: the current tables
+(`resources.ledger.tables`), which must match the newest revision (a test compares them).
 """
 
 from pathlib import Path
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 NEWEST = "0006"
-"""The step this code works with."""
+"""The revision that this code needs."""
 VERSION_TABLE = "ledger_version"
 _BEFORE_MIGRATIONS = "0001"
-"""Migration at which the first installations stood without recording it."""
+"""The revision of the first installations, which did not record it."""
 
 
-def step_of(connection: sa.Connection) -> str | None:
-    """The step a database stands at; None where it is empty. Old installations count as the first step."""
+def revision_of(connection: sa.Connection) -> str | None:
+    """Return the revision of a database; None if it is empty. Tables without a recorded revision have the first."""
     there = sa.inspect(connection)
     if there.has_table(VERSION_TABLE):
         return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
@@ -31,20 +31,20 @@ def step_of(connection: sa.Connection) -> str | None:
 
 
 def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
-    """Bring a database to a step, inside the connection's transaction: all of it happens or nothing.
+    """Upgrade a database to a revision, inside the connection's transaction: completely or not at all.
 
-    Raises `LedgerError` where a newer version of this program made the database.
+    Raises `LedgerError` if a newer version of this program made the database.
     """
-    found = step_of(connection)
+    found = revision_of(connection)
     if found == to:
         return
     from alembic import command
 
     config = _config(connection)
-    if found is not None and found not in steps():
+    if found is not None and found not in revisions():
         raise LedgerError(
-            f"the ledger stands at step {found}, this version of ml-assets knows steps up to {NEWEST}: use the "
-            "newer version, or go back with it first: ml-assets ledger downgrade " + NEWEST
+            f"the ledger has revision {found}, this version of ml-assets knows revisions up to {NEWEST}: use the "
+            "newer version, or downgrade with it first: ml-assets ledger downgrade " + NEWEST
         )
     if found is not None and not sa.inspect(connection).has_table(VERSION_TABLE):
         command.stamp(config, found)
@@ -52,14 +52,14 @@ def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
 
 
 def downgrade(connection: sa.Connection, to: str) -> None:
-    """Take a database back to an earlier step, for an earlier version of this program. Rows are kept.
+    """Downgrade a database to an earlier revision, for an earlier version of this program. Rows are kept.
 
-    Raises `LedgerError` for a step that does not exist or that is not earlier.
+    Raises `LedgerError` for a revision that does not exist or is not earlier.
     """
-    known, found = steps(), step_of(connection)
+    known, found = revisions(), revision_of(connection)
     if to not in known or found not in known or known.index(to) > known.index(found):
         raise LedgerError(
-            f"the ledger stands at step {found} and cannot go back to {to!r}; there are {', '.join(known)}"
+            f"the ledger has revision {found} and cannot be downgraded to {to!r}; there are {', '.join(known)}"
         )
     if to == found:
         return
@@ -68,8 +68,8 @@ def downgrade(connection: sa.Connection, to: str) -> None:
     command.downgrade(_config(connection), to)
 
 
-def steps() -> list[str]:
-    """All steps, oldest first."""
+def revisions() -> list[str]:
+    """Return all revisions, oldest first."""
     return sorted(path.name.partition("_")[0] for path in (Path(__file__).parent / "versions").glob("0*.py"))
 
 

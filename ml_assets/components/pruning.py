@@ -6,23 +6,23 @@ from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, WILL_RETRY_TAG
 from resources.platform import Platform
 
 EVERY_SECONDS = 10
-IN_ORDER = "nothing to remove: every training has a launcher, or a run that may come back to it"
+NOTHING_TO_PRUNE = "nothing to remove: every training has a launcher, or a run that may come back to it"
 
 
 @dg.sensor(
-    name="sweep_trainings",
+    name="prune_trainings",
     minimum_interval_seconds=EVERY_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Removes trainings from the cluster whose launcher is gone and whose run has ended; checkpoints stay.",
 )
-def sweep_trainings(
+def prune_trainings(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
 ) -> dg.SkipReason:
     """Never requests a run: a training goes on when its model is materialized again."""
-    swept = platform.launcher.sweep(lambda run: has_ended(context.instance, run), context.log.warning)
-    for name in swept:
+    pruned = platform.launcher.prune(lambda run: has_ended(context.instance, run), context.log.warning)
+    for name in pruned:
         context.log.info(f"removed {name}, whose launcher is gone")
-    return dg.SkipReason(f"removed {', '.join(swept)}" if swept else IN_ORDER)
+    return dg.SkipReason(f"removed {', '.join(pruned)}" if pruned else NOTHING_TO_PRUNE)
 
 
 def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:

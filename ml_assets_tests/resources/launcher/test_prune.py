@@ -1,4 +1,4 @@
-"""Sweeping of trainings to which nobody comes back. Healthy trainers wait for a run whose pod died with its node."""
+"""Pruning of trainings to which nobody comes back. Healthy trainers wait for a run whose pod died with its node."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.sweeping import IN_ORDER, sweep_trainings
+from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from resources.launcher.kubernetes.api import Cluster
@@ -67,7 +67,7 @@ class Daemon:
     def tick(self) -> str:
         resources = {"platform": self.platform}
         with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
-            skipped = sweep_trainings(context)
+            skipped = prune_trainings(context)
         assert isinstance(skipped, dg.SkipReason)
         return skipped.skip_message or ""
 
@@ -84,7 +84,7 @@ def test_trainers_of_a_run_whose_node_died_live_until_the_run_has_ended(
     instance = daemon.instance
     run = instance.create_run_for_job(training, run_id=RUN, status=dg.DagsterRunStatus.STARTED)
     led(api, "abc", 60, RUN)
-    assert daemon.tick() == IN_ORDER
+    assert daemon.tick() == NOTHING_TO_PRUNE
     assert len(api.names("pods")) == 2
     instance.report_run_failed(run)
     led(api, "def", 60, lease_seconds=3600)
@@ -98,10 +98,10 @@ def test_trainers_live_as_long_as_a_retry_of_their_run_may_come(api: ApiServer, 
     instance.report_run_failed(run)
     instance.add_run_tags(RUN, {"dagster/will_retry": "true"})
     led(api, "abc", 60, RUN)
-    assert daemon.tick() == IN_ORDER
+    assert daemon.tick() == NOTHING_TO_PRUNE
     retry = instance.create_run_for_job(training, status=dg.DagsterRunStatus.STARTED)
     instance.add_run_tags(RUN, {"dagster/auto_retry_run_id": retry.run_id})
-    assert daemon.tick() == IN_ORDER
+    assert daemon.tick() == NOTHING_TO_PRUNE
     instance.report_run_canceled(retry)
     assert daemon.tick() == "removed train-abc"
 
@@ -110,7 +110,7 @@ def test_trainers_live_as_long_as_a_retry_of_their_run_may_come(api: ApiServer, 
     ("quiet_seconds", "run_id", "said"),
     [
         pytest.param(60, "", "removed train-abc", id="nobody-waits"),
-        pytest.param(60, "of-another-dagster", IN_ORDER, id="unknown-run"),
+        pytest.param(60, "of-another-dagster", NOTHING_TO_PRUNE, id="unknown-run"),
         pytest.param(RETURN_SECONDS + 60, "of-another-dagster", "removed train-abc", id="never-came-back"),
     ],
 )
@@ -121,14 +121,14 @@ def test_a_run_that_stays_away_is_waited_for_so_long(
     assert daemon.tick() == said
 
 
-def test_a_launcher_elsewhere_takes_over_what_the_sweeper_left(api: ApiServer, daemon: Daemon) -> None:
+def test_a_launcher_elsewhere_takes_over_what_the_pruner_left(api: ApiServer, daemon: Daemon) -> None:
     daemon.instance.create_run_for_job(training, run_id=RUN, status=dg.DagsterRunStatus.STARTED)
     led(api, "abc", 60, RUN)
-    assert daemon.tick() == IN_ORDER
+    assert daemon.tick() == NOTHING_TO_PRUNE
     lease = Lease(Cluster(NAMESPACE), "train-abc", {}, LEASE_SECONDS, RUN)
     assert lease.take()
     assert lease.attempt == 1
-    assert daemon.tick() == IN_ORDER
+    assert daemon.tick() == NOTHING_TO_PRUNE
     lease.give_back(5)
 
 
@@ -176,8 +176,8 @@ def test_the_command_removes_what_nobody_waits_for(
     api.put("jobs", {"metadata": FOREIGN["job-without-training"][1]})
     led(api, "abc", 60, "of-another-dagster")
     led(api, "def", 60)
-    said = Terminal(tmp_path)("sweep")
+    said = Terminal(tmp_path)("trainings", "prune")
     assert (said.status, said.out) == (0, "removed train-def\n")
     assert said.err.startswith("Job backup has the label ")
-    assert Terminal(tmp_path)("sweep").out == f"{IN_ORDER}\n"
+    assert Terminal(tmp_path)("trainings", "prune").out == f"{NOTHING_TO_PRUNE}\n"
     assert api.names("leases") == ["train-abc"]

@@ -1,6 +1,6 @@
 """Removing what dead launchers left: everything of a training whose Lease ran out, and to which nobody comes back.
 
-Any launcher sweeps when it starts, Dagster's daemon does every few seconds, and so does `ml-assets sweep`.
+Any launcher prunes when it starts, Dagster's daemon does every few seconds, and so does `ml-assets trainings prune`.
 """
 
 import time
@@ -16,7 +16,7 @@ GRACE_SECONDS = 5
 """Pods that nobody leads get so long to save: a later launch goes on from there."""
 
 
-def sweep(
+def prune(
     cluster: Cluster,
     lease_seconds: int,
     return_seconds: int,
@@ -37,7 +37,7 @@ def sweep(
         return []
     time.sleep(lease_seconds / 4)
     now = _abandoned(cluster, return_seconds, has_ended, lambda _: None)
-    swept: list[str] = []
+    pruned: list[str] = []
     for name in sorted(name for name, version in before.items() if now.get(name) == version):
         try:
             if before[name]:
@@ -48,8 +48,8 @@ def sweep(
         except (ClusterRefused, ClusterUnavailable) as error:
             on_log(f"{name} could not be removed, the others are: {error}")
             continue
-        swept.append(name)
-    return swept
+        pruned.append(name)
+    return pruned
 
 
 def _abandoned(

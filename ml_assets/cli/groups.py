@@ -1,0 +1,28 @@
+"""Groups of commands that answer an unknown name with the nearest command."""
+
+import click
+
+from resources.words import did_you_mean
+
+_RENAMED = {"sweep": "trainings prune", "lake sweep": "lake audit", "ledger step": "ledger current"}
+"""Commands by an earlier name, which is too far from the new name to be guessed."""
+
+
+class SuggestingGroup(click.Group):
+    """A click group whose usage error for an unknown command ends with "did you mean …?"."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group`. `click.UsageError` names the command to use."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            parents = ctx.command_path.split()[1:]  # without the program's name
+            typed = " ".join([*parents, args[0]])
+            renamed = _RENAMED.get(typed)
+            ctx.fail(
+                f"no command '{typed}': did you mean '{renamed}'?"
+                if renamed
+                else f"no command '{typed}'{did_you_mean(args[0], known)}"
+            )
+        return super().resolve_command(ctx, args)
