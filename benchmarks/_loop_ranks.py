@@ -20,14 +20,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets.training.group import Group, join_group
-from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.process.group import Group, join_group
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
-from ml_assets.training.schedule import learning_rate
-from ml_assets.training.stop import StopRequest
-from resources.launcher.job import TrainingJob
+from ml_assets.training.step.schedule import learning_rate
+from resources.job.job import TrainingJob
 
 
 class Block(Run):

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets.training.feed import Feed
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Piece
 from ml_assets.training.gradients import gradients_of
-from ml_assets.training.group import join_group
-from ml_assets.training.order import Piece
+from ml_assets.training.process.group import join_group
 from ml_assets.training.run import prepare
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 
 WIDTH, BLOCKS = 128, 12
 _UNTIMED = 2

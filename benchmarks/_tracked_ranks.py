@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from benchmarks._loop_ranks import bare, in_turn, platform
-from ml_assets.training.group import join_group
-from ml_assets.training.heartbeat import Pulse
-from resources.launcher.job import TrainingJob
+from ml_assets.training.process.group import join_group
+from ml_assets.training.process.heartbeat import Pulse
+from resources.job.job import TrainingJob
 
 _FIGURES = 13
 """Figures of a metric event."""

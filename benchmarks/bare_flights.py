@@ -29,7 +29,7 @@ from ml_assets.defs import flights
 from ml_assets.defs.flights import features, model, source
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.snapshots.builder import input_spec
-from resources.launcher.training_settings import TrainingSettings
+from resources.job.training_settings import TrainingSettings
 
 SEEDS = (1, 2, 3)
 LAST_DAY = date(2013, 12, 31)

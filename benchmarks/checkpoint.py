@@ -25,15 +25,15 @@ from _report import Result, emit, parse_args
 from torch import nn
 
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets.training.checkpoints import Checkpoints
-from ml_assets.training.group import Group
-from ml_assets.training.saving import Saver
-from ml_assets.training.state import state_of
+from ml_assets.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.training.checkpoint.saving import Saver
+from ml_assets.training.checkpoint.state import state_of
+from ml_assets.training.process.group import Group
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.ranks import in_ranks
-from resources.launcher.job import ExitCode, TrainingJob
-from resources.launcher.protocol import TrainingEvent
-from resources.launcher.training_settings import CheckpointStorage
+from resources.job.events import TrainingEvent
+from resources.job.job import ExitCode, TrainingJob
+from resources.job.training_settings import CheckpointStorage
 
 MEGABYTES = 300
 WAYS = ("ours", "ours, until it counts", "memcpy", "torch.save + fsync")
@@ -269,7 +269,7 @@ def _stopped(folder: Path, megabytes: int) -> Result:
     job = TrainingJob.from_json(json.dumps(facts))
     (folder / "job.json").write_text(job.to_json())
     process = subprocess.Popen(
-        [sys.executable, "-m", "ml_assets.training.torchrun", folder / "job.json", folder],
+        [sys.executable, "-m", "ml_assets.training.node.torchrun", folder / "job.json", folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

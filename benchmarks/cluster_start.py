@@ -27,7 +27,7 @@ from ml_assets_tests.browser.server import running_ui
 from ml_assets_tests.cluster.environment import ClusterEnvironment, session
 from ml_assets_tests.cluster.installation import Installation, install
 from ml_assets_tests.servers.running import RunningServers
-from resources.launcher.protocol import read_events
+from resources.job.events import read_events
 
 BAR_SECONDS = 15.0
 MODEL = "store_demand"

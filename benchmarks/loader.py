@@ -27,9 +27,9 @@ from ml_assets.snapshots.builder import SHARD_BYTES, build_snapshot
 from ml_assets.snapshots.reader import Snapshot, open_snapshot
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
-from ml_assets.training.batches import Batch, SplitReader
-from ml_assets.training.feed import Feed
-from ml_assets.training.order import Order
+from ml_assets.training.data.batches import Batch, SplitReader
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Order
 
 COLUMNS, BATCH, LANES = 30, 4096, 8
 LEAST_FASTER = 20

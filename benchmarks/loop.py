@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.loader import write_snapshot
-from resources.launcher.job import TrainingJob
-from resources.launcher.training_settings import TrainingSettings
+from resources.job.job import TrainingJob
+from resources.job.training_settings import TrainingSettings
 
 WORKERS, BATCH, LANES = 2, 4096, 8
 LEAST_MEDIAN, LEAST_BOUND = 0.97, 0.95

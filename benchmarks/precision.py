@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.loader import write_snapshot
-from resources.launcher.job import TrainingJob
-from resources.launcher.training_settings import TrainingSettings
+from resources.job.job import TrainingJob
+from resources.job.training_settings import TrainingSettings
 
 ROOT = Path(__file__).parents[1]
 BATCH = 4096

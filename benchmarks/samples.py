@@ -22,9 +22,9 @@ from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
-from ml_assets.training.batches import SplitReader
-from ml_assets.training.feed import Feed
-from ml_assets.training.order import Order
+from ml_assets.training.data.batches import SplitReader
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Order
 
 SHAPE, BATCH, LANES = (3, 128, 128), 64, 8
 LEAST_FASTER = 1

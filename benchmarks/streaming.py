@@ -17,11 +17,11 @@ import torch
 from benchmarks._report import Result, emit, interleave, parse_args
 from benchmarks.loader import BATCH, LANES, Stepper, write_snapshot
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.batches import Batch, SplitReader
-from ml_assets.training.feed import Feed
-from ml_assets.training.order import Order
-from ml_assets.training.shard_cache import ShardCache
-from ml_assets.training.streaming import StreamedShards
+from ml_assets.training.data.batches import Batch, SplitReader
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Order
+from ml_assets.training.data.shard_cache import ShardCache
+from ml_assets.training.data.streaming import StreamedShards
 
 BYTES_A_SECOND = 8 * 2**20
 CONNECTIONS = 4

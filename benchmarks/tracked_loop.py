@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.loop import ENVIRONMENT, ROOT, Compared, ranks, write_job
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
 from resources.mlflow_client import open_client
 from resources.tracker import RunFacts, TrackedRun, Tracker
 

@@ -1,7 +1,7 @@
 """A file that passes on what is written to it in blocks of one size.
 
-Here: cutting. Not here: what becomes of a block (compressed by `ml_assets.training.byteshuffle`, sent by
-`artifacts_upload`).
+Here: cutting. Not here: what becomes of a block (compressed by `ml_assets.training.checkpoint.byteshuffle`, sent by
+`s3_upload`).
 """
 
 import io

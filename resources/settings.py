@@ -35,7 +35,7 @@ class KubernetesSettings(BaseSettings):
     namespace: str = "ml-assets"
     image: str | None = None
     """Image of the workers: the trainer image, `registry/name@sha256:…`."""
-    command: tuple[str, ...] = ("python", "-m", "ml_assets.training.pod")
+    command: tuple[str, ...] = ("python", "-m", "ml_assets.training.node.pod")
     """JSON list; what a pod runs."""
     env: dict[str, str] = Field(default_factory=dict, repr=False)
     """JSON object; more variables of every pod."""

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from resources.launcher.errors import Cancelled
+from resources.job.errors import Cancelled
 from resources.mlflow_client import (
     TrackerError,
     TrackerRefused,

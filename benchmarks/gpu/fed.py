@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from ml_assets.training.batches import Batch
-from ml_assets.training.feed import Feed
+from ml_assets.training.data.batches import Batch
+from ml_assets.training.data.feed import Feed
 from ml_assets.training.gradients import Gradients, gradients_of
-from ml_assets.training.group import Group, join_group
+from ml_assets.training.process.group import Group, join_group
 from ml_assets.training.run import Run, prepare
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 
 _BLOCKS = 8
 _UNTIMED_STEPS = 10

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_assets.snapshots.reader import Snapshot
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import TrainingEvent
-from resources.launcher.training_settings import TrainingSettings
 
 FIGURES = (
     "training_throughput_samples_per_sec",

@@ -9,8 +9,8 @@ from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.pages import ON_A_PAGE, table_of
 from resources.artifacts import ArtifactsUnavailable
+from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
-from resources.launcher.errors import ClusterUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
 from resources.words import name_some

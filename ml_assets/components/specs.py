@@ -28,8 +28,8 @@ from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse
 from ml_assets.tables.cadence import Cadence, KeyRefused
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule, VolumeSection
+from resources.job.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
-from resources.launcher.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
 from resources.words import did_you_mean
 
 

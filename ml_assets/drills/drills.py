@@ -13,12 +13,12 @@ from ml_assets.drills.machines import COMMAND, RANKS, bring_machine, kill_machin
 from ml_assets.drills.report import Check, Report, at_most, equal
 from ml_assets.drills.scene import CHECKPOINT_STEPS, Scene
 from ml_assets.drills.witness import Witness
-from ml_assets.training.checkpoints import Checkpoints, folder_of
-from ml_assets.training.commit import COMMIT
-from ml_assets.training.digest import digest
-from ml_assets.training.rowlog import count_rows, learned_epochs
-from resources.launcher.errors import Diverged, TrainingFailed
-from resources.launcher.job import TrainingJob
+from ml_assets.training.checkpoint.checkpoints import Checkpoints, folder_of
+from ml_assets.training.checkpoint.commit import COMMIT
+from ml_assets.training.data.digest import digest
+from ml_assets.training.data.rowlog import count_rows, learned_epochs
+from resources.job.errors import Diverged, TrainingFailed
+from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 
 _AT_STEP = 57

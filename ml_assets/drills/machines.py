@@ -4,7 +4,7 @@
 
 A launcher's command. An attempt uses the machines that are there, with fewer ranks where one is lost; when one comes
 back, the others are asked to save and to leave, and the next attempt uses all of them. Not here: attempts (the
-launcher), the agent (ml_assets.training.agent).
+launcher), the agent (ml_assets.training.node.agent).
 """
 
 import os
@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ml_assets.training.agent import Node, end, run_ranks, start_importing, use_temporary_folder
-from ml_assets.training.events import keep_events
-from ml_assets.training.heartbeat import Patience
-from ml_assets.training.stop import end_with_parent
-from resources.launcher.job import TrainingJob
+from ml_assets.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
+from ml_assets.training.process.heartbeat import Patience
+from ml_assets.training.process.stop import end_with_parent
+from ml_assets.training.telemetry.events import keep_events
+from resources.job.job import TrainingJob
 
 COMMAND = (sys.executable, "-m", "ml_assets.drills.machines")
 RANKS = 2

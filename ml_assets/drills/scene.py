@@ -16,9 +16,9 @@ from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot, SourceFile
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
-from resources.launcher.training_settings import TrainingSettings
 
 NUMERIC, CATEGORICAL = ("x0", "x1", "x2"), ("colour",)
 FIRST_DAY = date(2024, 1, 1)

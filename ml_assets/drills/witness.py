@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.recoveries import Recovery, recoveries_of
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import TrainingEvent
-from resources.launcher.recoveries import Recovery, recoveries_of
 
 _END_SECONDS = 10.0
 

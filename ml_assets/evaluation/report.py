@@ -16,7 +16,7 @@ from ml_assets.evaluation.metrics import Metric, metrics_of
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
 from ml_assets.evaluation.result import Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.spec import Reference
-from resources.launcher.recoveries import Recovery
+from resources.job.recoveries import Recovery
 
 MOST_SLICES = 12
 """Slices of one cut that the report shows, the largest; the JSON has all."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.metrics import Objective
 from ml_assets.evaluation.spec import Reference
-from resources.launcher.recoveries import Recovery
+from resources.job.recoveries import Recovery
 
 Role = Literal["challenger", "champion", "baseline", "reference"]
 RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]

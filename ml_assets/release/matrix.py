@@ -1,7 +1,7 @@
 """A model as an ONNX graph of one matrix: what libraries that are not torch can write.
 
 Here: its answers, and the same graph behind the inputs that every exported model has (`numeric`, `category`). Not
-here: checking it (training.script_graph, when a script hands it in), the raw columns in front of those (graph).
+here: checking it (training.script.graph, when a script hands it in), the raw columns in front of those (graph).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.training.script_graph import inputs_of, run_graph
+from ml_assets.training.script.graph import inputs_of, run_graph
 
 if TYPE_CHECKING:
     import onnx

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ml_assets.training.attempts import record_attempt
-from ml_assets.training.checkpoints import Checkpoints
-from ml_assets.training.events import emit
-from ml_assets.training.prometheus import serve_figures
-from ml_assets.training.recovery import recovery_of
+from ml_assets.training.attempt.attempts import record_attempt
+from ml_assets.training.attempt.recovery import recovery_of
+from ml_assets.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.prometheus import serve_figures
 from resources.environment import device_facts
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 
 
 def begin_attempt(

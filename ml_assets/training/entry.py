@@ -9,21 +9,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ml_assets.training.attempts import read_attempts, wait_until_alone
+from ml_assets.training.attempt.attempts import read_attempts, wait_until_alone
+from ml_assets.training.attempt.outcome import leave, outcome_of
 from ml_assets.training.beginning import begin_attempt, tell_beginning
-from ml_assets.training.events import emit, keep_events
-from ml_assets.training.group import Group, join_group
-from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.checkpoint.mirror import Mirror
+from ml_assets.training.data.rowlog import RowLog, count_rows
 from ml_assets.training.loop import fit
-from ml_assets.training.machine import watching_machine
-from ml_assets.training.memory import advising
-from ml_assets.training.mirror import Mirror
-from ml_assets.training.outcome import leave, outcome_of
+from ml_assets.training.process.group import Group, join_group
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import StopRequest, end_with_parent
 from ml_assets.training.result import store_result, write_result
-from ml_assets.training.rowlog import RowLog, count_rows
 from ml_assets.training.run import Run, prepare
-from ml_assets.training.stop import StopRequest, end_with_parent
-from resources.launcher.job import ExitCode, TrainingJob
+from ml_assets.training.step.memory import advising
+from ml_assets.training.telemetry.events import emit, keep_events
+from ml_assets.training.telemetry.machine import watching_machine
+from resources.job.job import ExitCode, TrainingJob
 
 log = logging.getLogger(__name__)
 

@@ -16,16 +16,23 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ml_assets.training.batches import Batch
-from ml_assets.training.compression import halve
-from ml_assets.training.exact import largest, low_quanta, quanta, split_off
-from ml_assets.training.feed import Feed
-from ml_assets.training.memory import passes
-from ml_assets.training.pipeline import Pipe
-from ml_assets.training.precision import LossScale, computing
+from ml_assets.training.data.batches import Batch
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.parallel.compression import halve
+from ml_assets.training.parallel.exact import largest, low_quanta, quanta, split_off
+from ml_assets.training.parallel.pipeline import Pipe
 from ml_assets.training.run import Run
-from ml_assets.training.trial import ROWS, Fixed, fewest_rows, leaving_no_trace, refuse_changed, some_rows
-from resources.launcher.training_settings import Precision
+from ml_assets.training.step.memory import passes
+from ml_assets.training.step.precision import LossScale, computing
+from ml_assets.training.step.trial import (
+    ROWS,
+    Fixed,
+    fewest_rows,
+    leaving_no_trace,
+    refuse_changed,
+    some_rows,
+)
+from resources.job.training_settings import Precision
 
 
 class Gradients(Protocol):

@@ -16,22 +16,22 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from ml_assets.training.agreement import Agreement
-from ml_assets.training.events import emit
-from ml_assets.training.feed import Feed
-from ml_assets.training.gpu import gpu_figures
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Piece, contiguous
+from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.gradients import Gradients, gradients_of
-from ml_assets.training.group import Group, PeerFailed
-from ml_assets.training.heartbeat import Pulse
-from ml_assets.training.memory import rows_at_once
-from ml_assets.training.meter import Meter
-from ml_assets.training.order import Piece, contiguous
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.parallel.sameness import refuse_differences
+from ml_assets.training.process.agreement import Agreement
+from ml_assets.training.process.group import Group, PeerFailed
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run
-from ml_assets.training.sameness import refuse_differences
-from ml_assets.training.schedule import learning_rate
-from ml_assets.training.stop import StopRequest
-from resources.launcher.errors import Diverged, Preempted, StorageFailed
+from ml_assets.training.step.memory import rows_at_once
+from ml_assets.training.step.schedule import learning_rate
+from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.gpu import gpu_figures
+from ml_assets.training.telemetry.meter import Meter
+from resources.job.errors import Diverged, Preempted, StorageFailed
 
 
 def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:

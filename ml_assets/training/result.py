@@ -1,18 +1,18 @@
 """Files of a finished job: `model.safetensors` with the best weights, then `result.json`.
 
-Not here: reading them (load, resources.launcher.job).
+Not here: reading them (load, resources.job.job).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch and safetensors are partial)
 
 from ml_assets.snapshots.reader import file_sha256
-from ml_assets.training.attempts import read_attempts, worker_seconds
+from ml_assets.training.attempt.attempts import read_attempts, worker_seconds
+from ml_assets.training.checkpoint.state import weights_of
 from ml_assets.training.run import Run
-from ml_assets.training.state import weights_of
-from ml_assets.training.storage import write_whole
-from resources.launcher.job import TrainingResult
-from resources.launcher.protocol import EVENTS, RESULT, WEIGHTS
+from resources.files import write_whole
+from resources.job.events import EVENTS, RESULT, WEIGHTS
+from resources.job.job import TrainingResult
 
 
 def write_result(run: Run) -> TrainingResult:

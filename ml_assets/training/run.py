@@ -16,33 +16,33 @@ import numpy as np
 import torch
 
 from ml_assets.snapshots.reader import ShardChanged, open_snapshot, verify
-from ml_assets.training.batches import Batch, SplitReader
-from ml_assets.training.checkpoints import Checkpoints
-from ml_assets.training.compiled import compile_core
-from ml_assets.training.compression import PowerSgd
-from ml_assets.training.decoding import decode_of
-from ml_assets.training.events import emit
-from ml_assets.training.group import Group
-from ml_assets.training.initial import begin_with
-from ml_assets.training.layouts import Layout, lay_out, refuse_unfit
-from ml_assets.training.load import build_model, check_output, refuse_chance
-from ml_assets.training.mfu import mfu_of_a_row
-from ml_assets.training.mirror import Mirror
-from ml_assets.training.objectives import Objective, objective_of
-from ml_assets.training.order import Order, Piece
-from ml_assets.training.parts import State
-from ml_assets.training.precision import refuse_unable
-from ml_assets.training.preprocess import FullModel
-from ml_assets.training.recompute import recompute
-from ml_assets.training.rowlog import RowLog
-from ml_assets.training.sameness import begin_alike
-from ml_assets.training.saving import Saved, Saver
-from ml_assets.training.state import like_of, refuse_infinite, restore, state_of
-from ml_assets.training.stored_checkpoints import checkpoints_of
-from ml_assets.training.streaming import ShardSource
-from ml_assets.training.trial import try_out
-from resources.launcher.errors import BadConfiguration, InputChanged
-from resources.launcher.job import TrainingJob
+from ml_assets.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.training.checkpoint.initial import begin_with
+from ml_assets.training.checkpoint.mirror import Mirror
+from ml_assets.training.checkpoint.parts import State
+from ml_assets.training.checkpoint.saving import Saved, Saver
+from ml_assets.training.checkpoint.state import like_of, refuse_infinite, restore, state_of
+from ml_assets.training.checkpoint.stored_checkpoints import checkpoints_of
+from ml_assets.training.data.batches import Batch, SplitReader
+from ml_assets.training.data.decoding import decode_of
+from ml_assets.training.data.order import Order, Piece
+from ml_assets.training.data.preprocess import FullModel
+from ml_assets.training.data.rowlog import RowLog
+from ml_assets.training.data.streaming import ShardSource
+from ml_assets.training.parallel.compression import PowerSgd
+from ml_assets.training.parallel.layouts import Layout, lay_out, refuse_unfit
+from ml_assets.training.parallel.sameness import begin_alike
+from ml_assets.training.process.group import Group
+from ml_assets.training.step.compiled import compile_core
+from ml_assets.training.step.load import build_model, check_output, refuse_chance
+from ml_assets.training.step.objectives import Objective, objective_of
+from ml_assets.training.step.precision import refuse_unable
+from ml_assets.training.step.recompute import recompute
+from ml_assets.training.step.trial import try_out
+from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.mfu import mfu_of_a_row
+from resources.job.errors import BadConfiguration, InputChanged
+from resources.job.job import TrainingJob
 
 
 @dataclass(kw_only=True)

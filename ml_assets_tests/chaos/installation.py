@@ -26,9 +26,9 @@ from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.chaos.shop import MODEL, WEEK, WEEKS, Shop, key_of
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch
-from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import EVENTS, read_events
-from resources.launcher.recoveries import recoveries_of
+from resources.job.events import EVENTS, read_events
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.recoveries import recoveries_of
 from resources.mlflow_client import open_client
 
 SERVERS_OWN = "_lakefs_actions/"

@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from ml_assets_tests.cluster.environment import PYTHON, REPOSITORY, ClusterEnvironment
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.events import TrainingEvent, training_folder_name
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.profile import ResourceProfile
-from resources.launcher.protocol import TrainingEvent, training_folder_name
-from resources.launcher.training_settings import TrainingSettings
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -198,9 +198,9 @@ def kubeconfig_of(cluster: ClusterEnvironment, account: str, folder: Path) -> Pa
 _LAUNCH = """
 import signal
 import sys
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 from resources.launcher.profile import ResourceProfile
-from resources.launcher.protocol import training_folder_name
+from resources.job.events import training_folder_name
 from resources.platform import Platform
 from resources.settings import Settings
 def say(*words):

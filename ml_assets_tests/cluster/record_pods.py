@@ -20,11 +20,11 @@ from typing import Any
 from deployment.local.cluster.cluster import Cluster
 from deployment.local.cluster.command import DEFAULT
 from ml_assets_tests.cluster.environment import waited_for
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.kubernetes.api import Document
 from resources.launcher.kubernetes.manifest import CONTAINER, job_manifest
 from resources.launcher.profile import ResourceProfile
-from resources.launcher.training_settings import TrainingSettings
 from resources.settings import KubernetesSettings
 
 RECORDED = Path(__file__).parents[1] / "resources" / "launcher" / "recorded"

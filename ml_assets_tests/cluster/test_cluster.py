@@ -119,7 +119,7 @@ else:
 
 def test_a_pod_runs_this_environment_as_nobody_and_cannot_change_it(tidy: ClusterEnvironment) -> None:
     code = """
-import os, pathlib, numpy, resources.launcher.job
+import os, pathlib, numpy, resources.job.job
 print(os.getuid(), numpy.__version__)
 for folder in ("/", "/opt/repo", "/opt/site-packages"):
     try:

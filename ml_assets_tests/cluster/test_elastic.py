@@ -6,8 +6,8 @@ import pytest
 
 from ml_assets_tests.cluster.environment import ClusterEnvironment, pod
 from ml_assets_tests.cluster.launching import Launching, metric_steps
-from resources.launcher.errors import Unschedulable
-from resources.launcher.protocol import TrainingEvent
+from resources.job.errors import Unschedulable
+from resources.job.events import TrainingEvent
 from resources.platform import Platform
 
 Launch = Callable[..., Launching]

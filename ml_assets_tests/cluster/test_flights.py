@@ -9,12 +9,12 @@ import pytest
 
 from ml_assets.evaluation.metrics import auc, log_losses
 from ml_assets.snapshots.reader import open_snapshot
-from ml_assets.training.load import load_model, predict
+from ml_assets.training.step.load import load_model, predict
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.pages import Pages
 from ml_assets_tests.cluster.environment import waited_for
 from ml_assets_tests.cluster.installation import Installation, click
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
 
 pytestmark = pytest.mark.timeout(900)

@@ -80,8 +80,8 @@ import os
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets.training.script_example import Example
-from ml_assets.training.script_model import check_model
+from ml_assets.training.script.example import Example
+from ml_assets.training.script.model import check_model
 x = np.random.default_rng(0).random((99, 3)).astype(np.float32)
 trees = HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
 inputs = InputSpec(numeric=("a", "b", "c"), fill=(0.0, 0.0, 0.0), categorical=(), cardinalities=())

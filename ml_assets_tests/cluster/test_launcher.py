@@ -13,7 +13,7 @@ from ml_assets_tests.cluster.launching import (
     metric_steps,
     rightful_kubeconfig,
 )
-from resources.launcher.errors import (
+from resources.job.errors import (
     AttemptsExhausted,
     BadConfiguration,
     DeadlineExceeded,
@@ -25,8 +25,8 @@ from resources.launcher.errors import (
     TrainingFailed,
     Unschedulable,
 )
+from resources.job.events import TrainingEvent, training_folder_name
 from resources.launcher.kubernetes.doctor import cluster_checks
-from resources.launcher.protocol import TrainingEvent, training_folder_name
 from resources.platform import Platform
 
 Launch = Callable[..., Launching]

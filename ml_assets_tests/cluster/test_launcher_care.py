@@ -20,7 +20,7 @@ from ml_assets_tests.cluster.launching import (
     settings_of,
     worker_variables,
 )
-from resources.launcher.errors import TrainingFailed
+from resources.job.errors import TrainingFailed
 from resources.launcher.kubernetes.doctor import NEEDED, cluster_checks
 from resources.platform import Platform
 from resources.settings import Settings

@@ -13,7 +13,7 @@ from ml_assets_tests.cluster.launching import (
     Launching,
     metric_steps,
 )
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
 from resources.platform import Platform
 from resources.settings import KubernetesSettings
 

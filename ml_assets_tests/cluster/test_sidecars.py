@@ -11,7 +11,7 @@ import pytest
 from deployment.local.cluster.cluster import Cluster
 from ml_assets_tests.cluster.conftest import CLUSTER_STATE
 from ml_assets_tests.cluster.record_pods import TRAINING, scene_job, scene_profile, staged
-from resources.launcher.errors import Diverged, OutOfMemory, TrainingFailed
+from resources.job.errors import Diverged, OutOfMemory, TrainingFailed
 from resources.launcher.kubernetes import api
 from resources.launcher.kubernetes.attempt import Watch, start
 from resources.launcher.kubernetes.logs import Trail

@@ -17,12 +17,12 @@ from ml_assets.snapshots.reader import open_snapshot
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, settings_of
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
-from resources.launcher.job import TrainingResult
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingResult
+from resources.job.recoveries import recoveries_of
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 from resources.launcher.profile import ResourceProfile
-from resources.launcher.protocol import TrainingEvent
-from resources.launcher.recoveries import recoveries_of
-from resources.launcher.training_settings import TrainingSettings
 from resources.platform import Platform
 
 pytestmark = pytest.mark.timeout(400)

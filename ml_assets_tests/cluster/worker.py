@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from resources.artifacts import Artifacts, artifacts_of
-from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
 
 WEIGHTS = b"weights"
 _ASKED: list[int] = []

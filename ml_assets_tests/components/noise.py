@@ -9,10 +9,10 @@ from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.parts import bundles_of
 from ml_assets.release.store import Bundle
 from ml_assets.snapshots.reader import FITTED, open_snapshot
-from ml_assets.training.load import load_model
+from ml_assets.training.step.load import load_model
 from ml_assets_tests.components.plant import FEATURES, MODEL
 from ml_assets_tests.components.world import World
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.job import TrainingJob, TrainingResult
 
 
 def with_noise_for_weights(

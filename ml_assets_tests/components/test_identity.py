@@ -15,7 +15,7 @@ from ml_assets.components.steps.identity import training_code
 from ml_assets.components.steps.snapshot import training_job
 from ml_assets_tests.components import plant
 from ml_assets_tests.components.world import component
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 
 MODEL = """
 import torch

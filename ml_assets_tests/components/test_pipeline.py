@@ -36,8 +36,8 @@ from ml_assets_tests.components.world import (
     plant_components,
 )
 from ml_assets_tests.release.judged import judged
-from resources.launcher.job import TrainingJob
-from resources.launcher.protocol import EVENTS
+from resources.job.events import EVENTS
+from resources.job.job import TrainingJob
 from resources.ledger import TrainedOn
 from resources.mlflow_client import open_client
 

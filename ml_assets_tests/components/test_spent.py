@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 from ml_assets.components.steps.spending import Attempts, spent
-from resources.launcher.job import TrainingResult
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingResult
 
 RESULT = TrainingResult(
     fingerprint="f" * 64,

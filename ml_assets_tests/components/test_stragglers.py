@@ -1,7 +1,7 @@
 """A worker that holds the others up is named once, in words that say by how much."""
 
 from ml_assets.components.steps.stragglers import Stragglers
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
 
 
 def _started() -> TrainingEvent:

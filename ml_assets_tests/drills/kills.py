@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
 
 VICTIMS = ("rank 0", "rank 1", "agent")
 WORLDS = (3, 1, 4, 2)
@@ -21,7 +21,7 @@ WORLDS = (3, 1, 4, 2)
 _LAUNCH = """
 import sys
 from pathlib import Path
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 folder = Path(sys.argv[1])
 job = TrainingJob.from_json((folder / "asked.json").read_text())

@@ -17,7 +17,7 @@ from ml_assets.evaluation.report import plain_findings, render, summary_markdown
 from ml_assets.evaluation.result import LossCurve, Report
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.cases import Case
-from resources.launcher.recoveries import Recovery
+from resources.job.recoveries import Recovery
 
 SPEC = EvaluationSpec.model_validate(
     {

@@ -6,10 +6,10 @@ from typing import Any
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets_tests.training.jobs import small_job
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.training_settings import Parallel
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import TrainingEvent
-from resources.launcher.training_settings import Parallel
 
 MODELS = "ml_assets_tests.layouts.models"
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ml_assets.training.group import Group
+from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.process.group import Group
 from ml_assets.training.run import prepare
-from ml_assets.training.trial import digest_of
-from resources.launcher.errors import BadConfiguration
-from resources.launcher.job import TrainingJob
+from ml_assets.training.step.trial import digest_of
+from resources.job.errors import BadConfiguration
+from resources.job.job import TrainingJob
 
 MOST = 4
 

@@ -18,7 +18,7 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets_tests.layouts.generated import FINE, REFUSED
 from ml_assets_tests.layouts.pool import MOST, Ranks, ranks
 from ml_assets_tests.training.jobs import feature_table, small_job, small_snapshot
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 
 MODELS = int(os.environ.get("MODELS", "200"))
 SHARD = 250

@@ -9,16 +9,16 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets.training.checkpoints import Checkpoints
-from ml_assets.training.group import Group
-from ml_assets.training.layouts import Layout, lay_out
-from ml_assets.training.parts import Like, State
-from ml_assets.training.preprocess import FullModel
-from ml_assets.training.saving import Saver
-from ml_assets.training.state import like_of, restore, state_of
+from ml_assets.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.training.checkpoint.parts import Like, State
+from ml_assets.training.checkpoint.saving import Saver
+from ml_assets.training.checkpoint.state import like_of, restore, state_of
+from ml_assets.training.data.preprocess import FullModel
+from ml_assets.training.parallel.layouts import Layout, lay_out
+from ml_assets.training.process.group import Group
 from ml_assets_tests.layouts.models import residual
 from ml_assets_tests.training.ranks import in_ranks
-from resources.launcher.training_settings import Parallel, TrainingSettings
+from resources.job.training_settings import Parallel, TrainingSettings
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     2: {

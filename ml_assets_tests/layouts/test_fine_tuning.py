@@ -10,7 +10,7 @@ from ml_assets.release.parts import releases_of
 from ml_assets_tests.components import plant
 from ml_assets_tests.components.plant import MODEL, WINDOW, days
 from ml_assets_tests.components.world import STAGES, World, plant_components
-from resources.launcher.protocol import read_events
+from resources.job.events import read_events
 
 TRAINING_SET, CHECKPOINT, *_ = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)

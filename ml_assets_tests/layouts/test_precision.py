@@ -9,20 +9,20 @@ import pytest
 import torch
 
 from ml_assets.snapshots.reader import Snapshot, open_snapshot
-from ml_assets.training.compression import PowerSgd
-from ml_assets.training.feed import Feed
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Piece
+from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.gradients import gradients_of
-from ml_assets.training.group import Group
-from ml_assets.training.order import Piece
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.parallel.compression import PowerSgd
+from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.ranks import in_ranks, one_rank
 from ml_assets_tests.training.steps import Step, one_step
 from ml_assets_tests.training.test_runs import Watcher
 from ml_assets_tests.training.texts import text_snapshot
-from resources.launcher.errors import OutOfMemory
-from resources.launcher.training_settings import Parallel
+from resources.job.errors import OutOfMemory
+from resources.job.training_settings import Parallel
 
 STEPS, SAVED = 40, 20
 

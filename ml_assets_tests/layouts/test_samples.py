@@ -21,7 +21,7 @@ from ml_assets_tests.layouts.pictures import (
     picture,
 )
 from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, TRAINING_SET, Trained, train
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 
 DAY, NEXT_DAY = days(2, start=WINDOW)
 

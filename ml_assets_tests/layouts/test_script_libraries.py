@@ -36,12 +36,12 @@ from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.runtime import ServingModel
 from ml_assets.release.store import BundleStore
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets.training.script_example import Example
-from ml_assets.training.script_graph import run_graph
-from ml_assets.training.script_model import check_model
+from ml_assets.training.script.example import Example
+from ml_assets.training.script.graph import run_graph
+from ml_assets.training.script.model import check_model
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
-from resources.launcher.errors import BadConfiguration
+from resources.job.errors import BadConfiguration
 
 NUMERIC, CATEGORY = ["hour", "delay", "noise"], ["carrier"]
 CARRIERS = [f"carrier {i}" for i in range(9)]

@@ -20,17 +20,17 @@ import pytest
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.parts import registry_of
 from ml_assets.snapshots.reader import FITTED, open_snapshot
-from ml_assets.training.script import FOLDER, JOB
+from ml_assets.training.script.api import FOLDER, JOB
 from ml_assets_tests.components.plant import MODEL, WINDOW, days
 from ml_assets_tests.components.world import STAGES, World, plant_components
 from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, REGISTERED, TRAINING_SET, Trained, train
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
-from resources.launcher.errors import AttemptsExhausted, BadConfiguration
-from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent, read_events
-from resources.launcher.recoveries import recoveries_of
-from resources.launcher.training_settings import TrainingSettings
+from resources.job.errors import AttemptsExhausted, BadConfiguration
+from resources.job.events import TrainingEvent, read_events
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.recoveries import recoveries_of
+from resources.job.training_settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 DAY = days(1, start=WINDOW)[0]

@@ -8,8 +8,8 @@ import pytest
 from ml_assets.components.steps.stragglers import Stragglers
 from ml_assets_tests.layouts.lame import SLOW_RANK
 from ml_assets_tests.training.jobs import small_job, small_snapshot
+from resources.job.events import TrainingEvent
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import TrainingEvent
 
 _PACE = 0.05
 

@@ -12,9 +12,9 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets_tests.layouts.curves import Trained, train
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job
 from ml_assets_tests.training.texts import text_snapshot, text_table
-from resources.launcher.errors import BadConfiguration
-from resources.launcher.job import TrainingJob
-from resources.launcher.training_settings import Parallel
+from resources.job.errors import BadConfiguration
+from resources.job.job import TrainingJob
+from resources.job.training_settings import Parallel
 
 TOKENS, ROWS = 64, 1400
 GUESSED = 5.55  # nats, of one of 256

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.load import load_model, predict
+from ml_assets.training.step.load import load_model, predict
 from ml_assets_tests.layouts.curves import Trained, residual_job, train
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_snapshot
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import TrainingEvent
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from resources.artifacts import ArtifactMissing, ArtifactsRefused, FolderArtifacts, artifacts_of
-from resources.artifacts_objects import files_below
+from resources.artifacts.s3_objects import files_below
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_fetch_that_breaks_off_leaves_its_target_as_it_was(
         part.write_text("ro")
         raise OSError("no space left")
 
-    monkeypatch.setattr("resources.artifacts.shutil.copyfile", break_off)
+    monkeypatch.setattr("resources.artifacts.local.shutil.copyfile", break_off)
     with pytest.raises(OSError, match="no space left"):
         home.fetch("snapshots/s", "shard", target)
     assert target.read_text() == "before"

@@ -27,9 +27,9 @@ from typing import Any
 import pytest
 
 from resources.artifacts import FolderArtifacts
-from resources.artifacts_remote import RemoteArtifacts
+from resources.artifacts.s3 import RemoteArtifacts
 from resources.environment import device_facts, environment_facts
-from resources.launcher.errors import Cancelled, Diverged
+from resources.job.errors import Cancelled, Diverged
 from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client, page_of
 from resources.spool_copies import GONE_AFTER, SpoolCopies
 from resources.tracker import RunFacts, TrackedRun, Tracker

@@ -18,8 +18,8 @@ from resources.artifacts import (
     FolderArtifacts,
     artifacts_of,
 )
-from resources.artifacts_objects import PART
-from resources.artifacts_remote import RemoteArtifacts
+from resources.artifacts.s3 import RemoteArtifacts
+from resources.artifacts.s3_objects import PART
 
 
 @pytest.fixture

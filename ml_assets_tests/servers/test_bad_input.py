@@ -21,7 +21,7 @@ from deployment.local.build import build
 from deployment.local.servers import Servers
 from ml_assets_tests.servers.running import RunningServers
 from resources.artifacts import ArtifactsError, ArtifactsRefused, ArtifactsUnavailable, artifacts_of
-from resources.artifacts_remote import RemoteArtifacts
+from resources.artifacts.s3 import RemoteArtifacts
 from resources.lake import LakeError, LakeUnavailable
 from resources.ledger import Ledger, LedgerError, LedgerUnavailable
 from resources.mlflow_client import TrackerError, TrackerUnavailable
@@ -151,7 +151,7 @@ def test_a_command_with_wrong_credentials_ends_with_a_sentence(
 def test_a_frozen_s3_is_given_up_in_time_and_waited_for_when_it_comes_back(
     servers: RunningServers, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resources.artifacts_remote.READ_SECONDS", 2)
+    monkeypatch.setattr("resources.artifacts.s3.READ_SECONDS", 2)
     artifacts = _impatient(settings)
     servers.freeze("s3")
     with pytest.raises(ArtifactsUnavailable, match="did not answer"):

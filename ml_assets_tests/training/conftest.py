@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.group import Group
+from ml_assets.training.process.group import Group
 from ml_assets_tests.training.jobs import small_snapshot
 from ml_assets_tests.training.ranks import one_rank
 

@@ -14,9 +14,9 @@ from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot, SourceFile
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import Split, split_by_time
-from ml_assets.training.rowlog import read_rows
-from resources.launcher.job import TrainingJob
-from resources.launcher.training_settings import TrainingSettings
+from ml_assets.training.data.rowlog import read_rows
+from resources.job.job import TrainingJob
+from resources.job.training_settings import TrainingSettings
 
 MODELS = "ml_assets_tests.training.models"
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import distributed
 
-from ml_assets.training.checkpoints import Checkpoints
-from ml_assets.training.group import Group
-from ml_assets.training.parts import State
-from ml_assets.training.saving import Saver
+from ml_assets.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.training.checkpoint.parts import State
+from ml_assets.training.checkpoint.saving import Saver
+from ml_assets.training.process.group import Group
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.feed import Feed
+from ml_assets.training.data.feed import Feed
 from ml_assets.training.gradients import gradients_of
-from ml_assets.training.group import Group
+from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
 from ml_assets_tests.training.jobs import small_job
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.training.attempts import (
+from ml_assets.training.attempt.attempts import (
     ATTEMPTS,
     Attempt,
     read_attempts,
@@ -17,7 +17,7 @@ from ml_assets.training.attempts import (
     seconds_trained,
     worker_seconds,
 )
-from resources.launcher.protocol import EVENTS, TrainingEvent
+from resources.job.events import EVENTS, TrainingEvent
 
 LONG_AGO = 1_000_000.0
 """Start of the training of these tests, seconds since the epoch."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training.ends import explaining, forget_codes, leave_code
-from ml_assets.training.group import is_lost_peer
-from ml_assets.training.outcome import outcome_of
-from resources.launcher.job import ExitCode
+from ml_assets.training.attempt.ends import explaining, forget_codes, leave_code
+from ml_assets.training.attempt.outcome import outcome_of
+from ml_assets.training.process.group import is_lost_peer
+from resources.job.job import ExitCode
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.batches import Batch, SplitReader
-from ml_assets.training.digest import digest
-from ml_assets.training.feed import Feed
-from ml_assets.training.order import Order, Piece
+from ml_assets.training.data.batches import Batch, SplitReader
+from ml_assets.training.data.digest import digest
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Order, Piece
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,16 @@ from urllib.request import urlopen
 import pytest
 import torch
 
-from ml_assets.training import events
-from ml_assets.training.events import emit
-from ml_assets.training.gpu import gpu_figures
-from ml_assets.training.group import Group
-from ml_assets.training.meter import Meter
-from ml_assets.training.mfu import mfu_of_a_row, peak_of
-from ml_assets.training.prometheus import serve_figures
-from resources.launcher.errors import BadConfiguration
-from resources.launcher.job import TrainingJob
-from resources.launcher.training_settings import TrainingSettings
+from ml_assets.training.process.group import Group
+from ml_assets.training.telemetry import events
+from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.gpu import gpu_figures
+from ml_assets.training.telemetry.meter import Meter
+from ml_assets.training.telemetry.mfu import mfu_of_a_row, peak_of
+from ml_assets.training.telemetry.prometheus import serve_figures
+from resources.job.errors import BadConfiguration
+from resources.job.job import TrainingJob
+from resources.job.training_settings import TrainingSettings
 
 
 def test_figures_name_speed_waiting_and_the_slowest_rank() -> None:

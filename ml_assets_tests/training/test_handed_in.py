@@ -12,12 +12,12 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.preprocess import FullModel
-from ml_assets.training.script_example import Example, example_of
-from ml_assets.training.script_graph import run_graph
-from ml_assets.training.script_model import check_model, read_model, write_model
+from ml_assets.training.data.preprocess import FullModel
+from ml_assets.training.script.example import Example, example_of
+from ml_assets.training.script.graph import run_graph
+from ml_assets.training.script.model import check_model, read_model, write_model
 from ml_assets_tests.training.jobs import small_job, small_snapshot
-from resources.launcher.errors import BadConfiguration
+from resources.job.errors import BadConfiguration
 
 FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
 WIDTH = 4

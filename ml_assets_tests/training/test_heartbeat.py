@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.ends import End
-from ml_assets.training.heartbeat import Patience, Pulse, Seen, Watch
-from ml_assets.training.recovery import cause_of
+from ml_assets.training.attempt.ends import End
+from ml_assets.training.attempt.recovery import cause_of
+from ml_assets.training.process.heartbeat import Patience, Pulse, Seen, Watch
 from ml_assets_tests.training.jobs import small_job
-from resources.launcher.job import ExitCode
+from resources.job.job import ExitCode
 
 _RANK = """
 import sys, time
-from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Pulse
 with Pulse(0) as pulse:
     print("begun", flush=True)
     for step in range(1, 3):

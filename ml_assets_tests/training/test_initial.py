@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import save_file
 
 from ml_assets.snapshots.reader import Snapshot, file_sha256
-from ml_assets.training.initial import INITIAL, hand_over
-from ml_assets.training.load import build_model
+from ml_assets.training.checkpoint.initial import INITIAL, hand_over
 from ml_assets.training.run import Run, prepare
+from ml_assets.training.step.load import build_model
 from ml_assets_tests.training.jobs import MODELS, small_job
 from ml_assets_tests.training.ranks import one_rank
 from resources.artifacts import FolderArtifacts
-from resources.launcher.errors import BadConfiguration, InputChanged
-from resources.launcher.job import TrainingJob
+from resources.job.errors import BadConfiguration, InputChanged
+from resources.job.job import TrainingJob
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from ml_assets.training.load import build_model
+from ml_assets.training.step.load import build_model
 from ml_assets_tests.training.jobs import small_job, small_snapshot
-from resources.launcher.errors import BadConfiguration
+from resources.job.errors import BadConfiguration
 
 
 def huge(inputs: Any) -> nn.Module:

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.events import keep_events
-from ml_assets.training.group import Group
-from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.process.group import Group
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
-from ml_assets.training.stop import StopRequest
+from ml_assets.training.telemetry.events import keep_events
 from ml_assets_tests.training.jobs import small_job
-from resources.launcher.errors import Preempted
-from resources.launcher.protocol import read_events
+from resources.job.errors import Preempted
+from resources.job.events import read_events
 
 LANES = 6
 

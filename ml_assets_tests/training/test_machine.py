@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training import events
-from ml_assets.training.events import keep_events
-from ml_assets.training.machine import Machine, watching_machine
-from resources.launcher.protocol import read_events
+from ml_assets.training.telemetry import events
+from ml_assets.training.telemetry.events import keep_events
+from ml_assets.training.telemetry.machine import Machine, watching_machine
+from resources.job.events import read_events
 
 _DISK = "100 0 {read} 0 50 0 {written} 0 0 0 0\n"
 

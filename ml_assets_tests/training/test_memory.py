@@ -13,12 +13,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.group import Group
-from ml_assets.training.memory import advising, passes, rows_at_once
-from ml_assets.training.recompute import blocks_of, recompute
+from ml_assets.training.process.group import Group
+from ml_assets.training.step.memory import advising, passes, rows_at_once
+from ml_assets.training.step.recompute import blocks_of, recompute
 from ml_assets_tests.training.steps import one_step
-from resources.launcher.errors import BadConfiguration, OutOfMemory
-from resources.launcher.training_settings import Recompute, TrainingSettings
+from resources.job.errors import BadConfiguration, OutOfMemory
+from resources.job.training_settings import Recompute, TrainingSettings
 
 
 def test_a_step_in_several_passes_has_the_gradient_of_one(

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.snapshots.reader import InputSpec, Snapshot
-from ml_assets.training.load import build_model
-from ml_assets.training.preprocess import Preprocess
-from ml_assets.training.rowlog import RowLog, read_rows
-from ml_assets.training.schedule import learning_rate
+from ml_assets.training.data.preprocess import Preprocess
+from ml_assets.training.data.rowlog import RowLog, read_rows
+from ml_assets.training.step.load import build_model
+from ml_assets.training.step.schedule import learning_rate
 from ml_assets_tests.training.jobs import MODELS, small_job
-from resources.launcher.errors import BadConfiguration
+from resources.job.errors import BadConfiguration
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from ml_assets.training.group import Group
-from ml_assets.training.pipeline import refuse_undivided, stage_of
-from resources.launcher.errors import BadConfiguration
+from ml_assets.training.parallel.pipeline import refuse_undivided, stage_of
+from ml_assets.training.process.group import Group
+from resources.job.errors import BadConfiguration
 
 
 class Model(nn.Module):

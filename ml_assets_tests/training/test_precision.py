@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.group import Group
-from ml_assets.training.precision import LossScale, refuse_unable
+from ml_assets.training.process.group import Group
+from ml_assets.training.step.precision import LossScale, refuse_unable
 from ml_assets_tests.training.steps import one_step
+from resources.job.errors import BadConfiguration
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.devices import has_gpus, refuse_without_gpus
-from resources.launcher.errors import BadConfiguration
-from resources.launcher.training_settings import TrainingSettings
 
 CPU = torch.device("cpu")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml_assets.training import events
-from ml_assets.training.attempts import record_attempt
-from ml_assets.training.events import emit, keep_events
-from ml_assets.training.recovery import recovery_of
-from ml_assets.training.rowlog import RowLog, count_rows
-from resources.launcher.protocol import read_events
-from resources.launcher.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
+from ml_assets.training.attempt.attempts import record_attempt
+from ml_assets.training.attempt.recovery import recovery_of
+from ml_assets.training.data.rowlog import RowLog, count_rows
+from ml_assets.training.telemetry import events
+from ml_assets.training.telemetry.events import emit, keep_events
+from resources.job.events import read_events
+from resources.job.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
 
 
 @pytest.mark.parametrize(("ended", "cause"), [(True, "rank 1 was ended by SIGSEGV"), (False, UNKNOWN_CAUSE)])

@@ -6,13 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ml_assets.training.load import load_model
+from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.result import write_result
-from ml_assets.training.rowlog import RowLog
 from ml_assets.training.run import prepare
+from ml_assets.training.step.load import load_model
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.ranks import one_rank
-from resources.launcher.training_settings import CheckpointStorage
+from resources.job.training_settings import CheckpointStorage
 
 
 @pytest.mark.parametrize("storage", ["compressed", "bf16"])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.load import load_model, predict
+from ml_assets.training.step.load import load_model, predict
 from ml_assets_tests.training.jobs import (
     alive,
     assert_each_row_once_per_epoch,
@@ -23,10 +23,10 @@ from ml_assets_tests.training.jobs import (
     small_job,
     small_snapshot,
 )
-from resources.launcher.errors import AttemptsExhausted, BadConfiguration, Diverged, InputChanged, OutOfMemory
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.errors import AttemptsExhausted, BadConfiguration, Diverged, InputChanged, OutOfMemory
+from resources.job.events import TrainingEvent, read_events
+from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import TrainingEvent, read_events
 
 
 class Watcher:
@@ -164,7 +164,7 @@ def test_nothing_is_left_among_temporary_files_even_by_a_killed_agent(
 ) -> None:
     def kill_agent(watcher: Watcher, event: TrainingEvent) -> None:
         if event.kind == "checkpoint" and watcher.kinds().count("checkpoint") == 1:
-            (agent,) = _children_of(os.getpid(), "ml_assets.training.torchrun")
+            (agent,) = _children_of(os.getpid(), "ml_assets.training.node.torchrun")
             os.kill(agent, signal.SIGKILL)
 
     with tempfile.TemporaryDirectory(prefix="t") as temporary:  # sockets need a short path
@@ -241,7 +241,7 @@ def test_a_cancelled_run_saves_a_killed_launcher_leaves_nobody_and_another_takes
 _LAUNCH = """
 import sys
 from pathlib import Path
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 folder = Path(sys.argv[1])
 job = TrainingJob.from_json((folder / "job.json").read_text())
@@ -258,7 +258,7 @@ def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
     def stop_at_the_end(watcher: Watcher, event: TrainingEvent) -> None:
         if event.kind == "finished" and not asked:
             asked.append(time.monotonic())
-            (agent,) = _children_of(os.getpid(), "ml_assets.training.torchrun")
+            (agent,) = _children_of(os.getpid(), "ml_assets.training.node.torchrun")
             os.kill(agent, signal.SIGTERM)
 
     watcher = Watcher(stop_at_the_end)

@@ -10,21 +10,21 @@ import pytest
 import torch
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.batches import Batch, SplitReader
-from ml_assets.training.decoding import Decode, decode_of
-from ml_assets.training.feed import Feed
-from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.data.batches import Batch, SplitReader
+from ml_assets.training.data.decoding import Decode, decode_of
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Order, Piece
+from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
-from ml_assets.training.objectives import objective_of
-from ml_assets.training.order import Order, Piece
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
-from ml_assets.training.stop import StopRequest
+from ml_assets.training.step.objectives import objective_of
 from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
 from ml_assets_tests.training.models import read_tokens
 from ml_assets_tests.training.ranks import one_rank
 from ml_assets_tests.training.texts import TOKENS, text_of, text_snapshot
-from resources.launcher.errors import BadConfiguration
+from resources.job.errors import BadConfiguration
 
 CPU = torch.device("cpu")
 

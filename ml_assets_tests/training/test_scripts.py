@@ -16,16 +16,16 @@ import pytest
 
 from deployment.local.processes import free_port
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training import events
-from ml_assets.training.heartbeat import Patience, Pulse
-from ml_assets.training.outcome import outcome_of
-from ml_assets.training.script import FOLDER, JOB, PROCESS, Training, attach
-from ml_assets.training.script_model import read_model
-from ml_assets.training.script_rank import arguments_of, run_script
+from ml_assets.training.attempt.outcome import outcome_of
+from ml_assets.training.process.heartbeat import Patience, Pulse
+from ml_assets.training.script.api import FOLDER, JOB, PROCESS, Training, attach
+from ml_assets.training.script.model import read_model
+from ml_assets.training.script.rank import arguments_of, run_script
+from ml_assets.training.telemetry import events
 from ml_assets_tests.training.jobs import small_job, small_snapshot
-from resources.launcher.errors import BadConfiguration, InputChanged
-from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
-from resources.launcher.protocol import read_events
+from resources.job.errors import BadConfiguration, InputChanged
+from resources.job.events import read_events
+from resources.job.job import ExitCode, TrainingJob, TrainingResult
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own-script.md"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import pytest
 from torch import nn
 
-from ml_assets.training.tensor_parallel import refuse_uncuttable
-from resources.launcher.errors import BadConfiguration
+from ml_assets.training.parallel.tensor_parallel import refuse_uncuttable
+from resources.job.errors import BadConfiguration
 
 
 class Attention(nn.Module):

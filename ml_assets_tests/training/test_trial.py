@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.feed import Feed
+from ml_assets.training.data.feed import Feed
 from ml_assets.training.gradients import gradients_of
-from ml_assets.training.group import Group
+from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
 from ml_assets_tests.training.jobs import small_job
-from resources.launcher.errors import BadConfiguration
+from resources.job.errors import BadConfiguration
 
 UNFIT = "ml_assets_tests.training.unfit"
 BOTH, BITWISE, TOLERANCE = ("bitwise", "tolerance"), ("bitwise",), ("tolerance",)

@@ -18,20 +18,20 @@ from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import split_by_time
-from ml_assets.training import unknown
-from ml_assets.training.batches import SplitReader
-from ml_assets.training.feed import Feed
-from ml_assets.training.group import Group
-from ml_assets.training.heartbeat import Pulse
-from ml_assets.training.load import predict
+from ml_assets.training.data import unknown
+from ml_assets.training.data.batches import SplitReader
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Order
+from ml_assets.training.data.rowlog import RowLog
+from ml_assets.training.data.unknown import drop_categories
 from ml_assets.training.loop import fit
-from ml_assets.training.order import Order
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.process.group import Group
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
-from ml_assets.training.stop import StopRequest
-from ml_assets.training.unknown import drop_categories
+from ml_assets.training.step.load import predict
 from ml_assets_tests.training.jobs import ROW_SPEC, small_job
-from resources.launcher.training_settings import TrainingSettings
+from resources.job.training_settings import TrainingSettings
 
 SHOPS, NEW_SHOPS, DAYS, ROWS_A_DAY = 40, 60, 20, 300
 IS_SEEN = pl.col("shop").cast(pl.Int64) < SHOPS

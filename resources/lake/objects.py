@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from resources.durable import sync_folder
+from resources.files import sync_folder
 from resources.lake.errors import LakeError
 
 _CHUNK = 1 << 20

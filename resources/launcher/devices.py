@@ -5,8 +5,8 @@ Not here: how many a pod gets (profile), which one a rank uses (the worker asks 
 
 from pathlib import Path
 
-from resources.launcher.errors import BadConfiguration
-from resources.launcher.training_settings import TrainingSettings
+from resources.job.errors import BadConfiguration
+from resources.job.training_settings import TrainingSettings
 
 _GPUS = ("nvidia[0-9]*", "dxg", "kfd")
 """Device files of NVIDIA's driver, of the same through Windows, of AMD's."""

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from resources.job.errors import FINAL, AttemptsExhausted
+from resources.job.events import EVENTS, JOB, RESULT, TrainingEvent
+from resources.job.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.devices import has_gpus, refuse_without_gpus
-from resources.launcher.errors import FINAL, AttemptsExhausted
-from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
 from resources.launcher.lock import folder_lock
 from resources.launcher.output import Output
 from resources.launcher.pause import in_words, pause_after
 from resources.launcher.process import run_process
 from resources.launcher.profile import ResourceProfile
-from resources.launcher.protocol import EVENTS, JOB, RESULT, TrainingEvent
 
-WORKER = (sys.executable, "-m", "ml_assets.training.torchrun")
+WORKER = (sys.executable, "-m", "ml_assets.training.node.torchrun")
 _POLL_SECONDS = 0.2
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
 
-from resources.launcher.protocol import LOG, TrainingEvent
+from resources.job.events import LOG, TrainingEvent
 
 _TAIL_LINES = 15
 _TRAINED = ("metrics", "epoch", "checkpoint", "recovered")

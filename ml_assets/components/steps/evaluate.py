@@ -19,9 +19,9 @@ from ml_assets.components.steps.inputs import require_nothing_rejected_since, tr
 from ml_assets.components.steps.samples import decoder_of, few_with_samples, predicted
 from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.tables.reader import TableReader
-from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import RESULT, TrainingEvent, read_events
-from resources.launcher.recoveries import recoveries_of, rows_lost
+from resources.job.events import RESULT, TrainingEvent, read_events
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.recoveries import recoveries_of, rows_lost
 from resources.mlflow_client import page_of
 from resources.platform import Platform
 
@@ -158,12 +158,12 @@ def evaluate_job(
 def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Module | MatrixGraph":
     if job.entry:
         from ml_assets.release.matrix import MatrixGraph
-        from ml_assets.training.script_model import read_model
+        from ml_assets.training.script.model import read_model
 
         model = read_model(weights)
         return MatrixGraph(model) if isinstance(model, bytes) else model
 
-    from ml_assets.training.load import load_model
+    from ml_assets.training.step.load import load_model
 
     return load_model(job, snapshot.inputs, weights)
 

@@ -12,9 +12,9 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.tables.code_version import code_version, modules_version, packages_of, script_version
 from ml_assets.tables.reach import reached_by
 
-_AGENT = "ml_assets.training.agent"
+_AGENT = "ml_assets.training.node.agent"
 _LOOP = "ml_assets.training.entry"
-_SCRIPT = "ml_assets.training.script_rank"
+_SCRIPT = "ml_assets.training.script.rank"
 _CHANGES_NO_WEIGHTS = (
     "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
     *(
@@ -26,7 +26,7 @@ _CHANGES_NO_WEIGHTS = (
     ),
 )  # fmt: skip
 """Modules that only tell of a training or count its attempts: none of them has a tensor in its hands."""
-_CONVERTERS = "ml_assets.training.script_libraries"
+_CONVERTERS = "ml_assets.training.script.libraries"
 _CONVERTED = {"lightgbm", "xgboost", "sklearn"}
 """Packages whose models a script hands in as they are, through `_CONVERTERS`, which imports all of them."""
 

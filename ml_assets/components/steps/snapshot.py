@@ -15,7 +15,7 @@ from ml_assets.components.steps.identity import training_code
 from ml_assets.components.steps.samples import require_readable
 from ml_assets.tables.reader import TableReader
 from ml_assets.validation.midnight import midnight
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 from resources.platform import Platform
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ml_assets.training.attempts import seconds_between, sign_of
-from resources.launcher.job import TrainingResult
-from resources.launcher.protocol import TrainingEvent
+from ml_assets.training.attempt.attempts import seconds_between, sign_of
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingResult
 
 _OF_AN_ATTEMPT = ("world_size", "device", "gpu", "gpus", "gpu_driver", "torch")
 """Values of a `started` event that go into the record."""

@@ -1,9 +1,9 @@
 """Report of a worker that holds the others up, once, in words; the figures themselves are metrics.
 
-Not here: measuring (ml_assets.training.meter).
+Not here: measuring (ml_assets.training.telemetry.meter).
 """
 
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
 
 _FACTOR = 1.5
 """Times the typical other worker's work a step, and…"""

@@ -16,12 +16,12 @@ from ml_assets.components.steps.snapshot import settings_digest
 from ml_assets.components.steps.spending import Attempts, spent
 from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
+from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.recoveries import Recovery, recoveries_of
+from resources.job.training_settings import OF_SCRIPTS
 from resources.launcher.devices import idle_in_words
-from resources.launcher.job import TrainingJob, TrainingResult
 from resources.launcher.profile import ResourceProfile, changes_of
-from resources.launcher.protocol import EVENTS, TrainingEvent, read_events, training_folder_name
-from resources.launcher.recoveries import Recovery, recoveries_of
-from resources.launcher.training_settings import OF_SCRIPTS
 from resources.mlflow_client import TrackerError
 from resources.platform import Platform
 from resources.tracker import RunFacts, TrackedRun
@@ -110,7 +110,7 @@ def _hand_over(initial: Mapping[str, str], platform: Platform, name: str) -> Non
     """
     from ml_assets.release.initial import InitialModel, newest_fit
     from ml_assets.release.parts import bundles_of, releases_of
-    from ml_assets.training.initial import hand_over
+    from ml_assets.training.checkpoint.initial import hand_over
 
     version = InitialModel(initial["version"], bundles_of(platform).open(initial["bundle"]))
     newest_fit(version, releases_of(platform))

@@ -14,7 +14,7 @@ import pytest
 from deployment.local.cluster import queues
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, manifest
-from resources.launcher.job import TrainingResult
+from resources.job.job import TrainingResult
 from resources.launcher.profile import ResourceProfile
 
 MakeQueue = Callable[..., str]

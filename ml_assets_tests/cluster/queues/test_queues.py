@@ -9,8 +9,8 @@ import pytest
 from ml_assets_tests.cluster.environment import ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.launching import Launching, metric_steps
 from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
-from resources.launcher.errors import Unschedulable
-from resources.launcher.protocol import TrainingEvent
+from resources.job.errors import Unschedulable
+from resources.job.events import TrainingEvent
 from resources.platform import Platform
 from resources.settings import KubernetesSettings
 

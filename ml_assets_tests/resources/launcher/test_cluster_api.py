@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
-from resources.launcher.errors import ClusterRefused, ClusterUnavailable
+from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.api import Cluster
 from resources.launcher.kubernetes.lease import Lease
 

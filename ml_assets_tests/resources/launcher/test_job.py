@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.launcher.errors import BadConfiguration, Diverged, InputChanged, Preempted
-from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent
-from resources.launcher.training_settings import Parallel, TrainingSettings
+from resources.job.errors import BadConfiguration, Diverged, InputChanged, Preempted
+from resources.job.events import TrainingEvent
+from resources.job.job import ExitCode, TrainingJob, TrainingResult
+from resources.job.training_settings import Parallel, TrainingSettings
 
 JOB = TrainingJob(
     model="small",

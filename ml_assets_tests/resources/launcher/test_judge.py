@@ -12,7 +12,7 @@ from ml_assets_tests.resources.launcher.pods import (
     pod,
     unscheduled,
 )
-from resources.launcher.errors import (
+from resources.job.errors import (
     BadConfiguration,
     DeadlineExceeded,
     Diverged,

@@ -14,11 +14,11 @@ from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore, storing
 from ml_assets_tests.resources.launcher.test_local import job_of
 from resources.artifacts import ArtifactsUnavailable
-from resources.artifacts_remote import RemoteArtifacts
-from resources.launcher.errors import Diverged
-from resources.launcher.job import TrainingResult
+from resources.artifacts.s3 import RemoteArtifacts
+from resources.job.errors import Diverged
+from resources.job.events import RESULT, WEIGHTS, training_folder_name
+from resources.job.job import TrainingResult
 from resources.launcher.kubernetes.launcher import KubernetesLauncher
-from resources.launcher.protocol import RESULT, WEIGHTS, training_folder_name
 from resources.settings import KubernetesSettings
 
 SETTINGS = KubernetesSettings(namespace=NAMESPACE, image="trainer:1", lease_seconds=3, patience_seconds=2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.training.jobs import alive
-from resources.launcher.errors import (
+from resources.job.errors import (
     AttemptsExhausted,
     BadConfiguration,
     Diverged,
@@ -20,11 +20,11 @@ from resources.launcher.errors import (
     OutOfMemory,
     TrainingFailed,
 )
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 from resources.launcher.pause import pause_after
-from resources.launcher.protocol import TrainingEvent
-from resources.launcher.training_settings import TrainingSettings
 
 COMMAND = (sys.executable, "-m", "ml_assets_tests.resources.launcher.worker")
 
@@ -207,7 +207,7 @@ def test_a_worker_of_a_killed_launcher_sees_the_end_of_stdin_and_frees_the_lock_
 _LAUNCH = """
 import sys
 from pathlib import Path
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 folder = Path(sys.argv[1])
 job = TrainingJob.from_json((folder / "job.json").read_text())

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resources.job.events import TrainingEvent
 from resources.launcher.kubernetes.pace import Outlook, Pace
-from resources.launcher.protocol import TrainingEvent
 
 PLACED = 1_000.0
 """Time at which the pods of these tests had their nodes, seconds since the epoch."""

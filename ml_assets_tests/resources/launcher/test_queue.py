@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from resources.launcher.errors import Unschedulable
+from resources.job.errors import Unschedulable
 from resources.launcher.kubernetes.queue import Place, why_not_admitted
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from resources.launcher.errors import (
+from resources.job.errors import (
     DeadlineExceeded,
     Diverged,
     ImageUnavailable,

@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from ml_assets.training.events import emit, keep_events
-from resources.launcher.job import TrainingJob, TrainingResult
+from ml_assets.training.telemetry.events import emit, keep_events
+from resources.job.job import TrainingJob, TrainingResult
 
 
 def main(job_file: str, folder: str) -> int:

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running import RunningServers
-from resources.artifacts_remote import RemoteArtifacts
+from resources.artifacts.s3 import RemoteArtifacts
 
 
 @pytest.fixture

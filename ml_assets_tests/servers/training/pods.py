@@ -11,10 +11,10 @@ from pathlib import Path
 
 from deployment.local.processes import free_port
 from ml_assets.snapshots.reader import MANIFEST, open_snapshot
-from ml_assets.training.mirror import open_artifacts
+from ml_assets.training.process.artifacts import open_artifacts
 from ml_assets_tests.servers.training.storage import Storage
-from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
 
 NODES = 2
 
@@ -67,7 +67,7 @@ class Pods:
             environment["TRAINING_SHARD_CACHE"] = str(self.shard_cache)
         with self.log(node).open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "ml_assets.training.pod"],
+                [sys.executable, "-m", "ml_assets.training.node.pod"],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

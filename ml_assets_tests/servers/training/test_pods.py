@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.attempts import read_attempts
+from ml_assets.training.attempt.attempts import read_attempts
 from ml_assets_tests.servers.training.pods import Pods
 from ml_assets_tests.servers.training.storage import Storage
 from ml_assets_tests.training.jobs import alive, assert_each_row_once_per_epoch, small_job, small_snapshot
-from resources.launcher.job import ExitCode, TrainingJob, TrainingResult
+from resources.job.events import read_events
+from resources.job.job import ExitCode, TrainingJob, TrainingResult
+from resources.job.recoveries import recoveries_of
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import read_events
-from resources.launcher.recoveries import recoveries_of
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -9,9 +9,9 @@ import pytest
 from ml_assets_tests.servers.training.pods import Pods
 from ml_assets_tests.servers.training.storage import Storage
 from ml_assets_tests.training.jobs import small_job, small_snapshot
-from resources.launcher.job import ExitCode, TrainingJob
+from resources.job.job import ExitCode, TrainingJob
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
-from resources.launcher.training_settings import TrainingSettings
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ml_assets.snapshots.reader import MANIFEST, Snapshot
-from ml_assets.training.mirror import open_artifacts
-from ml_assets.training.pod import PodSettings, stage
+from ml_assets.training.node.pod import PodSettings, stage
+from ml_assets.training.process.artifacts import open_artifacts
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.texts import text_snapshot
-from resources.launcher.errors import BadConfiguration, InputChanged
-from resources.launcher.job import TrainingJob
+from resources.job.errors import BadConfiguration, InputChanged
+from resources.job.job import TrainingJob
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml_assets.training.attempts import record_attempt
-from ml_assets.training.events import keep_events
-from ml_assets.training.mirror import Mirror
-from ml_assets.training.parts import State
-from ml_assets.training.stored_checkpoints import StoredCheckpoints
+from ml_assets.training.attempt.attempts import record_attempt
+from ml_assets.training.checkpoint.mirror import Mirror
+from ml_assets.training.checkpoint.parts import State
+from ml_assets.training.checkpoint.stored_checkpoints import StoredCheckpoints
+from ml_assets.training.telemetry.events import keep_events
 from ml_assets_tests.servers.training.conftest import point_at
 from ml_assets_tests.servers.training.storage import Storage, running
 from ml_assets_tests.training.ranks import one_rank, save
-from resources.launcher.errors import StorageFailed
+from resources.job.errors import StorageFailed
 
 DAMAGES = (
     "state cut off",

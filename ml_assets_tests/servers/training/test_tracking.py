@@ -9,8 +9,8 @@ import pytest
 
 from ml_assets_tests.servers.running import RunningServers
 from ml_assets_tests.training.jobs import small_job, small_snapshot
+from resources.job.events import TrainingEvent, read_events
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import TrainingEvent, read_events
 from resources.mlflow_client import REQUEST_SECONDS, open_client
 from resources.tracker import RunFacts, TrackedRun, Tracker
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training.mirror import open_artifacts
+from ml_assets.training.process.artifacts import open_artifacts
 from ml_assets_tests.servers.training.storage import Storage
 from resources.artifacts import Artifacts, ArtifactsError, ArtifactsUnavailable
-from resources.artifacts_upload import IN_FLIGHT, PART
+from resources.artifacts.s3_upload import IN_FLIGHT, PART
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_a_block_that_raises_leaves_neither_file_nor_parts(artifacts: Artifacts,
 _WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from ml_assets.training.mirror import open_artifacts
-from resources.artifacts_upload import PART
+from ml_assets.training.process.artifacts import open_artifacts
+from resources.artifacts.s3_upload import PART
 with open_artifacts(sys.argv[1], Path(sys.argv[2])).create("job", "large") as file:
     file.write(bytes(2 * PART))
     [sent.result() for sent in file._sent]

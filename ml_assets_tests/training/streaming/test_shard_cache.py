@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ml_assets.snapshots.reader import Shard, ShardChanged, Snapshot
-from ml_assets.training import shard_cache
-from ml_assets.training.shard_cache import ShardCache
+from ml_assets.training.data import shard_cache
+from ml_assets.training.data.shard_cache import ShardCache
 from ml_assets_tests.training.streaming.shards import Store, names_in, nothing_comes_or_goes, room_for
-from resources.launcher.errors import StorageFailed
+from resources.job.errors import StorageFailed
 
 
 def test_a_shard_is_fetched_once_however_many_ask_for_it(

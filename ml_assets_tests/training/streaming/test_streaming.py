@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.snapshots.reader import MANIFEST, Shard, Snapshot, open_snapshot
-from ml_assets.training.batches import SplitReader
-from ml_assets.training.feed import Feed
-from ml_assets.training.heartbeat import Pulse
+from ml_assets.training.data.batches import SplitReader
+from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.order import Order
+from ml_assets.training.data.rowlog import RowLog
+from ml_assets.training.data.shard_cache import ShardCache
+from ml_assets.training.data.streaming import ShardSource, StreamedShards
 from ml_assets.training.loop import fit
-from ml_assets.training.order import Order
-from ml_assets.training.rowlog import RowLog
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
-from ml_assets.training.shard_cache import ShardCache
-from ml_assets.training.stop import StopRequest
-from ml_assets.training.streaming import ShardSource, StreamedShards
 from ml_assets_tests.training.jobs import small_job, small_snapshot
 from ml_assets_tests.training.models import read_tokens
 from ml_assets_tests.training.ranks import one_rank
 from ml_assets_tests.training.streaming.shards import Store, lies_in, room_for, size_of
-from resources.launcher.errors import BadConfiguration, InputChanged
+from resources.job.errors import BadConfiguration, InputChanged
 
 CPU = torch.device("cpu")
 

@@ -22,7 +22,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from resources.launcher.errors import ClusterRefused, ClusterUnavailable
+from resources.job.errors import ClusterRefused, ClusterUnavailable
 
 Document = dict[str, Any]
 """An object of the API, as its JSON says it."""

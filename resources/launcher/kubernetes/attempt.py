@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from resources.launcher.errors import TrainingFailed
+from resources.job.errors import TrainingFailed
 from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.events import told
 from resources.launcher.kubernetes.judge import (

@@ -1,14 +1,14 @@
 """Is the cluster ready for trainings, and if not, what helps? Used by `ml-assets doctor`.
 
-A check answers with a sentence, or raises one of `resources.launcher.errors` whose message has the remedy.
+A check answers with a sentence, or raises one of `resources.job.errors` whose message has the remedy.
 """
 
 import time
 from collections.abc import Callable
 from uuid import uuid4
 
-from resources.launcher.errors import BadConfiguration, ClusterRefused, PodNotStarted
-from resources.launcher.job import TrainingJob
+from resources.job.errors import BadConfiguration, ClusterRefused, PodNotStarted
+from resources.job.job import TrainingJob
 from resources.launcher.kubernetes.api import Cluster
 from resources.launcher.kubernetes.judge import Patience, why_not_started
 from resources.launcher.kubernetes.manifest import job_manifest

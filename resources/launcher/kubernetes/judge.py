@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from resources.launcher.errors import (
+from resources.job.errors import (
     FINAL,
     DeadlineExceeded,
     ImageUnavailable,
@@ -20,7 +20,7 @@ from resources.launcher.errors import (
     TrainingFailed,
     Unschedulable,
 )
-from resources.launcher.job import ExitCode
+from resources.job.job import ExitCode
 from resources.launcher.kubernetes.api import Document
 from resources.launcher.kubernetes.events import Told, told
 from resources.launcher.kubernetes.pod import Container, Pod, moment

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from resources.addresses import Address
 from resources.artifacts import Artifacts, ArtifactsUnavailable
-from resources.launcher.devices import refuse_without_gpus
-from resources.launcher.errors import (
+from resources.job.errors import (
     AttemptsExhausted,
     BadConfiguration,
     ClusterRefused,
     ClusterUnavailable,
     TrainingFailed,
 )
-from resources.launcher.job import TrainingJob, TrainingResult
+from resources.job.events import TrainingEvent, read_events, training_folder_name
+from resources.job.job import TrainingJob, TrainingResult
+from resources.launcher.devices import refuse_without_gpus
 from resources.launcher.kubernetes import manifest
 from resources.launcher.kubernetes.api import Cluster, Document
 from resources.launcher.kubernetes.attempt import Watch, newest, pods_of, size_of, start
@@ -35,7 +36,6 @@ from resources.launcher.kubernetes.removal import remove
 from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.pause import in_words, pause_after
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
-from resources.launcher.protocol import TrainingEvent, read_events, training_folder_name
 from resources.settings import KubernetesSettings
 
 _FOLLOW_SECONDS = 1.0

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from resources.launcher.errors import ClusterRefused, ClusterUnavailable
+from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document, Outdated
 
 _RENEWALS = 4

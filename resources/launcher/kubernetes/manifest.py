@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from resources.addresses import Address
-from resources.launcher.job import TrainingJob
+from resources.job.job import TrainingJob
 from resources.launcher.kubernetes.api import Document
 from resources.launcher.kubernetes.queue import QUEUE
 from resources.launcher.profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from resources.job.events import TrainingEvent
 from resources.launcher.kubernetes.pace import Pace
 from resources.launcher.output import Output
-from resources.launcher.protocol import TrainingEvent
 
 
 class PodsOutput(Output):

@@ -7,7 +7,7 @@ Not here: whether there is room for one (room), asking the pods to make place fo
 import math
 from dataclasses import dataclass
 
-from resources.launcher.protocol import TrainingEvent
+from resources.job.events import TrainingEvent
 
 _STEPPING = ("metrics", "epoch", "system")
 """Events whose step is done when they are told."""

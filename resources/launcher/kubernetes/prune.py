@@ -6,7 +6,7 @@ Any launcher prunes when it starts, Dagster's daemon does every few seconds, and
 import time
 from collections.abc import Callable, Iterable
 
-from resources.launcher.errors import ClusterRefused, ClusterUnavailable
+from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.api import Cluster, Document, Outdated
 from resources.launcher.kubernetes.lease import has_run_out, is_led, run_of
 from resources.launcher.kubernetes.manifest import ATTEMPT, MANAGED, TRAINING

@@ -7,7 +7,7 @@ somebody with a better claim needs the room. Not here: asking (attempt), naming 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resources.launcher.errors import Unschedulable
+from resources.job.errors import Unschedulable
 from resources.launcher.kubernetes.api import Document
 
 QUEUE = "kueue.x-k8s.io/queue-name"

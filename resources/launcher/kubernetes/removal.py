@@ -5,7 +5,7 @@ Here: the order in which it is asked for, and how long it is waited for. Not her
 
 import time
 
-from resources.launcher.errors import ClusterUnavailable
+from resources.job.errors import ClusterUnavailable
 from resources.launcher.kubernetes.api import Cluster
 from resources.launcher.kubernetes.attempt import POLL_SECONDS, POLL_SECONDS_A_POD, pods_of
 from resources.words import name_some

@@ -9,7 +9,7 @@ import copy
 import time
 from contextlib import suppress
 
-from resources.launcher.errors import ClusterRefused
+from resources.job.errors import ClusterRefused
 from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.manifest import ATTEMPT, CONTAINER, TRAINING
 from resources.launcher.kubernetes.pod import Pod

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from resources.artifacts import ArtifactMissing, Artifacts
-from resources.launcher.job import TrainingJob, TrainingResult
-from resources.launcher.protocol import EVENTS, JOB, RESULT, WEIGHTS, TrainingEvent, training_folder_name
+from resources.job.events import EVENTS, JOB, RESULT, WEIGHTS, TrainingEvent, training_folder_name
+from resources.job.job import TrainingJob, TrainingResult
 
 SNAPSHOT = "snapshot.json"
 

@@ -1,0 +1,15 @@
+"""Failure to store what belongs to a checkpoint, as an error that names the remedy."""
+
+from pathlib import Path
+
+from resources.files import is_disk_full
+from resources.job.errors import StorageFailed
+
+
+def storage_failed(error: OSError, what: str, folder: Path) -> StorageFailed:
+    """Return the error to raise where `what` could not be written to `folder`."""
+    why = "no space left on the disk" if is_disk_full(error) else str(error)
+    return StorageFailed(
+        f"{what} could not be written to {folder}: {why}. Free space there, lower keep_checkpoints, or give the "
+        "workers a larger disk; checkpoints written before are whole, the next attempt goes on from the newest"
+    )

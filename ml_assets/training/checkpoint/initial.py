@@ -1,0 +1,74 @@
+"""Weights that a training begins with in place of random ones (fine-tuning): a file in the job's folder.
+
+    initial.safetensors     put there before the workers start; the job names its SHA-256
+
+The pipeline's own model takes them over, every value of it. What fills missing numbers comes from the snapshot.
+Not here: whose weights they are (release.initial), going on with this very training (checkpoints).
+"""
+
+# pyright: reportUnknownVariableType=false
+# (the annotations of safetensors are partial)
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ml_assets.snapshots.reader import file_sha256
+from resources.artifacts import Artifacts
+from resources.job.errors import BadConfiguration, InputChanged
+from resources.job.job import TrainingJob
+
+if TYPE_CHECKING:  # a pod stages this file before it imports torch
+    from ml_assets.training.data.preprocess import FullModel
+
+INITIAL = "initial.safetensors"
+_CORE = "core."
+"""Prefix of the names of the pipeline's own model in a file of weights."""
+
+
+def hand_over(weights: Path, artifacts: Artifacts, name: str) -> None:
+    """Let the workers of the job whose folder is `name` begin with the file `weights`. Repeating it is fine."""
+    place = artifacts.folder(name) / INITIAL
+    writing = place.with_name(f".{INITIAL}.{os.getpid()}")
+    writing.unlink(missing_ok=True)
+    try:
+        os.link(weights, writing)
+    except OSError:  # another disk
+        shutil.copyfile(weights, writing)
+    writing.replace(place)
+    artifacts.push(name, [INITIAL])
+
+
+def begin_with(model: "FullModel", job: TrainingJob, folder: Path) -> None:
+    """Overwrite what `model` would begin with by the file that the job names.
+
+    Raises `InputChanged` where it is not that file, `BadConfiguration` where its names or shapes are not all those of
+    the model: a model that has learned only in part would look like one that learned badly.
+    """
+    from safetensors.torch import load_file
+
+    file = folder / INITIAL
+    found = file_sha256(file) if file.exists() else "missing"
+    if found != job.initial_weights:
+        raise InputChanged(
+            f"{file} is {found[:12]}, the job begins with {job.initial_weights[:12]}: launch it again, the file is "
+            "then put there again"
+        )
+    there = {
+        name.removeprefix(_CORE): value for name, value in load_file(file).items() if name.startswith(_CORE)
+    }
+    own = model.core.state_dict()
+    shapes = {name: (tuple(there[name].shape), tuple(own[name].shape)) for name in there.keys() & own.keys()}
+    unlike = [
+        *(f"{name}: not in init_from" for name in own.keys() - there.keys()),
+        *(f"{name}: only in init_from" for name in there.keys() - own.keys()),
+        *(f"{name}: {old} in init_from, {new} here" for name, (old, new) in shapes.items() if old != new),
+    ]
+    if unlike:
+        raise BadConfiguration(
+            f"{job.model_function} cannot begin with these weights, {len(unlike)} values are not alike: "
+            f"{'; '.join(sorted(unlike))}. Use the function and hyperparameters that init_from was trained with, or "
+            "leave init_from out"
+        )
+    model.core.load_state_dict(there)

@@ -1,0 +1,96 @@
+"""Values of a training in a checkpoint, by name, so that they fit any later layout over ranks.
+
+    parameters    name → value
+    optimizer     name of a parameter / what the optimizer keeps for it → value
+    compression   name of a parameter / what making its gradient smaller remembers → value; where it does
+    buffers       what else the model has, name → value
+    progress      where the training stands
+
+The first three are the same on all ranks, or shards of one whole; of the others rank 0's are meant.
+
+What follows from the job (learning rate, weight decay) or from the position (random numbers) is not in it. Not here:
+files (parts, checkpoints).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (the annotations of torch are partial)
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ml_assets.training.checkpoint.parts import Like, State
+from resources.job.errors import Diverged
+
+ALIKE = ("parameters", "optimizer", "compression")
+
+
+def state_of(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Mapping[str, Any],
+    compression: Mapping[str, torch.Tensor] | None = None,
+) -> State:
+    """The state as it is: tensors are the ones that training goes on with, not copies."""
+    # First: what was gathered to be computed with is in shards again after it.
+    values = model.state_dict()
+    kept = {
+        f"{name}/{what}": value
+        for name, parameter in model.named_parameters()
+        for what, value in optimizer.state.get(parameter, {}).items()
+    }
+    state: State = {"parameters": {}, "optimizer": kept, "buffers": {}, "progress": dict(progress)}
+    if compression:
+        state["compression"] = dict(compression)
+    names = {name for name, _ in model.named_parameters()}
+    for name, value in values.items():
+        state["parameters" if name in names else "buffers"][name] = value
+    return state
+
+
+def weights_of(state: State) -> dict[str, Any]:
+    """Return the model's own part, its `state_dict`."""
+    return {**state["parameters"], **state.get("buffers", {})}
+
+
+def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Inverse of `state_of`, besides progress and compression, with the parts that `like_of` asked for."""
+    model.load_state_dict(weights_of(state))
+    kept: dict[str, dict[str, Any]] = {}
+    for path, value in state.get("optimizer", {}).items():
+        name, _, what = path.rpartition("/")
+        kept.setdefault(name, {})[what] = value
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    document = optimizer.state_dict()
+    document["state"] = {i: kept[name] for i, name in enumerate(order) if name in kept}
+    optimizer.load_state_dict(document)
+
+
+def like_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Like:
+    """Return the values that this rank needs of a checkpoint, in this rank's layout."""
+    values = model.state_dict()
+    stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    kept = {name: parameter for name, parameter in model.named_parameters() if parameter in stepped}
+
+    def like(section: str, name: str) -> torch.Tensor | None:
+        if section in ("optimizer", "compression"):
+            return (kept if section == "optimizer" else values).get(name.rpartition("/")[0])
+        return values.get(name)
+
+    return like
+
+
+def refuse_infinite(state: State, step: int) -> None:
+    """Raise `Diverged` where a weight is not finite, of what is here: such a state is not worth keeping."""
+    for name, value in state["parameters"].items():
+        if isinstance(value, DTensor):
+            value = value.to_local()
+        if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
+            raise Diverged(
+                f"after step {step} {name} has a value that is not finite; the last checkpoint is kept. "
+                "Lower learning_rate"
+            )

@@ -1,0 +1,197 @@
+"""Rows as tensors: gathered from memory-mapped shards, without a loader in the way.
+
+Here: one gather per shard, batch and column group. Not here: which rows (order), gathering ahead of the step that
+needs them (feed), decoding samples (decoding), the files (snapshots.reader).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch and safetensors are partial)
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ml_assets.snapshots.reader import Rows, Snapshot, SplitName
+from ml_assets.training.data.decoding import Decode, Decoder
+from ml_assets.training.data.order import Piece
+from ml_assets.training.data.streaming import StreamedShards
+
+_Run: TypeAlias = tuple[Rows, NDArray[np.int64]]
+"""A shard, and which of its rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Some rows."""
+
+    numeric: torch.Tensor
+    """`[B, F]` float32, NaN where missing."""
+    category: torch.Tensor
+    """`[B, C]` int64."""
+    label: torch.Tensor
+    """`[B]` float32."""
+    row: NDArray[np.int64]
+    """`[B]`: which rows of the feature table these are; always in host memory."""
+    sample: torch.Tensor | None = None
+    """`[B, ...]`, of the shape and type samples are decoded to; None where rows have none."""
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """Arguments of a model's forward: the numbers, the categories, and the samples where there are any."""
+        both = (self.numeric, self.category)
+        return both if self.sample is None else (*both, self.sample)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, samples as they were decoded."""
+        sample = 0 if self.sample is None else self.sample.nbytes
+        return self.numeric.nbytes + self.category.nbytes + self.label.nbytes + sample
+
+    def to(self, device: torch.device) -> Self:
+        """The same rows on `device`. From pinned memory the copy goes on while the host does other things."""
+        return type(self)(
+            numeric=self.numeric.to(device, non_blocking=True),
+            category=self.category.to(device, non_blocking=True),
+            label=self.label.to(device, non_blocking=True),
+            row=self.row,
+            sample=None if self.sample is None else self.sample.to(device, non_blocking=True),
+        )
+
+    def copied(self) -> Self:
+        """The same rows in memory of their own, whose alignment depends on nothing else."""
+        return type(self)(
+            numeric=self.numeric.clone(),
+            category=self.category.clone(),
+            label=self.label.clone(),
+            row=self.row,
+            sample=None if self.sample is None else self.sample.clone(),
+        )
+
+    def split(self, sizes: Sequence[int]) -> list[Self]:
+        """These rows in parts of `sizes`, in order; views, nothing is copied."""
+        parts: list[Self] = []
+        first = 0
+        for size in sizes:
+            part = slice(first, first := first + size)
+            parts.append(
+                type(self)(
+                    numeric=self.numeric[part],
+                    category=self.category[part],
+                    label=self.label[part],
+                    row=self.row[part],
+                    sample=None if self.sample is None else self.sample[part],
+                )
+            )
+        return parts
+
+
+class SplitReader:
+    """Gathers batches from the shards of one split, for `device`.
+
+    `decode` is how samples are read, by so many threads; `streamed` the shards where they do not lie in the
+    snapshot's folder.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        split: SplitName,
+        device: torch.device,
+        decode: Decode | None = None,
+        streamed: StreamedShards | None = None,
+        decode_threads: int = 1,
+    ) -> None:
+        shards = snapshot.shards_of(split)
+        self._streamed = streamed
+        self._shards = streamed or [snapshot.map(shard) for shard in shards]
+        self._columns = len(snapshot.inputs.numeric), len(snapshot.inputs.categorical)
+        self.device = device
+        self._decoder = decode and Decoder(decode, decode_threads, pin=self._pins)
+        self.shard_rows: tuple[int, ...] = tuple(shard.rows for shard in shards)
+        self._sample_bytes = sum(shard.samples.bytes for shard in shards if shard.samples is not None)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of a batch; of its sample as it is stored."""
+        numeric, categorical = self._columns
+        return 4 * numeric + 8 * categorical + 12 + self._sample_bytes // max(sum(self.shard_rows), 1)
+
+    @property
+    def has_samples(self) -> bool:
+        """True where a row has a sample, which is decoded when it is gathered."""
+        return self._decoder is not None
+
+    def expect(self, shards: Sequence[int]) -> None:
+        """These will be read from next, in this order."""
+        if self._streamed is not None:
+            self._streamed.expect(shards)
+
+    def expect_none(self) -> None:
+        """Nothing more will be read, for now."""
+        if self._streamed is not None:
+            self._streamed.expect_none()
+
+    def take(self, pieces: Sequence[Piece]) -> Batch:
+        """The rows of `pieces`, in order, on the device."""
+        return self.gather(pieces).to(self.device)
+
+    def gather(self, pieces: Sequence[Piece]) -> Batch:
+        """The rows of `pieces`, in order, in host memory: pinned where the device is a GPU."""
+        runs = [
+            (self._shards[shard], np.concatenate([piece.rows for piece in run]))
+            for shard, run in groupby(pieces, key=lambda piece: piece.shard)
+        ]
+        numeric_columns, categorical_columns = self._columns
+        row = np.empty(sum(len(rows) for _, rows in runs), dtype=np.int64)
+        numeric = self._room((len(row), numeric_columns), torch.float32)
+        category = self._room((len(row), categorical_columns), torch.int64)
+        label = self._room((len(row),), torch.float32)
+        _fill(numeric.numpy(), [(shard.numeric, rows) for shard, rows in runs])
+        _fill(category.numpy(), [(shard.category, rows) for shard, rows in runs])
+        _fill(label.numpy(), [(shard.label, rows) for shard, rows in runs])
+        _fill(row, [(shard.row, rows) for shard, rows in runs])
+        sample = None if self._decoder is None else self._decoded(self._decoder, runs)
+        return Batch(numeric=numeric, category=category, label=label, row=row, sample=sample)
+
+    def _decoded(self, decoder: Decoder, runs: Sequence[_Run]) -> torch.Tensor:
+        count = sum(len(rows) for _, rows in runs)
+        # A batch without rows has samples of the same shape: what it is, any of them says.
+        some = runs if count else [(self._shards[0], np.zeros(1, dtype=np.int64))]
+        return decoder.decoded(_stored(some), max(count, 1))[:count]
+
+    @property
+    def _pins(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=self._pins)
+
+
+def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:
+    """Row of the table and stored sample, of every row of `runs`."""
+    for shard, rows in runs:
+        if shard.samples is None:
+            raise ValueError("these rows have no samples")
+        yield from zip(shard.row[rows].tolist(), shard.samples.take(rows), strict=True)
+
+
+def _fill(room: NDArray[Any], runs: Sequence[tuple[NDArray[Any], NDArray[np.int64]]]) -> None:
+    """Put the rows of all `runs` (array, row numbers) into `room`, one after the other."""
+    first = 0
+    for array, rows in runs:
+        part = room[first : first + len(rows)]
+        if part.dtype == array.dtype:
+            # Row numbers are inside the shard by how an order is made. To check them once more ("raise"), numpy
+            # would gather into a buffer of its own and copy that.
+            array.take(rows, axis=0, out=part, mode="clip")
+        else:
+            part[...] = array.take(rows, axis=0)
+        first += len(rows)

@@ -1,0 +1,90 @@
+"""Samples, from stored bytes to a tensor: decoded by the pipeline's own function, in the order of the rows.
+
+Here: one tensor of many samples, and what is said where that cannot be. Not here: where samples lie
+(snapshots.samples), when they are decoded (feed: ahead of the step that needs them), decoding for a model that is
+served (release.runtime, which stands alone).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch are partial)
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.samples import member_name
+from ml_assets.training.data.functions import function_named
+from resources.job.errors import BadConfiguration
+from resources.job.job import TrainingJob
+
+Decode = Callable[[bytes], Any]
+"""The stored bytes → an array, of one shape and type for all rows. It must depend on the bytes alone: what is to be
+random (crops, noise) belongs in the model's forward, whose randomness is repeatable. Other threads call it."""
+
+
+def decode_of(job: TrainingJob, inputs: InputSpec) -> Decode | None:
+    """Return the function that decodes samples; None where rows have none. `BadConfiguration` where the job names no
+    decoder.
+    """
+    if not inputs.sample:
+        return None
+    if not job.decode:
+        raise BadConfiguration(
+            f"rows have samples ({inputs.sample}), and the job does not say how to read one: name a function "
+            "`decode(content: bytes)` that returns an array (features.sample.decode), or leave the column out"
+        )
+    return function_named(job.decode, "decode")
+
+
+class Decoder:
+    """Decodes many samples at a time, by `threads` threads: the caller's own where that is one.
+
+    `pin` puts them where a GPU's copy can go on while the host does other things.
+    """
+
+    def __init__(self, decode: Decode, threads: int = 1, *, pin: bool = False) -> None:
+        self._decode, self._pin = decode, pin
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode") if threads > 1 else None
+
+    def decoded(self, contents: Iterable[tuple[int, bytes]], count: int) -> torch.Tensor:
+        """`[count, ...]`: the samples of `contents` (row of the table, stored bytes), in order; at least one.
+
+        Raises `BadConfiguration` where one cannot be decoded, or comes out in another shape or type than the first.
+        """
+        room, filled = torch.empty(0), np.empty(0)
+        for i, (row, array) in enumerate((self._pool.map if self._pool else map)(self._array, contents)):
+            if not i:
+                room = torch.empty((count, *array.shape), dtype=_type(array, row), pin_memory=self._pin)
+                filled: NDArray[Any] = room.numpy()
+            elif array.shape != filled.shape[1:] or array.dtype != filled.dtype:
+                raise BadConfiguration(
+                    f"the sample of row {row} was decoded to {array.dtype}{list(array.shape)}, one before it to "
+                    f"{filled.dtype}{list(filled.shape[1:])}: let `decode` crop or pad them to one shape"
+                )
+            filled[i] = array
+        return room
+
+    def _array(self, stored: tuple[int, bytes]) -> tuple[int, NDArray[Any]]:
+        row, content = stored
+        try:
+            return row, np.asarray(self._decode(content))
+        except Exception as error:  # the user's function may raise anything
+            raise BadConfiguration(
+                f"`decode` failed on the sample of row {row} ({len(content)} bytes, {member_name(row)} in an archive "
+                f"of the snapshot) with {type(error).__name__}: {error}. Mend it, or make such samples null in the "
+                "feature table: rows without one are left out"
+            ) from error
+
+
+def _type(array: NDArray[Any], row: int) -> torch.dtype:
+    try:
+        return torch.from_numpy(np.empty(0, array.dtype)).dtype
+    except (TypeError, ValueError) as error:  # objects, or bytes in another machine's order
+        raise BadConfiguration(
+            f"the sample of row {row} was decoded to {array.dtype}, which no tensor holds: let `decode` return numbers"
+        ) from error

@@ -1,0 +1,132 @@
+"""The batches of one rank, gathered by a background thread while the rank computes.
+
+A thread is enough, and a process would be slower: gathering releases the interpreter lock, and what was gathered
+is already where it is used. Not here: which rows (order), how they are gathered (batches).
+"""
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from ml_assets.training.data.batches import Batch, SplitReader
+from ml_assets.training.data.order import Order
+from ml_assets.training.data.unknown import drop_categories
+
+_BLOCK_BYTES = 4 * 2**20
+_BLOCK_STEPS = 16
+"""Steps that are gathered in one go, while they come to no more bytes than that: small batches cost as many calls as
+large ones."""
+_AHEAD = 3
+"""Blocks that lie ready. At the start of an epoch and of a shard the thread shuffles first; they last as long."""
+_READY_BYTES = 64 * 2**20
+"""Most bytes of decoded samples that lie ready, but for one step. What a sample decodes to is known only afterwards: 35
+stored bytes became 831 MB."""
+
+
+class _Gathered(NamedTuple):
+    """One step, in host memory."""
+
+    batch: Batch
+    sizes: list[int]
+    """Rows of each lane."""
+
+
+class Feed:
+    """Hands out the batches of `rank`, step by step from `first_step` on; a context, which ends the thread.
+
+    An error of the thread is raised to whoever asks for the batch.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        reader: SplitReader,
+        rank: int,
+        world_size: int,
+        first_step: int,
+        category_dropout: float = 0.0,
+    ) -> None:
+        self._order, self._reader = order, reader
+        self._category_dropout = category_dropout
+        self._lanes = order.lanes_of(rank, world_size)
+        self._step: int = first_step
+        batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
+        self._block_steps = min(max(_BLOCK_BYTES // max(batch_bytes, 1), 1), _BLOCK_STEPS)
+        self._ahead = _AHEAD
+        if reader.has_samples:  # a step at a time, and one ahead, until the first says how large they are
+            self._ahead *= self._block_steps
+            self._block_steps = 1
+        self._most_ahead, self._is_measured = self._ahead, not reader.has_samples
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
+        self._next_block = first_step
+        self._blocks: deque[Future[list[_Gathered]]] = deque()
+        self._ready: deque[_Gathered] = deque()
+        for _ in range(self._ahead if self._is_measured else 1):
+            self._submit_block()
+
+    def merged(self, step: int) -> Batch:
+        """The rank's rows of `step` on its device: those of its lanes, one lane after the other."""
+        return self._next(step).batch.to(self._reader.device)
+
+    def by_lane(self, step: int) -> list[Batch]:
+        """The same rows, a batch for each of the rank's lanes; some may be empty.
+
+        Each is a copy. As views of one block they would begin wherever the world size puts them, and matrix products
+        add up in another order at another alignment: three world sizes gave three digests.
+        """
+        gathered = self._next(step)
+        lanes = gathered.batch.to(self._reader.device).split(gathered.sizes)
+        return [lane.copied() for lane in lanes]
+
+    def close(self) -> None:
+        """End the thread; nothing can be asked for any more."""
+        self._thread.shutdown(cancel_futures=True)
+        self._reader.expect_none()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _next(self, step: int) -> _Gathered:
+        if step != self._step:
+            raise ValueError(
+                f"step {step} was asked for, {self._step} is next: make a new feed for another place"
+            )
+        if not self._ready:
+            if not self._blocks:
+                self._submit_block()
+            block = self._blocks.popleft().result()
+            if not self._is_measured:
+                self._ahead = min(max(_READY_BYTES // max(block[0].batch.nbytes, 1), 1), self._most_ahead)
+                self._is_measured = True
+            while len(self._blocks) < self._ahead:
+                self._submit_block()
+            self._ready.extend(block)
+        self._step += 1
+        return self._ready.popleft()
+
+    def _submit_block(self) -> None:
+        steps = range(self._next_block, self._next_block + self._block_steps)
+        self._blocks.append(self._thread.submit(self._gather, steps))
+        self._next_block = steps.stop
+
+    def _gather(self, steps: range) -> list[_Gathered]:
+        self._reader.expect(self._order.ahead(steps.start, self._lanes))
+        pieces = [[self._order.lane(step, lane) for lane in self._lanes] for step in steps]
+        block = self._reader.gather([piece for lanes in pieces for lane in lanes for piece in lane])
+        sizes = [[sum(len(piece.rows) for piece in lane) for lane in lanes] for lanes in pieces]
+        batches = block.split([sum(of_lanes) for of_lanes in sizes])
+        for step, batch in zip(steps, batches, strict=True):
+            epoch = step // self._order.steps_per_epoch
+            drop_categories(
+                batch.category.numpy(), batch.row, self._category_dropout, self._order.seed, epoch
+            )
+        return [_Gathered(batch, of_lanes) for batch, of_lanes in zip(batches, sizes, strict=True)]

@@ -1,0 +1,185 @@
+"""Row order of a training: the rows of a rank at a step, a pure function of seed, step and world size.
+
+    sequence   the shards of the epoch in random order, the rows of each shuffled
+    lanes      V equal cuts of it    |----0----|----1----|----2----|----3----|
+    a step     a part of each lane     ==        ==        ==        ==
+    a rank     some of the lanes     '------- rank 0 -------''----- rank 1 -----
+
+So a step takes the same rows, in the same groups, for any world size, and the whole position in the data is one
+integer: a resumed run, also one of another world size, needs no state to go on in the middle of an epoch. The
+lanes are the pool rows are mixed from, too: a batch comes from as many places of the sequence as there are lanes.
+Not here: reading the rows (batches), reading them ahead (feed).
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resources.job.errors import BadConfiguration
+
+
+class Piece(NamedTuple):
+    """Rows of one shard."""
+
+    shard: int
+    rows: NDArray[np.int64]
+    """0-based, inside the shard."""
+
+
+class _Sequence(NamedTuple):
+    """The shards of one epoch, one after the other."""
+
+    shards: list[int]
+    starts: list[int]
+    """Place in the sequence of each one's first row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """The order of one training split. Each epoch takes each row exactly once.
+
+    An epoch has ceil(rows / global_batch) steps of as equal a size as possible: there is no small last
+    batch, no row is dropped, and no batch is larger than `global_batch`. Within a step the parts of the lanes
+    differ by one row at most.
+    """
+
+    shard_rows: tuple[int, ...]
+    """Rows of each shard of the split."""
+    global_batch: int
+    seed: int
+    lanes: int
+    """V: into how many parts a batch is cut; as many workers at most."""
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the split."""
+        return sum(self.shard_rows)
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch."""
+        return -(-self.rows // self.global_batch)
+
+    def batch_rows(self, step: int) -> int:
+        """Rows of the batch of `step` over all ranks."""
+        first, last = self._bounds(step)
+        return last - first
+
+    def lanes_of(self, rank: int, world_size: int) -> range:
+        """The lanes `rank` owns: neighbours, as equally many for each rank as there can be.
+
+        Raises `BadConfiguration` where a rank would have none.
+        """
+        if world_size > self.lanes:
+            raise BadConfiguration(
+                f"{world_size} workers are more than the {self.lanes} lanes, and each needs one: lower "
+                "`workers` or raise `lanes`"
+            )
+        return range(self.lanes * rank // world_size, self.lanes * (rank + 1) // world_size)
+
+    def share(self, step: int, rank: int, world_size: int) -> list[Piece]:
+        """The rows `rank` takes at `step`: those of its lanes, one lane after the other."""
+        return [piece for lane in self.lanes_of(rank, world_size) for piece in self.lane(step, lane)]
+
+    def lane(self, step: int, lane: int) -> list[Piece]:
+        """The rows `lane` gives at `step` (0-based, counted over all epochs), in order; maybe none."""
+        epoch = step // self.steps_per_epoch
+        sequence = self._sequence(epoch)
+        start = self._start(lane)
+        first, last = self._bounds(step)
+        at, end = start + self._dealt(first, lane), start + self._dealt(last, lane)
+        number = bisect_right(sequence.starts, at) - 1
+        pieces: list[Piece] = []
+        while at < end:
+            shard, low = sequence.shards[number], at - sequence.starts[number]
+            rows = self._shuffled(epoch, shard)[low : low + end - at].astype(np.int64)
+            if rows.size:
+                pieces.append(Piece(shard, rows))
+            at += rows.size
+            number += 1
+        return pieces
+
+    def ahead(self, step: int, lanes: Iterable[int]) -> list[int]:
+        """The shards that `lanes` are in at `step`, then those they come to next, soonest first; each once."""
+        epoch, (first, _) = step // self.steps_per_epoch, self._bounds(step)
+        sequence, following = self._sequence(epoch), self._sequence(epoch + 1)
+        now: list[int] = []
+        later: list[tuple[int, int]] = []
+        for lane in lanes:
+            start, end = self._start(lane), self._start(lane + 1)
+            at = start + self._dealt(first, lane)
+            number = bisect_right(sequence.starts, at) - 1
+            now.append(sequence.shards[number])
+            if number + 1 < len(sequence.starts) and sequence.starts[number + 1] < end:
+                later.append((sequence.starts[number + 1] - at, sequence.shards[number + 1]))
+            else:
+                later.append((end - at, following.shards[bisect_right(following.starts, start) - 1]))
+        return list(dict.fromkeys([*now, *(shard for _, shard in sorted(later))]))
+
+    def _start(self, lane: int) -> int:
+        """Rows of the lanes before this one: the first `rows % lanes` lanes have a row more than the others."""
+        return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
+
+    def _bounds(self, step: int) -> tuple[int, int]:
+        """Return the number of the epoch's rows taken before `step` and after it."""
+        rows, steps = self.rows, self.steps_per_epoch
+        within = step % steps
+        return rows * within // steps, rows * (within + 1) // steps
+
+    def _dealt(self, rows: int, lane: int) -> int:
+        """Return the number of rows that `lane` gave when `rows` of the epoch were taken: lanes take turns."""
+        return (rows + self.lanes - 1 - lane) // self.lanes
+
+    @cached_property
+    def _sequence(self) -> Callable[[int], _Sequence]:
+        @lru_cache(maxsize=2)
+        def sequence(epoch: int) -> _Sequence:
+            shards: list[int] = (
+                np.random.default_rng((self.seed, epoch)).permutation(len(self.shard_rows)).tolist()
+            )
+            ends = np.cumsum([self.shard_rows[shard] for shard in shards]).tolist()
+            return _Sequence(shards, [0, *ends[:-1]])
+
+        return sequence
+
+    @cached_property
+    def _shuffled(self) -> Callable[[int, int], NDArray[np.int32]]:
+        """The rows of a shard in the order of an epoch. Kept for the shards a batch comes from, four bytes a row:
+        each lane is in one, and may be about to enter the next."""
+
+        @lru_cache(maxsize=2 * self.lanes)
+        def shuffled(epoch: int, shard: int) -> NDArray[np.int32]:
+            chance = np.random.default_rng((self.seed, epoch, shard))
+            return chance.permutation(self.shard_rows[shard]).astype(np.int32)
+
+        return shuffled
+
+
+def fewest_of_contiguous(shard_rows: Sequence[int], world_size: int, batch: int) -> int:
+    """Return the rows of the smallest batch that `contiguous` gives any rank."""
+    total = sum(shard_rows)
+    starts = np.cumsum([0, *shard_rows])
+    bounds = np.unique([*starts, *(total * rank // world_size for rank in range(world_size + 1))])
+    pieces = np.diff(bounds)
+    return int(np.where(pieces % batch, pieces % batch, batch).min(initial=batch))
+
+
+def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[Piece]]:
+    """`rank`'s share of a split that is read once in order, in batches of at most `batch` rows."""
+    total = sum(shard_rows)
+    first, last = total * rank // world_size, total * (rank + 1) // world_size
+    batches: list[list[Piece]] = []
+    start = 0
+    for shard, rows in enumerate(shard_rows):
+        low, high = max(first - start, 0), min(last - start, rows)
+        batches += [
+            [Piece(shard, np.arange(at, min(at + batch, high), dtype=np.int64))]
+            for at in range(low, high, batch)
+        ]
+        start += rows
+    return batches

@@ -1,0 +1,92 @@
+"""Messages between the nodes of a job outside the process group: each node's progress and exit code.
+
+Ranks agree through their group; a node that cannot even start its ranks, or whose ranks are gone, has only
+this. Not here: meeting for training (agent).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateImportUsage=false
+# (the annotations of torch are partial)
+
+import logging
+import socket
+import time
+from datetime import timedelta
+
+from torch.distributed import DistError, DistNetworkError, TCPStore
+
+from ml_assets.training.node.agent import Node
+from resources.job.job import ExitCode
+
+_MEET_SECONDS = 600.0
+"""For another node to appear at all: its image may still be on the way. Launchers give up earlier."""
+_CALL = timedelta(seconds=10)
+"""For one call of the store, none of which waits for another node."""
+_CONNECT_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Nodes:
+    """The nodes of one attempt, meeting in a store that node 0 holds as long as this object lives."""
+
+    def __init__(self, node: Node) -> None:
+        """Waits for node 0 where this is another. Raises torch's `DistNetworkError` where it does not come."""
+        self._node = node
+        deadline = time.monotonic() + _MEET_SECONDS
+        while node.rank and not _answers(node):  # torch would wait in one call, deaf to signals, and loudly
+            if time.monotonic() > deadline:
+                raise DistNetworkError(f"node 0 does not answer at {node.address}:{node.port}")
+            time.sleep(_POLL_SECONDS)
+        self._store = TCPStore(
+            node.address,
+            node.port,
+            is_master=node.rank == 0,
+            timeout=_CALL,
+            wait_for_workers=False,
+            multi_tenant=True,  # the agent of this process opens the same store
+        )
+
+    def agree(self, about: str, code: int, seconds: float | None = None) -> int:
+        """The code that tells most of what all nodes say `about`: a final one, a failure of its own, a
+        preemption, a lost peer, `DONE`.
+
+        Waits for all of them, `seconds` at most: a node that is gone says nothing.
+        """
+        deadline = time.monotonic() + (_MEET_SECONDS if seconds is None else seconds)
+        key = f"nodes/{about}"
+        codes = [code]
+        try:
+            self._store.set(f"{key}/{self._node.rank}", str(int(code)))
+            missing = set(range(self._node.count)) - {self._node.rank}
+            while missing and time.monotonic() < deadline:
+                said = {rank for rank in missing if self._store.check([f"{key}/{rank}"])}
+                codes += [int(self._store.get(f"{key}/{rank}")) for rank in said]
+                missing -= said
+                time.sleep(_POLL_SECONDS)
+            self._leave(about, deadline)
+        except DistError as error:
+            log.warning("node 0 is gone, with the store the nodes meet in: %s", error)
+        return max(codes, key=_weight)
+
+    def _leave(self, about: str, deadline: float) -> None:
+        """Node 0 leaves last, since it holds the store."""
+        self._store.add(f"left/{about}", 1)
+        while self._node.rank == 0 and time.monotonic() < deadline:
+            if self._store.add(f"left/{about}", 0) >= self._node.count:
+                break
+            time.sleep(_POLL_SECONDS)
+
+
+def _answers(node: Node) -> bool:
+    try:
+        with socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:  # no such name yet, nobody listens yet
+        return False
+
+
+def _weight(code: int) -> int:
+    """Return how much a code explains: a first failure outweighs what followed from it."""
+    follows = {ExitCode.DONE: 0, ExitCode.PEER_LOST: 1, ExitCode.PREEMPTED: 2}
+    return 3 if (known := ExitCode.of(code)) is None else follows.get(known, 4)

@@ -1,0 +1,1 @@
+"""Several ranks that compute one model or one gradient."""

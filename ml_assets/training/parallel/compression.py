@@ -1,0 +1,164 @@
+"""Gradients made smaller for the way between replicas: `comm`.
+
+Here: torch's communication hooks, as this engine uses them, and what one of them remembers from step to step. Not here:
+who holds what (layouts), when it is stored (run).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportArgumentType=false
+# pyright: reportPrivateImportUsage=false, reportUnknownArgumentType=false
+# (the annotations of torch are partial)
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+    _should_compress,  # pyright: ignore[reportPrivateUsage]
+    powerSGD_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from ml_assets.training.process.group import Group
+
+_RANK = 4
+"""Rank of the matrices that stand for a gradient: the larger of the two with which Vogels et al. (2019) reach plain
+SGD.
+"""
+_FEWEST_STEPS = 2
+"""Before compression: torch refuses fewer."""
+_LEAST_SAVED = 2
+"""A gradient is compressed where it is then so many times smaller at least; torch's default."""
+_LEFT_OUT, _BASIS = "left_out", "basis"
+
+
+def halve(replica: DistributedDataParallel, process_group: distributed.ProcessGroup | None) -> None:
+    """Have `replica` send its gradients in bfloat16."""
+    replica.register_comm_hook(process_group, bf16_compress_hook)
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """PowerSGD's memory of one parameter, whose gradient is a matrix of n rows."""
+
+    left_out: torch.Tensor
+    """By this rank, shaped as the parameter: added to its next gradient."""
+    basis: torch.Tensor
+    """`[m * r]`: what the next approximation begins with, the same on all ranks."""
+
+
+class PowerSgd:
+    """Gradients sent as two thin matrices each, after some steps in which they go whole; and what that left out.
+
+    With M the mean over the ranks of gradient + what each has left out, all of them compute P = M Q, made orthonormal,
+    then Q = Mᵀ P, and go on with P Qᵀ (Vogels et al. 2019, algorithm 1). Nothing but the mean of what they have left
+    out counts in it. So a checkpoint holds that mean alone, and Q: any number of ranks can go on from it, each with
+    the mean as its own, and differs from ranks that went on undisturbed by rounding.
+    """
+
+    def __init__(self, model: nn.Module, seed: int, whole_steps: int) -> None:
+        """Gradients go whole in the first `whole_steps` of the training, when they change most: its authors' advice."""
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._seed, self._whole_steps = seed, whole_steps
+        self._remembered: dict[str, _Remembered] = {}
+        self._placed: dict[int, list[str]] = {}
+        """Number of a bucket → whose gradients it holds, as torch's memory lies."""
+
+    def attach(
+        self, replica: DistributedDataParallel, process_group: distributed.ProcessGroup | None, step: int
+    ) -> None:
+        """Have `replica` send its gradients so, from `step` of the training on."""
+        state = PowerSGDState(
+            process_group,
+            matrix_approximation_rank=_RANK,
+            start_powerSGD_iter=max(self._whole_steps, _FEWEST_STEPS),
+            orthogonalization_epsilon=1e-8,  # embeddings have columns of zeros
+            min_compression_rate=_LEAST_SAVED,
+            random_seed=self._seed,
+        )
+        state.iter = step
+        replica.register_comm_hook(state, self._reduce)
+
+    def memory(self, group: Group) -> dict[str, torch.Tensor]:
+        """For a checkpoint: name of a parameter / `left_out` or `basis` → value, the same on all ranks, which have to
+        ask together. Empty while gradients go whole."""
+        known = [name for name in self._names.values() if name in self._remembered]
+        if not known:
+            return {}
+        mine = [self._remembered[name] for name in known]
+        mean = torch.cat([one.left_out.flatten() for one in mine])
+        distributed.all_reduce(mean, group=group.process_group)
+        parts = mean.div_(group.world_size).split([one.left_out.numel() for one in mine])
+        found = {f"{name}/{_BASIS}": one.basis for name, one in zip(known, mine, strict=True)}
+        for name, one, part in zip(known, mine, parts, strict=True):
+            found[f"{name}/{_LEFT_OUT}"] = part.view_as(one.left_out)
+        return found
+
+    def restore(self, memory: Mapping[str, torch.Tensor]) -> None:
+        """Go on with what `memory` gave, before the next step."""
+        self._placed.clear()
+        self._remembered = {
+            name: _Remembered(
+                memory[f"{name}/{_LEFT_OUT}"].to(parameter), memory[f"{name}/{_BASIS}"].to(parameter)
+            )
+            for parameter, name in self._names.items()
+            if f"{name}/{_BASIS}" in memory
+        }
+
+    def _reduce(
+        self, state: PowerSGDState, bucket: distributed.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        """A bucket takes three sums, each begun when the one before is there. Those of several buckets at once would
+        begin in another order on each rank, and be taken for each other."""
+        compresses, index = state.iter >= state.start_powerSGD_iter, bucket.index()
+        names = [self._names[parameter] for parameter in bucket.parameters()]
+        gradients = dict(zip(names, bucket.gradients(), strict=True))
+        if compresses:
+            self._place(state, index, gradients)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(powerSGD_hook(state, bucket).wait())
+        if compresses:
+            self._keep(state, index, gradients)
+        return done
+
+    def _place(self, state: PowerSGDState, index: int, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Have torch's memory of a bucket lie as its `gradients` do: after a resume, and again one step later, when DDP
+        has sorted its buckets anew."""
+        names = list(gradients)
+        if self._placed.get(index) == names:
+            return
+        self._placed[index] = names
+        for of_buckets in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+            of_buckets.pop(index, None)
+        known, matrices = self._remembered, _matrices(gradients)
+        if not matrices or not matrices.keys() <= known.keys():
+            return  # torch begins with nothing left out
+        errors = [
+            known[name].left_out if name in known else torch.zeros_like(gradients[name]) for name in names
+        ]
+        state.error_dict[index] = torch.cat([error.flatten() for error in errors])
+        state.p_memory_dict[index] = errors[0].new_empty(sum(n * r for n, _, r in matrices.values()))
+        state.q_memory_dict[index] = torch.cat([known[name].basis for name in matrices])
+
+    def _keep(self, state: PowerSGDState, index: int, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Store what torch remembers of a bucket since this step, by name of the parameter."""
+        parts = state.error_dict[index].split([gradient.numel() for gradient in gradients.values()])
+        left_out = dict(zip(gradients, parts, strict=True))
+        matrices = _matrices(gradients)
+        bases = state.q_memory_dict[index].split([m * r for _, m, r in matrices.values()])
+        for name, basis in zip(matrices, bases, strict=True):
+            self._remembered[name] = _Remembered(left_out[name].view_as(gradients[name]), basis)
+
+
+def _matrices(gradients: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int, int]]:
+    """Rows, columns and rank of those that are compressed, in the order in which torch's memory of Q holds them: of one
+    shape after the other. The others go whole, and leave out nothing."""
+    by_shape: dict[tuple[int, int, int], list[str]] = {}
+    for name, gradient in gradients.items():
+        n, m = gradient.shape[0], gradient[0].numel()
+        r = min(n, m, _RANK)
+        if _should_compress(n, m, r, _LEAST_SAVED)[0]:
+            by_shape.setdefault((n, m, r), []).append(name)
+    return {name: shape for shape, names in by_shape.items() for name in names}

@@ -1,0 +1,206 @@
+"""Layers dealt out over several ranks, which hand values on to each other: what a model says of itself, and torch's
+schedule made of it.
+
+A module of the model may have
+
+    pipeline_plan = ("enter", "blocks.*", "leave")
+
+names of its parts, `*` for any one, in the order in which they are called: the first with what the model reads, each
+other with what the one before gave. Each rank keeps its share of them. A step goes in passes of a few rows
+(`accumulate`), so that all ranks compute, each another pass:
+
+    rank 0   F0 F1    B0 F2 B1 F3 B2    B3      F: forward of a pass, B: its backward
+    rank 1      F0 B0 F1 B1 F2 B2 F3 B3         ("1F1B", Narayanan et al. 2019, PipeDream)
+
+Here: one model on the ranks of one pipeline. Not here: several of them that average gradients (layouts).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (the annotations of torch are partial)
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from ml_assets.training.parallel.plans import matching
+from ml_assets.training.process.group import Group
+from ml_assets.training.step.precision import computing
+from resources.job.errors import BadConfiguration
+from resources.job.training_settings import Precision
+
+LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(output, target) → scalar, summed over rows."""
+
+
+class Stage(nn.Module):
+    """Some parts of a model, one after the other; while they learn, computed in `precision`."""
+
+    def __init__(self, parts: Sequence[nn.Module], precision: Precision, device: torch.device) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self._precision: Precision = precision
+        self._device = device
+        self._knows_shapes = False
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Compute this stage from the model's inputs, or from the output of the stage before.
+
+        The first time that it is to learn, torch only asks what shapes come out, with whatever memory holds: that must
+        move no running mean, nor draw a random number.
+        """
+        first, *others = self.parts
+        learns = first.training
+        asks_shapes, self._knows_shapes = learns and not self._knows_shapes, learns or self._knows_shapes
+        if asks_shapes:
+            self.parts.eval()
+        with computing(self._precision if learns else "fp32", self._device):
+            values: torch.Tensor = first(*inputs)
+            for part in others:
+                values = part(values)
+        if asks_shapes:
+            self.parts.train()
+        return values
+
+
+def stage_of(core: nn.Module, stages: Group, precision: Precision) -> Stage:
+    """Leave in `core` the parameters and buffers of this rank's stage alone, under their names; the stage."""
+    mine = [module for _, module in _share(_parts(core), stages.rank, stages.world_size)]
+    kept = {module for part in mine for module in part.modules()}
+    for module in core.modules():
+        if module not in kept:
+            for name in dict(module.named_parameters(recurse=False)):
+                module.register_parameter(name, None)
+            for name in dict(module.named_buffers(recurse=False)):
+                module.register_buffer(name, None)
+    return Stage(mine, precision, stages.device)
+
+
+def refuse_undivided(core: nn.Module, stages: int) -> None:
+    """Raise `BadConfiguration` where `core` does not say what its parts are, or has fewer of them than `stages`."""
+    parts = _parts(core)
+    if len(parts) < stages:
+        raise BadConfiguration(
+            f"parallel.pipeline {stages} is more than the {len(parts)} parts of {type(core).__name__}: each worker "
+            f"needs one, use {len(parts)} at most"
+        )
+    for number in range(stages):
+        mine = _share(parts, number, stages)
+        if not any(one.requires_grad for _, part in mine for one in part.parameters()):
+            raise BadConfiguration(
+                f"parallel.pipeline {stages} leaves a worker {', '.join(name for name, _ in mine)} of "
+                f"{type(core).__name__} alone, with nothing to train: use fewer stages"
+            )
+    owners: dict[nn.Parameter, str] = {}
+    for name, part in parts:
+        for parameter in part.parameters():
+            if owners.setdefault(parameter, name) != name:
+                raise BadConfiguration(
+                    f"{owners[parameter]} and {name} share a parameter, and may lie on different workers: give each "
+                    "its own, or leave parallel.pipeline out"
+                )
+    left_over = [name for name, parameter in core.named_parameters() if parameter not in owners]
+    if left_over:
+        raise BadConfiguration(
+            f"pipeline_plan of {type(core).__name__} leaves out {', '.join(left_over[:3])}: every parameter belongs to "
+            "a part"
+        )
+    for name, part in core.named_modules():
+        if getattr(part, "track_running_stats", False):
+            raise BadConfiguration(
+                f"{name} ({type(part).__name__}) keeps running statistics, and passes through a pipeline are filled up "
+                "with rows that do not count: use nn.LayerNorm or nn.GroupNorm, or leave parallel.pipeline out"
+            )
+
+
+class Pipe:
+    """One pipeline of ranks, seen by one of them. All methods are for all its ranks at once, with the same rows."""
+
+    def __init__(self, stage: nn.Module, group: Group, passes: int, rows_a_pass: int) -> None:
+        """`group`: the ranks of the pipeline, by stage. A batch goes in `passes` of at most so many rows."""
+        self._group = group
+        self.stages = group.world_size
+        """Number of stages."""
+        self.rows = rows_a_pass * passes
+        """Most of them of a batch."""
+        place = (group.rank, group.world_size, group.device)
+        self._loss: Callable[[torch.Tensor, int, int], torch.Tensor]
+        self._training = Schedule1F1B(
+            PipelineStage(stage, *place, group=group.process_group),
+            passes,
+            loss_fn=self._loss_of_pass,
+            scale_grads=False,
+        )
+        self._judging = ScheduleGPipe(PipelineStage(stage, *place, group=group.process_group), passes)
+
+    def backward(
+        self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum, weight: float
+    ) -> float:
+        """The loss of these rows; gradients of its product with `weight` are added to this stage's parameters."""
+        rows, losses = len(target), list[torch.Tensor]()
+
+        def loss(output: torch.Tensor, first: int, last: int) -> torch.Tensor:
+            real = min(last, rows) - first
+            if real <= 0:
+                return 0 * output.sum()  # backward goes through all stages all the same
+            return loss_sum(output[:real].float(), target[first : first + real]) * weight
+
+        self._loss = loss
+        if self._is_first:
+            self._training.step(*map(self._filled, inputs), return_outputs=False)
+        elif self._is_last:
+            self._training.step(target=torch.arange(self.rows), losses=losses, return_outputs=False)
+        else:
+            self._training.step(return_outputs=False)
+        return self._from_last(torch.stack(losses).sum() / weight if self._is_last else None)
+
+    def judge(self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum) -> float:
+        """The loss of these rows, without a gradient."""
+        output: Any = self._judging.step(*(map(self._filled, inputs) if self._is_first else ()))
+        return self._from_last(loss_sum(output[: len(target)].float(), target) if self._is_last else None)
+
+    def norm(self, of_stage: torch.Tensor) -> torch.Tensor:
+        """Return the norm of the whole model's gradient from the norms of all stages."""
+        squared = of_stage.square()
+        distributed.all_reduce(squared, group=self._group.process_group)
+        return squared.sqrt()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._group.rank == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self._group.rank == self._group.world_size - 1
+
+    def _filled(self, values: torch.Tensor) -> torch.Tensor:
+        """With rows of zeros up to as many as there can be: what ranks send each other has one shape."""
+        filled = values.new_zeros((self.rows, *values.shape[1:]))
+        filled[: len(values)] = values
+        return filled
+
+    def _loss_of_pass(self, output: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return self._loss(output, int(places[0]), int(places[-1]) + 1)
+
+    def _from_last(self, loss: torch.Tensor | None) -> float:
+        told = torch.zeros((), device=self._group.device) if loss is None else loss.detach()
+        distributed.broadcast(told, group=self._group.process_group, group_src=self._group.world_size - 1)
+        return told.item()
+
+
+def _share(
+    parts: Sequence[tuple[str, nn.Module]], number: int, stages: int
+) -> Sequence[tuple[str, nn.Module]]:
+    return parts[len(parts) * number // stages : len(parts) * (number + 1) // stages]
+
+
+def _parts(core: nn.Module) -> list[tuple[str, nn.Module]]:
+    plan = getattr(core, "pipeline_plan", None)
+    if not isinstance(plan, tuple | list) or not plan:
+        raise BadConfiguration(
+            f"parallel.pipeline needs a model that says what its parts are, and {type(core).__name__} has no "
+            'pipeline_plan, such as ("enter", "blocks.*", "leave")'
+        )
+    return [found for pattern in plan for found in matching(core, str(pattern), "pipeline_plan")]

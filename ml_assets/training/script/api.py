@@ -1,0 +1,415 @@
+"""API for a script that keeps its own loop: data, a checkpoint folder, metrics, a place for its model.
+
+    from ml_assets.training.script import attach
+
+    training = attach()
+    numeric, category, label = training.tensors("train")
+    ...
+    training.log(step, loss=0.3)
+    with training.checkpoint(step) as folder:
+        torch.save(state, folder / "state.pt")
+    training.finish(model, steps=step, validation_loss=0.4)
+
+Here: that surface. Not here: running the script as a rank (script.rank), what becomes of its model (model),
+loops of the platform itself (entry, loop).
+"""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_assets.snapshots.reader import InputSpec, Rows, ShardChanged, Snapshot, file_sha256, open_snapshot
+from ml_assets.training.attempt.attempts import (
+    one_at_a_time,
+    read_attempts,
+    seconds_trained,
+    wait_until_alone,
+    worker_seconds,
+)
+from ml_assets.training.beginning import begin_attempt, tell_beginning
+from ml_assets.training.checkpoint.checkpoints import Checkpoints, folder_of
+from ml_assets.training.checkpoint.mirror import Mirror
+from ml_assets.training.checkpoint.parts import INDEX
+from ml_assets.training.checkpoint.stored_checkpoints import checkpoints_of
+from ml_assets.training.data.unknown import with_dropped
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.script.data import (
+    ReadableSplit,
+    matrix_of,
+    rows_of,
+    samples_of,
+    tensors_of,
+)
+from ml_assets.training.script.example import Example, example_of
+from ml_assets.training.script.meeting import Meeting
+from ml_assets.training.script.model import check_model, write_model
+from ml_assets.training.telemetry.events import emit, keep_events
+from resources.files import write_whole
+from resources.job.errors import BadConfiguration, Diverged, InputChanged
+from resources.job.events import EVENTS, RESULT
+from resources.job.job import TrainingJob, TrainingResult
+
+if TYPE_CHECKING:
+    import torch
+
+JOB, FOLDER, MIRROR = "TRAINING_JOB", "TRAINING_JOB_FOLDER", "TRAINING_JOB_MIRROR"
+"""Environment of a script: file of the job, its folder, address of the folder's durable copy where it has one."""
+PROCESS = "TRAINING_JOBPROCESS"
+"""Id of the process that is the rank: processes that load its data may import the script again, and attach."""
+_LOSSES = ("loss", "validation_loss")
+_PIECE = 1 << 20
+"""Bytes that go to a store at once."""
+
+
+@cache
+def attach() -> "Training":
+    """The training this process is a rank of, the same object at each call.
+
+    Raises `BadConfiguration` where no launcher started this, `InputChanged` where the snapshot is not the job's.
+    """
+    try:
+        job_file, folder = Path(os.environ[JOB]), Path(os.environ[FOLDER])
+    except KeyError as error:
+        raise BadConfiguration(
+            f"{error.args[0]} is not set: a pipeline starts this script, by naming it as its `entry`. To start it by "
+            f"hand, on a job that was launched before: {JOB}=…/job.json {FOLDER}=/tmp/trial torchrun -m …"
+        ) from None
+    job = TrainingJob.from_json(job_file.read_text())
+    try:
+        snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
+    except ShardChanged as error:
+        raise InputChanged(str(error)) from error
+    mirror = Mirror(address, folder) if (address := os.environ.get(MIRROR)) else None
+    return Training.begin(job, snapshot, folder, mirror)
+
+
+@dataclass(kw_only=True)
+class Training:
+    """One rank's view of its training. Rank 0 speaks for all: on others `log` and `finish` write nothing."""
+
+    job: TrainingJob
+    snapshot: Snapshot
+    folder: Path
+    """The job's own, kept from one attempt to the next."""
+    rank: int
+    world_size: int
+    resumed_step: int
+    """Step of the newest whole checkpoint; 0 where there is none."""
+    resumed_world_size: int
+    """World size at the time of saving; 0 where there is none. May differ from the present one."""
+    step: int
+    """The newest that was logged."""
+    checkpoints: Checkpoints
+    mirror: Mirror | None
+    meeting: Meeting | None
+    """All ranks; None where torchrun was called by hand in a way that gives them no common store."""
+    pulse: Pulse = field(default_factory=lambda: Pulse(0), init=False)
+    """Heartbeat that each call moves, to show that the script goes on; by default nobody listens."""
+    _recovery: Callable[[int], None] | None = field(default=None, init=False)
+    """Called once a resumed attempt shows a first sign of training, to report the recovery."""
+
+    @classmethod
+    def begin(cls, job: TrainingJob, snapshot: Snapshot, folder: Path, mirror: Mirror | None) -> Self:
+        """Find the newest checkpoint and, as rank 0, write down that another attempt has begun."""
+        from ml_assets.training.process.group import keep_connections
+
+        keep_connections()
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_events(folder)
+        rank = int(os.environ.get("RANK", "0"))
+        me = str(os.getpid())
+        begins = rank == 0 and os.environ.setdefault(PROCESS, me) == me
+        if begins:
+            wait_until_alone(folder)
+        checkpoints = checkpoints_of(job, folder, mirror)
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        meeting = Meeting.join(rank, world_size)
+        if begins or meeting is None or world_size == 1:
+            with one_at_a_time(folder):
+                step = checkpoints.newest_good() or 0
+            saved_by = _world_size_at(folder, step)
+            if meeting is not None:
+                meeting.tell("resumed", [step, saved_by])
+        else:  # the same as rank 0, which may save another meanwhile
+            step, saved_by = meeting.hear("resumed", 0)
+            with one_at_a_time(folder):  # where they lie elsewhere, the first rank of a machine brings them
+                if step:
+                    checkpoints.examine(step)
+        training = cls(
+            job=job,
+            snapshot=snapshot,
+            folder=folder,
+            rank=rank,
+            world_size=world_size,
+            resumed_step=step,
+            resumed_world_size=saved_by,
+            step=step,
+            checkpoints=checkpoints,
+            mirror=mirror,
+            meeting=meeting,
+        )
+        if begins and not training.is_finished:
+            training._begin_attempt()
+        return training
+
+    @property
+    def inputs(self) -> InputSpec:
+        """Columns by name, sizes of embeddings, and what fills a missing number."""
+        return self.snapshot.inputs
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """As the pipeline declares them; the script gets them as its command line, too."""
+        return self.job.hyperparameters
+
+    def rows(self, split: ReadableSplit) -> Rows:
+        """A split as arrays, numbers standardised. Raises `InputChanged` where a file is not the one the job names."""
+        return rows_of(self.snapshot, split)
+
+    def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+        """A split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64,
+        labels `[rows]` float32.
+        Of the training rows a share `training.category_dropout` of the ids is 0, unknown. A module given to `finish`
+        takes the first two; what standardises them goes with it."""
+        return tensors_of(self._learned(split), self.inputs)
+
+    def samples(self, split: ReadableSplit) -> "torch.Tensor":
+        """The samples of a split, `[rows, ...]` as the pipeline's `decode` reads them, all in memory; `rows` has their
+        bytes, one at a time. A module given to `finish` takes them as third."""
+        return samples_of(self.rows(split), self.job, self.inputs)
+
+    def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where
+        missing, then category ids) and labels `[rows]`. Of the training rows a share `training.category_dropout` of the
+        ids is 0, unknown. An ONNX graph given to `finish` takes such a matrix."""
+        return matrix_of(self._learned(split))
+
+    def _learned(self, split: ReadableSplit) -> Rows:
+        """The rows as a model learns from them: some categories of the training rows are unknown."""
+        rows = self.rows(split)
+        if split != "train":
+            return rows
+        return with_dropped(rows, self.job.settings.category_dropout, self.job.seed)
+
+    @property
+    def resumed_from(self) -> Path | None:
+        """The folder that the newest whole `checkpoint` of an earlier attempt filled; None at the first start."""
+        return self.folder / folder_of(self.resumed_step) if self.resumed_step else None
+
+    def log(self, step: int, **figures: float) -> None:
+        """Figures after `step`, for the run's page and the tracker; `loss` and `validation_loss` are drawn as curves.
+
+        One that is not finite is left out; a loss that is not raises `Diverged`, which no other attempt mends.
+        """
+        self.moved()
+        self.step = step
+        for name in _LOSSES:
+            if not math.isfinite(figures.get(name, 0.0)):
+                raise Diverged(
+                    f"{name} was {figures[name]} after step {step}: lower the learning rate, or look for extreme "
+                    "values in the rows"
+                )
+        if self.rank == 0:
+            finite = {name: float(value) for name, value in figures.items() if math.isfinite(value)}
+            validation = {name: finite.pop(name) for name in ("validation_loss",) if name in finite}
+            for kind, told in (("metrics", finite), ("epoch", validation)):
+                if told:
+                    emit(kind, step, **told)
+            self._tell_recovery(step)
+
+    def moved(self) -> None:
+        """Show that the script goes on, where for long there is nothing to `log`: a batch of an epoch, of a validation.
+
+        Costs an addition. Where nothing is shown for long (`training.still_seconds`), the rank counts as stuck.
+        """
+        self.pulse.moved()
+
+    @contextmanager
+    def checkpoint(self, step: int, *, all_ranks: bool = False) -> Generator[Path]:
+        """Rank 0: an empty folder for what the script needs to go on after `step`, counted from 1.
+
+        With `all_ranks` each rank calls it, for files of names of its own: the folder is the same on one machine, and
+        put together where there are several. It counts once the block has ended (of all ranks); whatever dies before
+        that, the one before is whole. The newest `keep_checkpoints` are kept. Raises `StorageFailed`.
+        """
+        if (self.rank and not all_ranks) or step < 1:
+            raise BadConfiguration(
+                f"rank 0 saves, after step 1 or later: this is rank {self.rank}, step {step}. Where each rank has "
+                "something to save, let each call checkpoint(step, all_ranks=True)"
+            )
+        meeting = self.meeting if all_ranks else Meeting(None, 0, 1)
+        if meeting is None:
+            raise BadConfiguration(
+                "the ranks have no store to meet in: start them with torchrun, whose agent has one"
+            )
+        started = time.monotonic()
+        self.pulse.rest()  # a store has a patience of its own
+        together = meeting.round()
+        try:
+            # On one machine what the script writes is already where it stays.
+            place = self.checkpoints.writing if self.mirror is None else self.folder / ".checkpoint"
+            self._refuse_unlike(step, together.gather("step", step))
+            together.all_succeed("place", lambda: self._make_place(step, place))
+            yield place
+            together.all_succeed("written", lambda: None)
+            sha256 = _together(together.gather("files", self._keep_files(place, step)))
+            if not self.rank:
+                self.checkpoints.count(step, sha256, best_step=0)
+            together.all_succeed("counted", lambda: None)
+        except BaseException as error:
+            together.fail(error)
+            if not self.rank:
+                self.checkpoints.discard()
+            raise
+        took = 1000 * (time.monotonic() - started)
+        self.moved()
+        if not self.rank:
+            emit("checkpoint", step, checkpoint_duration_ms=took, blocked_ms=took)
+            self._tell_recovery(step)
+
+    def _refuse_unlike(self, step: int, steps: list[int]) -> None:
+        if set(steps) != {step}:
+            said = ", ".join(f"rank {rank} of step {one}" for rank, one in enumerate(steps))
+            raise BadConfiguration(f"ranks save different checkpoints ({said}): let each save the same steps")
+
+    @property
+    def _stores_for_its_machine(self) -> bool:
+        """True if this rank stores the files of its machine: all of them, where the folder outlives it."""
+        return self.rank == 0 if self.mirror is None else int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+    def _make_place(self, step: int, place: Path) -> None:
+        if self.rank == 0:
+            self.checkpoints.claim(step)
+        if self.mirror is not None and self._stores_for_its_machine:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+
+    def _keep_files(self, place: Path, step: int) -> dict[str, str]:
+        """Have the files of this machine survive a power cut; their SHA-256, on the rank that did so."""
+        if self.rank == 0:
+            # The index that parts of ranks need. A script's may have none, and is not of another version for that.
+            (place / INDEX).touch()
+        if not self._stores_for_its_machine:
+            return {}
+        return {name: self._keep(place, name, step) for name in _files(place)}
+
+    @property
+    def is_finished(self) -> bool:
+        """True if `finish` was called, in this attempt or in one that died on its way out."""
+        return (self.folder / RESULT).exists()
+
+    def check_model(self, model: object) -> None:
+        """Try `model` as `finish` will, on the first training rows, and keep nothing of it.
+
+        For the beginning of a script: an untrained module, or a model of one tree, is refused there as after hours.
+        Raises `BadConfiguration`, which is final.
+        """
+        if self.rank == 0:
+            check_model(model, self._example("train"))
+        self.moved()
+
+    def _example(self, split: ReadableSplit) -> Example:
+        try:
+            return example_of(self.snapshot, self.job, split)
+        except ShardChanged as error:
+            raise InputChanged(str(error)) from error
+
+    def finish(self, model: object, *, steps: int, validation_loss: float, epochs: int = 0) -> None:
+        """Hand in the trained model: the pipeline evaluates, judges and registers it.
+
+        `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, or an ONNX graph:
+        `model.check_model` says what each takes, tries it on the first validation rows, and raises
+        `BadConfiguration`, which is final. `epochs` is how often all training rows were read, for the rows per second.
+        The script ends soon after; whatever becomes of its ranks, the training is done.
+        """
+        self.pulse.rest()
+        if self.rank:
+            return
+        if not math.isfinite(validation_loss):
+            raise Diverged(f"validation_loss was {validation_loss}: a model without one is not handed in")
+        attempts, seconds = read_attempts(self.folder), sum(seconds_trained(self.folder))
+        weights = write_model(check_model(model, self._example("validation")), self.folder)
+        result = TrainingResult(
+            fingerprint=self.job.fingerprint,
+            weights=str(weights.path),
+            weights_sha256=weights.sha256,
+            best_step=steps,
+            best_validation_loss=validation_loss,
+            steps=steps,
+            epochs=epochs,
+            world_size=self.world_size,
+            rows_per_second=epochs * self.snapshot.rows("train") / seconds,
+            seconds=seconds,
+            attempts=len(attempts),
+            resumed_from_steps=tuple(attempt.from_step for attempt in attempts[1:]),
+            worker_seconds=worker_seconds(self.folder),
+        )
+        self._tell_recovery(steps)
+        emit("finished", steps, best_step=steps, best_validation_loss=validation_loss, seconds=seconds)
+        write_whole(self.folder / RESULT, lambda path: path.write_text(result.to_json()))
+        if self.mirror is not None:
+            self.mirror.push([*weights.files, EVENTS], last=RESULT)
+
+    def _keep(self, place: Path, name: str, step: int) -> str:
+        """Have a file of the checkpoint of `step` survive a power cut; its SHA-256."""
+        with (place / name).open("rb") as file:
+            if self.mirror is None:
+                os.fsync(file.fileno())
+            else:
+                with self.checkpoints.create(step, name) as stored:
+                    shutil.copyfileobj(file, stored, _PIECE)
+        return file_sha256(place / name)
+
+    def _begin_attempt(self) -> None:
+        import torch
+
+        attempt, self._recovery = begin_attempt(
+            self.folder, self.checkpoints, self.resumed_step, self.world_size
+        )
+        tell_beginning(
+            self.job,
+            attempt,
+            self.resumed_step,
+            world_size=self.world_size,
+            pids=[os.getpid()],
+            steps=0,  # the script's own affair
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            is_stored=self.mirror is not None,
+        )
+
+    def _tell_recovery(self, step: int) -> None:
+        if self._recovery is not None:
+            self._recovery(step)
+            self._recovery = None
+
+
+def _together(machines: list[dict[str, str]]) -> dict[str, str]:
+    """File → SHA-256 of a checkpoint, of those that each rank stored."""
+    together: dict[str, str] = {}
+    for files in machines:
+        for name in files.keys() & together.keys():
+            raise BadConfiguration(
+                f"ranks of two machines wrote {name} into one checkpoint: put the rank into the name of a file"
+            )
+        together |= files
+    return together
+
+
+def _world_size_at(folder: Path, step: int) -> int:
+    """Return the world size of the attempt that saved `step`; 0 where that is not known."""
+    return next((one.world_size for one in reversed(read_attempts(folder)) if one.from_step < step), 0)
+
+
+def _files(folder: Path) -> list[str]:
+    """Paths of the files below `folder`."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,67 @@
+"""A split of a snapshot in the shapes that scripts read: arrays, tensors, one matrix.
+
+Here: those shapes. Not here: rows in the order of lanes, which the platform's own loop takes (feed, batches).
+"""
+
+# pyright: reportUnknownMemberType=false
+# (the annotations of torch are partial)
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_assets.snapshots.reader import InputSpec, Rows, ShardChanged, Snapshot, verify
+from resources.job.errors import BadConfiguration, InputChanged
+from resources.job.job import TrainingJob
+
+if TYPE_CHECKING:
+    import torch
+
+ReadableSplit: TypeAlias = Literal["train", "validation"]
+
+
+def rows_of(snapshot: Snapshot, split: ReadableSplit) -> Rows:
+    """All rows of a split, checked against the digests of the manifest. Raises `InputChanged` where one differs, and
+    `BadConfiguration` for the holdout."""
+    if split not in ("train", "validation"):
+        raise BadConfiguration(
+            f"a script reads train and validation, not {split!r}: the holdout judges its model"
+        )
+    try:
+        verify(snapshot, snapshot.shards_of(split))
+        return snapshot.read(split)
+    except ShardChanged as error:
+        raise InputChanged(str(error)) from error
+
+
+def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """Numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64, labels `[rows]` float32."""
+    import torch
+
+    from ml_assets.training.data.preprocess import Preprocess
+
+    # Copies: torch must not get what is mapped.
+    numeric = Preprocess(inputs)(torch.from_numpy(rows.numeric.copy()))
+    category = torch.from_numpy(rows.category.astype(np.int64))
+    return numeric, category, torch.from_numpy(rows.label.copy())
+
+
+def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> "torch.Tensor":
+    """The samples of all `rows`, or of the first `count`, at least one, `[rows, ...]` as the pipeline's `decode` reads
+    them, in memory. Raises `BadConfiguration` where rows have none, or one cannot be read."""
+    from ml_assets.training.data.decoding import Decoder, decode_of
+
+    decode, samples = decode_of(job, inputs), rows.samples
+    if decode is None or samples is None:
+        raise BadConfiguration(
+            "rows have no samples: name their column, and how one is read, in the pipeline (features.sample)"
+        )
+    chosen = np.arange(len(rows) if count is None else count)
+    stored = zip(rows.row[chosen].tolist(), samples.take(chosen), strict=True)
+    return Decoder(decode).decoded(stored, len(chosen))
+
+
+def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """`[rows, F + C]` float32: standardised numbers, NaN where missing, then category ids; and labels `[rows]`."""
+    return np.hstack([rows.numeric, rows.category.astype(np.float32)]), rows.label

@@ -1,0 +1,150 @@
+"""Rows that a script's model is tried on before it counts, and what its answers to them must be.
+
+Here: which rows, and the sentences about a wrong answer. Not here: asking a model (model, graph).
+"""
+
+# pyright: reportUnknownMemberType=false
+# (the annotations of torch are partial)
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_assets.snapshots.reader import InputSpec, Snapshot
+from ml_assets.training.script.data import ReadableSplit, samples_of
+from resources.job.errors import BadConfiguration
+from resources.job.job import TrainingJob
+
+if TYPE_CHECKING:
+    import torch
+
+_ROWS, _ROWS_WITH_SAMPLES = 1024, 8
+_TOLERANCE = 1e-4
+"""Largest difference between two answers to the same row, as a share of the largest answer: sums in float32 differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Rows that a model is tried on before it counts: the first of a split, then one in which all is missing."""
+
+    inputs: InputSpec
+    objective: str
+    split: ReadableSplit
+    numeric: NDArray[np.float32]
+    """`[B, F]`, standardised, NaN where missing; F may be 0."""
+    category: NDArray[np.int64]
+    """`[B, C]` ids; C may be 0."""
+    samples: "torch.Tensor | None"
+    """`[B, ...]` as the pipeline's `decode` reads them; None where rows have none."""
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """`[B, F + C]`, as `matrix_of` gives it."""
+        return np.hstack([self.numeric, self.category.astype(np.float32)])
+
+    @property
+    def width(self) -> int:
+        """Columns of the matrix."""
+        return self.numeric.shape[1] + self.category.shape[1]
+
+    @property
+    def matrix_words(self) -> str:
+        """Name the matrix in an error."""
+        return (
+            f"[rows, {self.width}] float32: {self.numeric.shape[1]} numbers, then {self.category.shape[1]} category "
+            "ids, as Training.matrix gives it"
+        )
+
+    @property
+    def rows_words(self) -> str:
+        """Name the rows in an error."""
+        return f"the first {len(self.numeric) - 1} {self.split} rows and one in which every value is missing"
+
+    @property
+    def answer_words(self) -> str:
+        """Name in an error what a graph answers."""
+        return (
+            "the probability of the label 1" if self.objective == "binary" else "the value that is predicted"
+        )
+
+    def require_answers(
+        self, answer: NDArray[Any], alone: NDArray[Any], who: str, *, is_probability: bool = True
+    ) -> None:
+        """Raise `BadConfiguration` unless `answer` has one finite number a row, and `alone` the same for the first.
+
+        With `is_probability`, answers of a `binary` objective must lie in 0…1.
+        """
+        rows = len(self.numeric)
+        if answer.shape not in ((rows,), (rows, 1)):
+            raise BadConfiguration(
+                f"{who} gave an output of shape {answer.shape} for {rows} rows: it must be ({rows},) or ({rows}, 1), "
+                f"one number a row, {self.answer_words}. Squeeze or choose a column"
+            )
+        answer = answer.reshape(-1).astype(np.float64)
+        wrong = np.flatnonzero(~np.isfinite(answer))
+        if len(wrong):
+            raise BadConfiguration(
+                f"{who} answered {answer[wrong[0]]} to {self._row_words(int(wrong[0]))}: whoever asks the served model "
+                "may leave values out, so it must give a finite number there; let a model that takes no missing values "
+                "fill them first (in scikit-learn make_pipeline(SimpleImputer(), …))"
+            )
+        if is_probability and self.objective == "binary":
+            beyond = np.flatnonzero((answer < -1e-6) | (answer > 1 + 1e-6))
+            if len(beyond):
+                raise BadConfiguration(
+                    f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective binary "
+                    "it must answer the probability of the label 1, from 0 to 1. Of raw scores take the sigmoid"
+                )
+        self.require_same(
+            answer[:1],
+            alone.reshape(-1).astype(np.float64),
+            f"{who}, asked for one row alone,",
+            "among others",
+            "let the answer to a row depend on that row alone (no softmax, mean or sort over rows)",
+        )
+
+    def require_same(
+        self, expected: NDArray[np.float64], answer: NDArray[np.float64], who: str, rival: str, remedy: str
+    ) -> None:
+        """Raise `BadConfiguration` if `answer`, of `who`, is not what `rival` was `expected` to give."""
+        difference = np.abs(expected - answer)
+        largest = _TOLERANCE * float(np.abs(expected).max(initial=0.0)) + 1e-12
+        worst = int(difference.argmax())
+        if not difference[worst] <= largest:
+            raise BadConfiguration(
+                f"{who} answers {answer[worst]:g} to {self._row_words(worst)}, {rival} {expected[worst]:g}: {remedy}"
+            )
+
+    def _row_words(self, row: int) -> str:
+        if row == len(self.numeric) - 1:
+            return "a row in which every value is missing"
+        missing = [
+            name
+            for name, value in zip(self.inputs.numeric, self.numeric[row], strict=True)
+            if np.isnan(value)
+        ]
+        return f"{self.split} row {row}" + (f" (missing: {', '.join(missing)})" if missing else "")
+
+
+def example_of(snapshot: Snapshot, job: TrainingJob, split: ReadableSplit) -> Example:
+    """The first rows of a split, 1,024, or 8 where rows have samples, and a last one in which all is missing but the
+    sample, which is the first row's."""
+    rows = snapshot.map(snapshot.shards_of(split)[0])
+    count = min(len(rows), _ROWS_WITH_SAMPLES if snapshot.inputs.sample else _ROWS)
+    samples = None
+    if snapshot.inputs.sample:
+        import torch
+
+        samples = samples_of(rows, job, snapshot.inputs, count=count)
+        samples = torch.cat([samples, samples[:1]])
+    numeric, category = rows.numeric[:count], rows.category[:count].astype(np.int64)
+    return Example(
+        inputs=snapshot.inputs,
+        objective=job.objective,
+        split=split,
+        numeric=np.vstack([numeric, np.full((1, numeric.shape[1]), np.nan, dtype=np.float32)]),
+        category=np.vstack([category, np.zeros((1, category.shape[1]), dtype=np.int64)]),
+        samples=samples,
+    )

@@ -1,0 +1,190 @@
+"""Models of LightGBM, XGBoost and scikit-learn as ONNX graphs of the matrix, made when a script hands them in.
+
+onnxmltools and skl2onnx convert; scikit-learn's histogram gradient boosting has its own way (trees). The graph
+must answer as the library does. All packages belong to the script's environment and are imported when needed.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# (none of these packages is typed)
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_assets.training.script.example import Example
+from ml_assets.training.script.graph import checked_graph, run_graph
+from ml_assets.training.script.trees import below, trees_to_onnx
+from resources.job.errors import BadConfiguration
+
+_CONVERTERS = {"lightgbm": "onnxmltools", "xgboost": "onnxmltools", "sklearn": "skl2onnx"}
+_IS_CATEGORY = 1
+"""Bit of a decision type in a model file of LightGBM."""
+
+
+def library_of(model: object) -> str | None:
+    """Return `lightgbm`, `xgboost` or `sklearn` if `model` is one of theirs; None of anything else."""
+    roots = [base.__module__.partition(".")[0] for base in type(model).__mro__]
+    return next(
+        (name for name in _CONVERTERS if name in roots), None
+    )  # LGBMRegressor is one of sklearn's, too
+
+
+def library_graph(model: Any, library: str, example: Example) -> bytes:
+    """Return the checked graph of a fitted model of `library`.
+
+    Raises `BadConfiguration` if a converter is missing or fails, and if the graph does not answer as the model does.
+    """
+    name = type(model).__name__
+    _refuse_wrong_kind(model, name, example)
+    try:
+        convert, ask = _WAYS[library](model, example)
+        expected = np.asarray(ask(example.matrix), dtype=np.float64).reshape(-1)
+    except MemoryError:
+        raise
+    except Exception as error:  # libraries raise types of their own
+        raise BadConfiguration(
+            f"{name} cannot be asked for {example.rows_words}: {type(error).__name__}: {error}. Hand in a fitted model "
+            f"of the matrix {example.matrix_words}; one that takes no missing values needs them filled first, in "
+            "scikit-learn by make_pipeline(SimpleImputer(), …)"
+        ) from error
+    try:
+        graph = convert()
+    except ImportError as error:
+        raise BadConfiguration(
+            f"{error.name} is not installed where the script runs, and a {name} is made a graph with it: add "
+            f"{_CONVERTERS[library]}, onnx and onnxruntime to the packages of its image (resources.image), on this "
+            "machine pip install 'ml-assets[trees]'"
+        ) from error
+    except (BadConfiguration, MemoryError):
+        raise
+    except Exception as error:  # converters raise whatever comes
+        raise BadConfiguration(
+            f"{_CONVERTERS[library]} cannot make an ONNX graph of {name}: {type(error).__name__}: {error}. Train "
+            "another kind of model, or hand in a graph of your own"
+        ) from error
+    checked = checked_graph(graph, example)
+    example.require_same(
+        expected,
+        run_graph(checked, example.matrix).reshape(-1).astype(np.float64),
+        f"the ONNX graph that {_CONVERTERS[library]} made of {name}",
+        f"the {name} itself",
+        "the converter does not know an option that it was trained with. Leave unusual ones out (boosting=rf and "
+        "zero_as_missing of LightGBM, missing values in scikit-learn's forests), or hand in a graph of your own",
+    )
+    return checked
+
+
+def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
+    """Refuse a classifier of values, one of other than two classes, and one without probabilities."""
+    if not hasattr(model, "predict_proba"):
+        if hasattr(model, "classes_"):
+            raise BadConfiguration(
+                f"{name} answers labels and no probabilities: take a classifier with predict_proba, or "
+                "CalibratedClassifierCV around this one"
+            )
+        return
+    if example.objective != "binary":
+        raise BadConfiguration(
+            f"{name} is a classifier, the objective is {example.objective}: fit a regressor"
+        )
+    classes = getattr(model, "classes_", None)
+    if classes is not None and len(classes) != 2:
+        raise BadConfiguration(
+            f"{name} tells {len(classes)} classes apart: a pipeline's label has two, and both must be in the rows that "
+            "it is fitted on"
+        )
+
+
+_Ways = tuple[Callable[[], Any], Callable[[NDArray[np.float32]], Any]]
+"""Two functions: one makes a graph of the model, the other asks the model's own library."""
+
+
+def _of_lightgbm(model: Any, example: Example) -> _Ways:
+    import lightgbm
+
+    booster = model if isinstance(model, lightgbm.Booster) else model.booster_
+
+    def convert() -> Any:
+        from onnxmltools import convert_lightgbm
+
+        exact = lightgbm.Booster(model_str=_with_float32_thresholds(booster.model_to_string()))
+        return convert_lightgbm(exact, initial_types=_float_matrix(example))
+
+    return convert, lambda matrix: booster.predict(matrix, num_threads=1)
+
+
+def _with_float32_thresholds(text: str) -> str:
+    """Return LightGBM's model file with thresholds that a float32 meets exactly as it meets the float64 there.
+
+    ONNX has float32 thresholds. The nearest one may lie above the float64, and a value between them takes the other
+    branch: LightGBM's threshold between two neighbouring floats always does.
+    """
+    # Sizes of trees in bytes no longer hold; LightGBM counts by itself if there are none.
+    lines = [line for line in text.split("\n") if not line.startswith("tree_sizes=")]
+    for at, line in enumerate(lines):
+        name, _, values = line.partition("=")
+        if name == "threshold":
+            kinds = lines[at + 1].removeprefix("decision_type=").split()
+            exact = (
+                value if int(kind) & _IS_CATEGORY else repr(float(below(np.float64(value))))
+                for value, kind in zip(values.split(), kinds, strict=True)
+            )
+            lines[at] = f"threshold={' '.join(exact)}"
+    return "\n".join(lines)
+
+
+def _of_xgboost(model: Any, example: Example) -> _Ways:
+    import xgboost
+
+    # Columns go by place in the graph, and the converter takes no other names.
+    nameless = copy.deepcopy(model)
+    booster = nameless if isinstance(nameless, xgboost.Booster) else nameless.get_booster()
+    booster.feature_names = None
+
+    def convert() -> Any:
+        from onnxmltools import convert_xgboost
+
+        return convert_xgboost(nameless, initial_types=_float_matrix(example))
+
+    if nameless is booster:
+        kinds = booster.feature_types
+        return convert, lambda matrix: booster.predict(
+            xgboost.DMatrix(matrix, feature_types=kinds, enable_categorical=True)
+        )
+    return convert, _asking(nameless)
+
+
+def _of_sklearn(model: Any, example: Example) -> _Ways:
+    def convert() -> Any:
+        if type(model).__name__.startswith("HistGradientBoosting"):
+            return trees_to_onnx(model)  # of a poisson loss skl2onnx forgets the exponential
+        from skl2onnx import to_onnx
+        from skl2onnx.common.data_types import FloatTensorType
+
+        matrix: Any = ("matrix", FloatTensorType([None, example.width]))
+        return to_onnx(model, initial_types=[matrix])
+
+    return convert, _asking(model)
+
+
+def _asking(model: Any) -> Callable[[NDArray[np.float32]], Any]:
+    if hasattr(model, "predict_proba"):
+        return lambda matrix: model.predict_proba(matrix)[:, 1]
+    return model.predict
+
+
+def _float_matrix(example: Example) -> list[tuple[str, Any]]:
+    from onnxmltools.convert.common.data_types import FloatTensorType
+
+    return [("matrix", FloatTensorType([None, example.width]))]
+
+
+_WAYS: dict[str, Callable[[Any, Example], _Ways]] = {
+    "lightgbm": _of_lightgbm,
+    "xgboost": _of_xgboost,
+    "sklearn": _of_sklearn,
+}

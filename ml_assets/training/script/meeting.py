@@ -1,0 +1,138 @@
+"""Meeting of a script's ranks where all of them save: apart from any process group.
+
+A script may have no group, one of its own kind, or have destroyed it. Its ranks meet in a store: the agent of one
+machine opens it, on several the one in which the nodes meet. Not here: checkpoints (script), that store (nodes).
+"""
+
+# pyright: reportPrivateImportUsage=false
+# (torch exports its stores, and does not say so)
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from resources.job.errors import BadConfiguration, TrainingFailed
+from resources.job.job import ExitCode
+
+if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore
+
+MEETING = "TRAINING_JOB_MEETING"
+"""Environment of a script: `host:port` of the store."""
+_CALL = timedelta(seconds=60)
+_LOOK = timedelta(seconds=0.5)
+"""Between two looks at a rank that one waits for: it may have ended."""
+
+T = TypeVar("T")
+
+
+def open_meeting(nodes: tuple[str, int] | None) -> "TCPStore | None":
+    """Have the ranks of this machine find a store: that at `nodes` (host, port), where the machines of a job meet, or
+    a new one, which lasts as long as the object returned. The agent calls this."""
+    from torch.distributed import TCPStore
+
+    if nodes is not None:
+        host, port = nodes
+        _place().write_text(f"{host}:{port}")
+        return None
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=_CALL, wait_for_workers=False)
+    _place().write_text(f"127.0.0.1:{store.port}")
+    return store
+
+
+def find_meeting() -> None:
+    """A rank that an agent started: have the script find the store."""
+    os.environ[MEETING] = _place().read_text()
+
+
+def _place() -> Path:
+    return Path(tempfile.gettempdir()) / "meeting"
+
+
+class Meeting:
+    """The ranks of a script, or of one of the rounds in which they agree. All ranks take part in the same order."""
+
+    def __init__(self, store: "Store | None", rank: int, world_size: int, name: str = "script") -> None:
+        """`store` is None for one rank alone."""
+        self._store = store
+        self._rank = rank
+        self._name = name
+        self._ranks = range(world_size)
+        self._rounds = 0
+
+    @classmethod
+    def join(cls, rank: int, world_size: int) -> Self | None:
+        """All ranks of this job; None where torchrun started several by hand, without a store they all know."""
+        if world_size == 1:
+            return cls(None, rank, 1)
+        address = os.environ.get(MEETING)
+        if address is None and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        if address is None:
+            return None
+        from torch.distributed import TCPStore
+
+        host, _, port = address.rpartition(":")
+        store = TCPStore(host, int(port), is_master=False, timeout=_CALL, wait_for_workers=False)
+        return cls(store, rank, world_size)
+
+    def round(self) -> "Meeting":
+        """The next thing that all ranks do together."""
+        self._rounds += 1
+        return Meeting(self._store, self._rank, len(self._ranks), f"round-{self._rounds}")
+
+    def tell(self, about: str, value: object) -> None:
+        """Say what others may ask for."""
+        if self._store is not None:
+            self._store.set(f"{self._name}/{about}/{self._rank}", json.dumps(value))
+
+    def hear(self, about: str, rank: int) -> Any:
+        """Wait for the message of `rank` about `about`. Raises `PeerFailed` where it failed in this round, and
+        `BadConfiguration` where it came to its end.
+        """
+        from torch.distributed import DistStoreError
+
+        from ml_assets.training.process.group import PeerFailed
+
+        assert self._store is not None
+        key, failed, left = f"{self._name}/{about}/{rank}", f"{self._name}/failed/{rank}", f"left/{rank}"
+        while True:
+            has_left = self._store.check([left])  # asked before: what it told, it told before it left
+            try:
+                self._store.wait([key], _LOOK)
+            except DistStoreError:
+                if self._store.check([failed]):
+                    raise PeerFailed(int(self._store.get(failed))) from None
+                if has_left:
+                    raise BadConfiguration(
+                        f"rank {rank} came to its end, and rank {self._rank} waits for its part of a checkpoint: let "
+                        "each rank call checkpoint(step, all_ranks=True) equally often"
+                    ) from None
+            else:
+                return json.loads(self._store.get(key))
+
+    def gather(self, about: str, value: T) -> list[T]:
+        """`value` of every rank, by rank."""
+        self.tell(about, value)
+        return [value if rank == self._rank else self.hear(about, rank) for rank in self._ranks]
+
+    def all_succeed(self, about: str, action: Callable[[], T]) -> T:
+        """Do `action` on every rank; return when all have. Where one fails, the others raise `PeerFailed`."""
+        result = action()
+        self.gather(about, True)
+        return result
+
+    def fail(self, error: BaseException) -> None:
+        """Have the others not wait for this rank in this round."""
+        code = error.exit_code if isinstance(error, TrainingFailed) else None
+        if self._store is not None:
+            self._store.set(f"{self._name}/failed/{self._rank}", str(int(code or ExitCode.PEER_LOST)))
+
+    def leave(self) -> None:
+        """This rank's script came to its end."""
+        if self._store is not None:
+            self._store.set(f"left/{self._rank}", "")

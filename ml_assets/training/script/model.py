@@ -1,0 +1,199 @@
+"""The model of a script as files of the job's folder, and back: nothing of the script is needed to read it.
+
+    model.safetensors    its weights by name; for what is not torch, the ONNX graph as one array of bytes
+    model.pt2            for torch: the computation, as torch.export writes it
+
+Here: what may be handed in, and that it is tried first. Not here: rows it is tried on (example), libraries'
+models and graphs (libraries, graph), serving (release).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (the annotations of torch and safetensors are partial)
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ml_assets.snapshots.reader import file_sha256
+from ml_assets.training.script.example import Example
+from ml_assets.training.script.graph import checked_graph
+from ml_assets.training.script.libraries import library_graph, library_of
+from ml_assets.training.step.bundle_limit import refuse_beyond_bundle
+from resources.files import write_whole
+from resources.job.errors import BadConfiguration
+from resources.job.events import WEIGHTS
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+    from torch import nn
+
+PROGRAM = "model.pt2"
+_GRAPH = "onnx"
+"""Name of the only array where the model is an ONNX graph."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenModel:
+    """Files that `write_model` left in the job's folder."""
+
+    path: Path
+    sha256: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedModel:
+    """Model that a script handed in, after it answered rows of the snapshot correctly."""
+
+    weights: "dict[str, torch.Tensor]"
+    """By name; for what is not torch, the ONNX graph as the only one."""
+    program: "torch.export.ExportedProgram | None"
+    """The computation, of a torch module."""
+
+
+def check_model(model: object, example: Example) -> CheckedModel:
+    """Try `model` on the rows of `example`.
+
+    A torch module takes (numbers `[B, F]` float32, standardised and filled; category ids `[B, C]` int64; samples
+    `[B, ...]` if rows have them) and gives `[B]`: logits of a `binary` objective, values of a `regression`. It must be
+    one that torch.export can trace. Wrappers of data parallelism and of torch.compile are taken off; shards are not put
+    together.
+
+    A model of LightGBM, XGBoost or scikit-learn was fitted on the matrix `[B, F + C]` float32 of `Training.matrix`. An
+    ONNX graph (an `onnx.ModelProto` or its bytes) has that matrix as its one input, and one output, `[B]` or `[B, 1]`:
+    probabilities of a `binary` objective, values of a `regression`; or a label and the probabilities of two classes.
+
+    Raises `BadConfiguration` for anything else, for answers that are not finite or not one a row, and for a model that
+    no bundle could hold.
+    """
+    import torch
+    from torch import nn
+
+    if isinstance(model, nn.Module):
+        return _checked_module(model, example)
+    library = library_of(model)
+    if library is not None:
+        graph = library_graph(model, library, example)
+    elif isinstance(model, bytes) or hasattr(model, "SerializeToString"):
+        graph = checked_graph(cast("bytes | onnx.ModelProto", model), example)
+    else:
+        raise BadConfiguration(
+            f"a {type(model).__name__} cannot be handed in: give a torch module, a model of LightGBM, XGBoost or "
+            "scikit-learn, or an ONNX graph of the matrix"
+        )
+    return CheckedModel(weights={_GRAPH: torch.frombuffer(bytearray(graph), dtype=torch.uint8)}, program=None)
+
+
+def write_model(model: CheckedModel, folder: Path) -> WrittenModel:
+    """Write a model into `folder`; equal models give equal weight files."""
+    import torch
+    from safetensors.torch import save_file
+
+    files = (WEIGHTS,)
+    if (program := model.program) is not None:
+        write_whole(folder / PROGRAM, lambda to: torch.export.save(program, to))
+        files = (WEIGHTS, PROGRAM)
+    write_whole(folder / WEIGHTS, lambda to: save_file(model.weights, to))
+    return WrittenModel(path=folder / WEIGHTS, sha256=file_sha256(folder / WEIGHTS), files=files)
+
+
+def read_model(weights: Path) -> "nn.Module | bytes":
+    """Read the model that was handed in from the file that a result names: a torch module on the CPU that takes raw
+    numbers (NaN where missing) and category ids, or the bytes of an ONNX graph of the matrix.
+    """
+    from safetensors.numpy import load_file
+
+    arrays = load_file(weights)
+    if set(arrays) == {_GRAPH}:
+        return arrays[_GRAPH].tobytes()
+    import torch
+
+    module = torch.export.load(weights.with_name(PROGRAM)).module()
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    return module
+
+
+def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
+    import torch
+    from torch.distributed.tensor import DTensor
+    from torch.nn.parameter import is_lazy
+
+    from ml_assets.training.data.preprocess import FullModel
+    from ml_assets.training.step.memory import is_out_of_memory
+
+    core = _unwrapped(model)
+    if any(isinstance(value, DTensor) for value in core.state_dict().values()):
+        raise BadConfiguration(
+            "the weights are in shards: gather them (torch.distributed.checkpoint.state_dict.get_model_state_dict "
+            "with full_state_dict), load them into a plain module and hand that in"
+        )
+    # Not those of the state, which lists a tensor that two layers share twice; what is lazy has no size yet.
+    numbers = [one for one in (*core.parameters(), *core.buffers()) if not is_lazy(one)]
+    sizes = {one.element_size() for one in numbers}
+    refuse_beyond_bundle(
+        "the module handed in",
+        f"{sum(one.numel() for one in numbers):,} numbers of {' and '.join(map(str, sorted(sizes)))} bytes",
+        sum(one.numel() * one.element_size() for one in numbers),
+    )
+    inputs, samples = example.inputs, example.samples
+    given = (
+        torch.from_numpy(example.numeric),
+        torch.from_numpy(example.category),
+        *(() if samples is None else (samples,)),
+    )
+    rows = torch.export.Dim("rows")
+    # The trace keeps the rows that it was made with: let them be nobody's.
+    nothing = tuple(torch.zeros_like(one[:2]) for one in given)
+    try:
+        whole = FullModel(inputs, copy.deepcopy(core).cpu()).eval()
+        with torch.no_grad():
+            answer = whole(*given)
+            program = torch.export.export(whole, nothing, dynamic_shapes=tuple({0: rows} for _ in given))
+            traced = program.module()
+            again, alone = traced(*given), traced(*(one[:1] for one in given))
+    except Exception as error:  # torch has no one type for what it cannot trace
+        if is_out_of_memory(error):
+            raise
+        raise BadConfiguration(
+            f"the module handed in cannot be served apart from the script: {error}. It is called with numbers "
+            f"[rows, {len(inputs.numeric)}] and category ids [rows, {len(inputs.categorical)}]"
+            + (
+                f" and samples [rows, {', '.join(map(str, samples.shape[1:]))}]"
+                if samples is not None
+                else ""
+            )
+            + "; let its forward be tensor operations alone, the same for any number of rows"
+        ) from error
+    if not isinstance(answer, torch.Tensor) or answer.ndim != 1:
+        said = f"shape {tuple(answer.shape)}" if isinstance(answer, torch.Tensor) else type(answer).__name__
+        raise BadConfiguration(
+            f"the module handed in gave an output of {said} for {len(example.numeric)} rows: it must be a tensor "
+            f"({len(example.numeric)},), one number a row; squeeze the last dimension"
+        )
+    expected, found, one = (value.detach().double().numpy() for value in (answer, again, alone))
+    example.require_answers(expected, one, "the module handed in", is_probability=False)
+    example.require_same(
+        expected,
+        found,
+        "the trace of the module, which is served,",
+        "the module itself",
+        "let its forward be tensor operations alone, the same at every call (no random numbers, no state)",
+    )
+    weights = {name: value.detach().clone().contiguous() for name, value in program.state_dict.items()}
+    return CheckedModel(weights=weights, program=program)
+
+
+def _unwrapped(model: "nn.Module") -> "nn.Module":
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    inner: Any = model
+    while True:
+        if isinstance(inner, DistributedDataParallel | nn.DataParallel):
+            inner = inner.module
+        elif hasattr(inner, "_orig_mod"):  # torch.compile
+            inner = inner._orig_mod
+        else:
+            return inner

@@ -1,0 +1,124 @@
+"""Rank of a job that names a script: runs the script as `python -m` would, within the frame of a rank.
+
+Exceptions become exit codes, the heartbeat beats, the end of the agent is the end of the rank. Where a script has its
+own way with signals, that counts. Here: running it. Not here: what it may ask for (script).
+"""
+
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from ml_assets.training.attempt.outcome import leave, outcome_of
+from ml_assets.training.process.group import is_lost_peer
+from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.stop import end_with_parent
+from ml_assets.training.script.api import FOLDER, JOB, MIRROR, PROCESS, Training, attach
+from ml_assets.training.script.meeting import find_meeting
+from ml_assets.training.step.memory import advising_script
+from ml_assets.training.telemetry.events import keep_events
+from ml_assets.training.telemetry.machine import watching_machine
+from resources.job.errors import BadConfiguration, TrainingFailed
+from resources.job.job import ExitCode
+
+_USAGE = 2
+"""Exit code of argparse and its like for arguments that they refuse."""
+
+
+def main(job_file: str, folder: str, mirror: str = "") -> None:
+    """Run the script of the job in `job_file` as one of the agent's ranks; see `entry.main`."""
+    end_with_parent()
+    keep_events(Path(folder))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)  # pyright: ignore - what it prints is the log, as it happens
+    find_meeting()
+    os.environ |= {JOB: job_file, FOLDER: folder, MIRROR: mirror, PROCESS: str(os.getpid())}
+    with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
+        code = outcome_of(lambda: run_script(pulse), Path(folder))
+    leave(code)
+
+
+def run_script(pulse: Pulse) -> int:
+    """Run the script of the job that `attach` finds; its exit code. `pulse` shows what it does.
+
+    Raises `BadConfiguration` where it cannot run or leaves no model, `OutOfMemory` with advice.
+    """
+    training = attach()
+    if training.is_finished:
+        return ExitCode.DONE
+    entry = training.job.entry
+    arguments = [*map(str, training.job.arguments), *arguments_of(training.hyperparameters)]
+    training.pulse = pulse
+    pulse.begin()
+    with (
+        _naming_rank(training),
+        watching_machine(training.folder, lambda: training.step),
+        advising_script(training.rank, training.world_size),
+    ):
+        code = _run_module(entry, arguments)
+    if training.meeting is not None:
+        training.meeting.leave()
+    if code == ExitCode.DONE and training.rank == 0 and not training.is_finished:
+        raise BadConfiguration(
+            f"{entry} came to its end without handing in a model: let it call training.finish(model, …) on rank 0"
+        )
+    return code
+
+
+@contextmanager
+def _naming_rank(training: Training) -> Generator[None]:
+    """Around a script: say in final failures which rank found them, where there are several."""
+    try:
+        yield
+    except TrainingFailed as error:
+        name = f"rank {training.rank} of {training.world_size}"
+        if training.world_size == 1 or str(error).startswith(name):
+            raise
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _run_module(entry: str, arguments: list[str]) -> int:
+    sys.argv = [entry, *arguments]
+    try:
+        if (spec := importlib.util.find_spec(entry)) is not None and spec.origin is not None:
+            sys.path.insert(0, str(Path(spec.origin).parent))  # modules beside it, as for `torchrun train.py`
+        runpy.run_module(entry, run_name="__main__", alter_sys=True)
+    except (ImportError, SyntaxError) as error:
+        raise BadConfiguration(f"{entry} cannot be run: {type(error).__name__}: {error}") from error
+    except SystemExit as end:
+        if end.code == _USAGE:
+            raise BadConfiguration(
+                f"{entry} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
+                "the pipeline's `model.arguments` and `model.hyperparameters`"
+            ) from end
+        if is_lost_peer(end.__context__):  # accelerate's and others' way to end
+            return ExitCode.PEER_LOST
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+            return 1
+        return end.code or ExitCode.DONE
+    return ExitCode.DONE
+
+
+def arguments_of(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """The command line of a script: `--name=value`, `--name` for true, nothing for false and null, `--name a b` for a
+    list. Raises `BadConfiguration` for what no command line can say."""
+    arguments: list[str] = []
+    for name, value in hyperparameters.items():
+        option = f"--{name}"
+        if value is True:
+            arguments.append(option)
+        elif isinstance(value, list):
+            arguments += [option, *map(str, cast("list[Any]", value))]
+        elif isinstance(value, dict):
+            raise BadConfiguration(
+                f"hyperparameter {name} is a mapping, which no command line can say: flatten it"
+            )
+        elif value is not None and value is not False:
+            arguments.append(f"{option}={value}")
+    return arguments

@@ -1,0 +1,118 @@
+"""Gradient-boosted trees of scikit-learn as an ONNX graph, which serves them without scikit-learn.
+
+Here: histogram gradient boosting (`HistGradientBoostingClassifier` of two classes, `HistGradientBoostingRegressor`),
+whose trees know missing values; skl2onnx 1.20 forgets the exponential of a poisson loss, and reads splits by category
+as thresholds. Not here: other estimators and libraries (libraries). Both packages, scikit-learn and onnx, belong
+to the script's environment; this module imports them when called.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (scikit-learn is not typed, onnx in part)
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resources.job.errors import BadConfiguration
+
+_OPSETS = {"": 18, "ai.onnx.ml": 3}
+_IR_VERSION = 10
+_LINKS = {"IdentityLink": None, "LogLink": "Exp", "LogitLink": "Sigmoid"}
+"""scikit-learn's link of a loss → the operator from the sum over trees to a prediction."""
+
+
+def trees_to_onnx(estimator: Any) -> bytes:
+    """The graph of a fitted estimator: matrix `[B, features]` float32, NaN where missing → `[B, 1]` float32, the
+    probability of the second class or the value.
+
+    Answers as the estimator does, besides the rounding of a sum in float32. Raises `BadConfiguration` for
+    another estimator, more than two classes, or splits by category.
+    """
+    from onnx import TensorProto, checker, helper
+
+    predictors: list[list[Any]] | None = getattr(estimator, "_predictors", None)
+    if predictors is None:
+        raise BadConfiguration(
+            f"{type(estimator).__name__} is no fitted histogram gradient boosting of scikit-learn: fit it first, or "
+            "convert it with skl2onnx or onnxmltools"
+        )
+    if any(len(trees) != 1 for trees in predictors):
+        raise BadConfiguration(f"it tells {len(predictors[0])} classes apart: a pipeline's label has two")
+    link = type(estimator._loss.link).__name__
+    if link not in _LINKS:
+        raise BadConfiguration(
+            f"loss {estimator.loss!r} has link {link}, which is not known here: choose another"
+        )
+    attributes = _ensemble(trees[0].nodes for trees in predictors)
+    base = float(np.ravel(estimator._baseline_prediction)[0])
+    nodes = [
+        helper.make_node(
+            "TreeEnsembleRegressor",
+            ["matrix"],
+            ["sum"],
+            domain="ai.onnx.ml",
+            n_targets=1,
+            base_values=[base],
+            **attributes,
+        )
+    ]
+    operator = _LINKS[link]
+    nodes.append(helper.make_node(operator or "Identity", ["sum"], ["prediction"]))
+    graph = helper.make_graph(
+        nodes,
+        "boosted_trees",
+        [helper.make_tensor_value_info("matrix", TensorProto.FLOAT, ["rows", int(estimator.n_features_in_)])],
+        [helper.make_tensor_value_info("prediction", TensorProto.FLOAT, ["rows", 1])],
+    )
+    model = helper.make_model(
+        graph,
+        producer_name="ml-assets",
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in _OPSETS.items()],
+        ir_version=_IR_VERSION,
+    )
+    checker.check_model(model)
+    return model.SerializeToString(deterministic=True)
+
+
+def _ensemble(trees: Iterable[NDArray[Any]]) -> dict[str, Any]:
+    """Attributes of ONNX's TreeEnsembleRegressor from the node tables of scikit-learn, one a tree."""
+    nodes: dict[str, list[Any]] = {
+        name: []
+        for name in (
+            "treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids",
+            "missing_value_tracks_true",
+        )
+    }  # fmt: skip
+    targets: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", "ids", "weights")}
+    for tree, table in enumerate(trees):
+        is_leaf = table["is_leaf"].astype(bool)
+        if table["is_categorical"][~is_leaf].any():
+            raise BadConfiguration(
+                "it splits by category, which ONNX's trees cannot: fit with categorical_features=None, then the ids of "
+                "categories are ordered numbers"
+            )
+        numbers = np.arange(len(table))
+        nodes["treeids"] += [tree] * len(table)
+        nodes["nodeids"] += numbers.tolist()
+        nodes["featureids"] += np.where(is_leaf, 0, table["feature_idx"]).tolist()
+        nodes["values"] += np.where(is_leaf, np.float32(0), below(table["num_threshold"])).tolist()
+        nodes["modes"] += np.where(is_leaf, "LEAF", "BRANCH_LEQ").tolist()
+        nodes["truenodeids"] += np.where(is_leaf, 0, table["left"]).tolist()
+        nodes["falsenodeids"] += np.where(is_leaf, 0, table["right"]).tolist()
+        nodes["missing_value_tracks_true"] += np.where(is_leaf, 0, table["missing_go_to_left"]).tolist()
+        leaves = numbers[is_leaf]
+        targets["treeids"] += [tree] * len(leaves)
+        targets["nodeids"] += leaves.tolist()
+        targets["ids"] += [0] * len(leaves)
+        targets["weights"] += table["value"][is_leaf].astype(np.float32).tolist()
+    return {f"nodes_{name}": values for name, values in nodes.items()} | {
+        f"target_{name}": values for name, values in targets.items()
+    }
+
+
+def below(thresholds: NDArray[np.float64] | np.float64) -> NDArray[np.float32]:
+    """Return the largest float32 not above each threshold: a float32 is `<=` one exactly if it is `<=` the other."""
+    nearest = thresholds.astype(np.float32)
+    return np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)

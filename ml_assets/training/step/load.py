@@ -1,0 +1,155 @@
+"""The torch module of a job: built from its configuration, filled with trained weights, asked for
+predictions.
+
+For workers, evaluation and export alike, so that nobody rebuilds a model in another way. Not here: training
+it.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch and safetensors are partial)
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ml_assets.snapshots.reader import InputSpec, Rows
+from ml_assets.training.data.batches import Batch
+from ml_assets.training.data.functions import function_named
+from ml_assets.training.data.preprocess import FullModel
+from ml_assets.training.data.unknown import UNKNOWN
+from ml_assets.training.step.bundle_limit import refuse_beyond_bundle
+from ml_assets.training.step.faults import refusing
+from ml_assets.training.step.objectives import objective_of
+from resources.job.errors import BadConfiguration
+from resources.job.job import TrainingJob
+
+
+def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
+    """Return the untrained model; its first weights depend on the job's seed alone, drawn from torch, numpy or random.
+    The unknown category begins as the mean of the others.
+
+    Raises `BadConfiguration` where the model function cannot be imported, refuses its hyperparameters, or
+    returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`. Where rows have samples that last
+    one is left to `check_output`, which needs one.
+    """
+    function = function_named(job.model_function, "model function")
+    with refusing(lambda error: _why_refused(job, error)):
+        core = _seeded(job, inputs, function)
+    if not isinstance(core, nn.Module):
+        raise BadConfiguration(f"{job.model_function} returned {type(core).__name__}, not a torch.nn.Module")
+    if not any(parameter.requires_grad for parameter in core.parameters()):
+        raise BadConfiguration(f"the model of {job.model_function} has nothing to train")
+    _refuse_lazy(job, core)
+    _require_storable(job, core)
+    _begin_unknown_at_mean(core, inputs)
+    model = FullModel(inputs, core)
+    if not inputs.sample:
+        rows = 2  # not 1, which a batch norm refuses and a squeeze hides
+        numeric, category = torch.zeros(rows, len(inputs.numeric)), torch.zeros(rows, len(inputs.categorical))
+        nothing = Batch(
+            numeric=numeric, category=category.long(), label=torch.zeros(rows), row=np.arange(rows)
+        )
+        check_output(job, model, nothing)
+    return model
+
+
+def refuse_chance(job: TrainingJob, inputs: InputSpec) -> None:
+    """Raise `BadConfiguration` where the model function draws other first weights when it is called again."""
+    function = function_named(job.model_function, "model function")
+    one, other = (_seeded(job, inputs, function).state_dict() for _ in range(2))
+    for name, value in one.items():
+        if not torch.equal(value.nan_to_num(), other[name].nan_to_num()):
+            raise BadConfiguration(
+                f"{job.model_function} draws {name} anew whenever it is called, from a generator that the platform "
+                "does not seed: determinism bitwise cannot hold. Draw from torch, numpy.random or random, or use "
+                "determinism tolerance"
+            )
+
+
+def _seeded(job: TrainingJob, inputs: InputSpec, function: Callable[..., Any]) -> Any:
+    torch.manual_seed(job.seed)
+    np.random.seed(job.seed % 2**32)
+    random.seed(job.seed)
+    return function(inputs, **job.hyperparameters)
+
+
+def _why_refused(job: TrainingJob, error: Exception) -> str:
+    if isinstance(error, TypeError | ValueError):
+        return f"{job.model_function} refuses hyperparameters {job.hyperparameters}: {error}"
+    return f"{job.model_function} failed with {type(error).__name__}: {error}"
+
+
+def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
+    for name, value in (*core.named_parameters(), *core.named_buffers()):
+        if nn.parameter.is_lazy(value):
+            raise BadConfiguration(
+                f"{name} of {job.model_function} has no shape before the first pass: give the layer its number of "
+                "inputs (len(inputs.numeric), or the width before it) in place of a lazy one"
+            )
+
+
+def _require_storable(job: TrainingJob, core: nn.Module) -> None:
+    """Refuse before training what no bundle could hold after it."""
+    numbers = sum(tensor.numel() for tensor in (*core.parameters(), *core.buffers()))
+    refuse_beyond_bundle(f"the model of {job.model_function}", f"{numbers:,} numbers × 4 bytes", 4 * numbers)
+
+
+def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
+    """The trained model on the CPU, in evaluation mode, from a `model.safetensors` of this job."""
+    from safetensors.torch import load_file
+
+    model = build_model(job, inputs)
+    model.load_state_dict(load_file(weights))
+    return model.eval()
+
+
+def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) -> NDArray[np.float64]:
+    """Probability (`binary`) or value (`regression`) of each row without a sample, `[rows]` float64, on the CPU."""
+    prediction = objective_of(objective).prediction
+    out = np.empty(len(rows), dtype=np.float64)
+    with torch.inference_mode():
+        for at in range(0, len(rows), batch):
+            # Copies: torch warns about, and must not get, views of a read-only mapping.
+            numeric = torch.from_numpy(rows.numeric[at : at + batch].copy())
+            category = torch.from_numpy(rows.category[at : at + batch].astype(np.int64))
+            out[at : at + batch] = prediction(model(numeric, category).double()).numpy()
+    return out
+
+
+def _begin_unknown_at_mean(core: nn.Module, inputs: InputSpec) -> None:
+    """Set the unknown id of each `nn.Embedding` with as many ids as a category has to the mean of its other ids."""
+    for module in core.modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings in inputs.cardinalities:
+            others = module.weight.detach()[UNKNOWN + 1 :]
+            if len(others) and module.padding_idx != UNKNOWN:
+                with torch.no_grad():
+                    module.weight[UNKNOWN] = others.mean(dim=0)
+
+
+def check_output(job: TrainingJob, model: FullModel, batch: Batch) -> None:
+    """Raise `BadConfiguration` where `model` cannot be called with `batch`, two rows or more on its device, or gives
+    something the objective does not read."""
+    model.eval()
+    try:
+        with (
+            refusing(
+                lambda error: (
+                    f"{job.model_function} does not take the columns of the snapshot: "
+                    + (str(error) or type(error).__name__)
+                )
+            ),
+            torch.no_grad(),
+        ):
+            output = model(*batch.inputs)
+    finally:
+        model.train()
+    try:
+        objective_of(job.objective).check(output, batch)
+    except ValueError as error:
+        raise BadConfiguration(f"{job.model_function} {error}") from error

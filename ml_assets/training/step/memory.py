@@ -1,0 +1,100 @@
+"""Number of rows that a worker computes with at once, and advice where its memory did not hold them, or what a script
+made of them.
+
+Not here: pods a cluster ended for their limit (kubernetes.judge), full disks (storage).
+"""
+
+import errno
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import torch
+
+from ml_assets.training.process.group import Group
+from resources.job.errors import OutOfMemory
+from resources.job.training_settings import TrainingSettings
+
+_FOR_SCRIPTS = (
+    "What helps is in the script, whose loop it is: fewer rows at once (a smaller batch, or several backward passes a "
+    "step), torch.utils.checkpoint, torch.autocast in bfloat16, fewer processes that load data; what of it is in "
+    "model.hyperparameters needs no change of code. With more memory alone (on a cluster resources.memory, for one "
+    "launch --resources memory=…) it goes on from its checkpoint"
+)
+
+
+def passes(settings: TrainingSettings, world_size: int) -> int:
+    """Forward and backward passes of a worker for a step of `tolerance`.
+
+    Where there are fewer workers than there should be, more than `accumulate`: a worker's share is larger then, and its
+    memory is not.
+    """
+    return -(-settings.accumulate * settings.workers // world_size)
+
+
+def rows_at_once(settings: TrainingSettings, world_size: int) -> int:
+    """Most rows of a pass."""
+    lane_rows = settings.global_batch // settings.lane_count
+    if settings.determinism == "bitwise":
+        return lane_rows
+    lanes = -(-settings.lane_count * settings.parallel.model_workers // world_size)
+    return -(-lanes * lane_rows // passes(settings, world_size))
+
+
+@contextmanager
+def advising(settings: TrainingSettings, group: Group) -> Generator[None]:
+    """Raise `OutOfMemory`, which says what helps, where memory runs out inside."""
+    with _naming(group.rank, group.world_size, lambda: _advice(settings, group)):
+        yield
+
+
+@contextmanager
+def advising_script(rank: int, world_size: int) -> Generator[None]:
+    """The same for a loop that is not ours."""
+    with _naming(rank, world_size, lambda: _FOR_SCRIPTS):
+        yield
+
+
+@contextmanager
+def _naming(rank: int, world_size: int, advice: Callable[[], str]) -> Generator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        place = "its GPU" if isinstance(error, torch.OutOfMemoryError) else "this machine"
+        what = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise OutOfMemory(
+            f"rank {rank} of {world_size} ran out of memory of {place}: {what}. {advice()}"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory ran out, of a device or of this machine."""
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+    )
+
+
+def _advice(settings: TrainingSettings, group: Group) -> str:
+    rows = rows_at_once(settings, group.world_size)
+    if settings.determinism == "bitwise":
+        made_of = f"global_batch {settings.global_batch} / lanes {settings.lane_count}"
+        fewer = "more lanes"
+    else:
+        done = passes(settings, group.world_size)
+        made_of = f"global_batch {settings.global_batch} / {group.world_size} workers / {done} passes"
+        fewer = f"accumulate {2 * settings.accumulate}"
+    steps = [f"{fewer} ({-(-rows // 2)} rows at once, the same batch)"]
+    if settings.recompute != "full":
+        stronger = "full" if settings.recompute == "selective" else "selective, then full"
+        steps.append(f"recompute {stronger} (goes on from the checkpoint, the same weights)")
+    if settings.precision == "fp32":
+        steps.append("precision bf16 (what is kept for backward is half as large)")
+    if settings.parallel.shard != "full" and group.world_size > 1:
+        steps.append(
+            f"parallel shard: full (a worker keeps 1/{group.world_size} of weights and what goes with them)"
+        )
+    steps.append("a smaller global_batch (learns otherwise), or a larger device")
+    return f"It computes with {rows} rows at once ({made_of}). What helps, first what changes least: {'; '.join(steps)}"

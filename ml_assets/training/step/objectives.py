@@ -1,0 +1,126 @@
+"""Losses that training minimises, by their name in a pipeline's configuration.
+
+An objective is the loss of a row and what a raw output means. Adding one is adding an entry here.
+"""
+
+# pyright: reportUnknownMemberType=false
+# (the annotations of torch are partial)
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TypeAlias
+
+import torch
+from torch.nn import functional
+
+from ml_assets.training.data.batches import Batch
+from resources.job.errors import BadConfiguration
+
+LossSum: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(output, target) → scalar, summed over rows: the loop divides by the rows of all ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A loss, and the meaning of the model's output."""
+
+    loss_sum: LossSum
+    """Its gradient is NaN where it is not finite."""
+    prediction: Callable[[torch.Tensor], torch.Tensor]
+    """Output → what people read, as long as the output: a probability or a value."""
+    reads_sample: bool = False
+    """The target is the sample, `[B, T]` whole numbers, instead of the label `[B]`; the output has a score of each
+    class, `[B, T, V]`, instead of one number a row."""
+
+    def target(self, batch: Batch) -> torch.Tensor:
+        """Return the target of the output. Raises `BadConfiguration` where the rows have none."""
+        if not self.reads_sample:
+            return batch.label
+        if batch.sample is None or batch.sample.dtype != torch.int64 or batch.sample.ndim != 2:
+            found = (
+                "there are none"
+                if batch.sample is None
+                else f"{batch.sample.dtype}{list(batch.sample.shape)}"
+            )
+            raise BadConfiguration(
+                f"this objective reads samples of shape [rows, tokens] and type int64, {found}: name the "
+                "samples' column and a `decode` that returns one (features.sample)"
+            )
+        return batch.sample
+
+    def loss(self, output: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Scalar, summed over the rows of `batch`."""
+        return self.loss_sum(output, self.target(batch))
+
+    def check(self, output: torch.Tensor, batch: Batch) -> None:
+        """Raise `ValueError` where `output` has another shape than this objective reads."""
+        target = tuple(self.target(batch).shape)
+        expected = f"({', '.join(map(str, target))}, classes)" if self.reads_sample else f"{target}"
+        if tuple(output.shape[: len(target)]) != target or output.ndim != len(target) + self.reads_sample:
+            raise ValueError(
+                f"gave an output of shape {tuple(output.shape)} for {len(batch)} rows: it must be {expected}, "
+                + ("a score of each class for every token" if self.reads_sample else _ONE_NUMBER)
+            )
+
+
+_ONE_NUMBER = "one number a row; squeeze the last dimension"
+
+
+def _cross_entropy(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return functional.binary_cross_entropy_with_logits(output, label, reduction="sum")
+
+
+def _squared_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return functional.mse_loss(output, label, reduction="sum")
+
+
+def _next_token(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Nats a predicted token: of a row of T tokens T - 1 are predicted, each from those before it."""
+    scores = output[:, :-1].flatten(0, 1)
+    return functional.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="sum") / (tokens.shape[1] - 1)
+
+
+def _unchanged(output: torch.Tensor) -> torch.Tensor:
+    return output
+
+
+def _most_likely(output: torch.Tensor) -> torch.Tensor:
+    return output.argmax(dim=-1)
+
+
+def _halting(loss_sum: LossSum) -> LossSum:
+    """Return `loss_sum` with a gradient of NaN where the loss is not finite.
+
+    A squared error beyond float32 is infinite and its gradient is not, so training went on. NaN reaches every rank with
+    the averaged gradient, and all of them halt at the same step, without asking each other.
+    """
+
+    @wraps(loss_sum)
+    def halting(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = loss_sum(output, target)
+        if loss.requires_grad:
+            is_finite = torch.isfinite(loss.detach())
+
+            def spoil(gradient: torch.Tensor) -> torch.Tensor:
+                return torch.where(is_finite, gradient, torch.nan)
+
+            loss.register_hook(spoil)
+        return loss
+
+    return halting
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "binary": Objective(loss_sum=_halting(_cross_entropy), prediction=torch.sigmoid),
+    "regression": Objective(loss_sum=_halting(_squared_error), prediction=_unchanged),
+    "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_sample=True),
+}
+
+
+def objective_of(name: str) -> Objective:
+    """The objective called `name`, or `BadConfiguration` naming those there are."""
+    try:
+        return OBJECTIVES[name]
+    except KeyError:
+        raise BadConfiguration(f"objective {name!r} is unknown: use one of {sorted(OBJECTIVES)}") from None

@@ -1,0 +1,64 @@
+"""Events that a worker reports while it runs: one JSON line each, on stdout and in the job's folder.
+
+Who reads stdout (the launcher) may be killed; what the file says is complete, and a later run catches up by it.
+Here: writing them. Not here: what a line looks like (resources.job.events), where metrics are kept.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from resources.job.errors import TrainingFailed
+from resources.job.events import EVENTS, TrainingEvent
+
+log = logging.getLogger(__name__)
+
+_STDOUT = 1
+_file: int | None = None
+_listener: Callable[[TrainingEvent], None] | None = None
+
+
+def keep_events(folder: Path) -> None:
+    """From now on append the events of this process to the file in `folder`, too."""
+    global _file
+    _file = os.open(folder / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def tell_also(listener: Callable[[TrainingEvent], None]) -> None:
+    """From now on call `listener` with each event of this process, too."""
+    global _listener
+    _listener = listener
+
+
+def emit(kind: str, step: int, **values: Any) -> None:
+    """Write one event, at once; where nobody listens any more, go on: there may be something to save."""
+    event = TrainingEvent(kind=kind, step=step, time=time.time(), values=values)
+    if _listener is not None:
+        _listener(event)
+    line = f"{event.to_line()}\n".encode()  # one `write`, so that ranks do not mix
+    try:
+        if _file is not None:
+            os.write(_file, line)
+    finally:  # also where the disk is full, which may be what there is to say
+        _say(line)
+
+
+def report_failure(error: TrainingFailed) -> int:
+    """Say why this process ends; the exit code to end it with."""
+    with suppress(OSError):  # a full disk may be what there is to report
+        emit("failed", 0, error=type(error).__name__, message=str(error))
+    log.error("%s: %s", type(error).__name__, error)
+    return error.exit_code or 1
+
+
+def _say(line: bytes) -> None:
+    try:
+        os.write(_STDOUT, line)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, _STDOUT)
+        os.close(nowhere)

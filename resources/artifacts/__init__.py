@@ -1,0 +1,54 @@
+"""Folders of files that outlive a process: training folders, snapshots, bundles, reports.
+
+Here: the choice of a home. The embedded default is a folder of this machine (local). The other home, S3 (s3), is
+imported when an address asks for it: pods and the platform share this package, which imports the standard library
+only. Not here: the meaning of the files.
+
+A folder has a name such as `bundles/<digest>`. Code always works on the local folder and says `push` when
+others shall see it, `pull` when it needs what others pushed. On the embedded default both have nothing to do.
+"""
+
+from pathlib import Path
+
+from resources.artifacts.local import FolderArtifacts
+from resources.artifacts.protocol import (
+    ArtifactMissing,
+    Artifacts,
+    ArtifactsError,
+    ArtifactsRefused,
+    ArtifactsUnavailable,
+    relative,
+)
+
+__all__ = [
+    "ArtifactMissing",
+    "Artifacts",
+    "ArtifactsError",
+    "ArtifactsRefused",
+    "ArtifactsUnavailable",
+    "FolderArtifacts",
+    "artifacts_of",
+    "relative",
+]
+
+
+def artifacts_of(
+    url: str | None, cache: Path, endpoint_url: str | None = None, patience_seconds: float = 60.0
+) -> Artifacts:
+    """The home at `url`: None is `cache` itself, `file:///…` a folder, `s3://bucket/prefix` a bucket.
+
+    `cache` holds the local folders of a remote home. `endpoint_url` is the address of an S3 server that is
+    not AWS; `patience_seconds` is how long a server that does not answer is asked again. Credentials are
+    botocore's business (`AWS_*`, profiles, instance roles) and never pass through here.
+    """
+    if url is None:
+        return FolderArtifacts(cache)
+    if url.startswith("file://"):
+        return FolderArtifacts(Path(url.removeprefix("file://")))
+    if url.startswith("s3://") and url.removeprefix("s3://").strip("/"):
+        from resources.artifacts.s3 import RemoteArtifacts
+
+        return RemoteArtifacts(url, cache, endpoint_url, patience_seconds)
+    raise ArtifactsRefused(
+        f"artifacts cannot be kept at {url!r}: ML_ASSETS_ARTIFACTS_URL takes s3://bucket/prefix or file:///folder"
+    )

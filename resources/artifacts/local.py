@@ -1,0 +1,112 @@
+"""Artifacts in a folder of this machine, and what every home does with its local files. Standard library only."""
+
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from resources.artifacts.protocol import ArtifactMissing, missing, relative
+from resources.files import WRITING, whole_file
+
+
+class FolderArtifacts:
+    """The embedded default: the local folder is the durable copy."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, name: str) -> Path:
+        """See `Artifacts`."""
+        place = self.root / relative(name)
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def push(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> str:
+        """See `Artifacts`; nothing to do, except that what is named must be there."""
+        chosen_files(self.root / relative(name), files, last)
+        return self.address(name)
+
+    def pull(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> Path:
+        """See `Artifacts`; nothing to do, except that what is named must be there."""
+        place = self.root / relative(name)
+        if not chosen_files(place, files, last):
+            raise missing(name, self.address(name))
+        return place
+
+    def fetch(self, name: str, file: str, target: Path) -> None:
+        """See `Artifacts`."""
+        path = self.root / relative(name) / relative(file)
+        if not path.is_file():
+            raise missing(name, f"{self.address(name)}/{file}")
+        with whole_file(target) as part:
+            shutil.copyfile(path, part)
+
+    def address(self, name: str) -> str:
+        """See `Artifacts`."""
+        return (self.root / relative(name)).resolve().as_uri()
+
+    def exists(self, name: str, file: str | None = None) -> bool:
+        """See `Artifacts`."""
+        place = self.root / relative(name)
+        return (place / relative(file)).is_file() if file is not None else bool(self.files(name))
+
+    def files(self, name: str) -> dict[str, int]:
+        """See `Artifacts`."""
+        place = self.root / relative(name)
+        return {str(path.relative_to(place)): path.stat().st_size for path in local_files(place)}
+
+    def remove(self, name: str, files: Sequence[str] | None = None) -> None:
+        """See `Artifacts`."""
+        remove_local(self.root / relative(name), files)
+
+    @contextmanager
+    def create(self, name: str, file: str) -> Generator[IO[bytes]]:
+        """See `Artifacts`."""
+        path = self.folder(name) / relative(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as writing, writing.open("wb") as stream:
+            yield stream
+
+    def abort_uploads(self, name: str) -> None:
+        """See `Artifacts`."""
+        for writing in self.folder(name).rglob(f".*{WRITING}"):
+            writing.unlink(missing_ok=True)
+
+
+def local_files(place: Path) -> list[Path]:
+    """All files below `place`, sorted."""
+    return sorted(path for path in place.rglob("*") if path.is_file())
+
+
+def chosen_files(place: Path, files: Sequence[str] | None, last: str | None) -> list[str]:
+    """Paths inside `place` of `files` (None: all), folders expanded, without `last`, which must be there too.
+
+    `last` comes at the end of the list. Raises `ArtifactMissing` where a named file is not there.
+    """
+    names: dict[str, None] = {}
+    for file in [None] if files is None else [relative(file) for file in files]:
+        path = place if file is None else place / file
+        if file is not None and path.is_file():
+            names[file] = None
+        elif file is None or path.is_dir():
+            names.update(dict.fromkeys(str(one.relative_to(place)) for one in local_files(path)))
+        else:
+            raise ArtifactMissing(f"{path} is not there: it must be written before it can be pushed or read")
+    if last is not None:
+        if not (place / relative(last)).is_file():
+            raise ArtifactMissing(f"{place / last} is not there: it marks the folder as whole, write it last")
+        names.pop(last, None)
+        names[last] = None
+    return list(names)
+
+
+def remove_local(place: Path, files: Sequence[str] | None) -> None:
+    """Delete `files` (None: all) below `place`, and folders left empty."""
+    for file in [None] if files is None else [relative(file) for file in files]:
+        path = place if file is None else place / file
+        for one in [path] if path.is_file() else local_files(path):
+            one.unlink(missing_ok=True)
+    for folder in sorted((path for path in place.rglob("*") if path.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()

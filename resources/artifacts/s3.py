@@ -1,0 +1,322 @@
+"""Artifacts on S3, by s3fs: a local folder to work in, a bucket that keeps what was pushed.
+
+Here: what is sent and fetched, patience with the server, and its answers as our errors. Not here: the
+protocol (`artifacts`) and credentials, which botocore finds by itself (`AWS_*`).
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (fsspec and botocore are not typed)
+
+import errno
+import hashlib
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from resources.addresses import Address
+from resources.artifacts.local import chosen_files, remove_local
+from resources.artifacts.protocol import (
+    ArtifactMissing,
+    ArtifactsError,
+    ArtifactsRefused,
+    ArtifactsUnavailable,
+    missing,
+    relative,
+)
+from resources.artifacts.s3_objects import PART, files_below, is_in, is_same
+from resources.artifacts.s3_upload import abort_uploads, uploading
+from resources.files import whole_file
+
+THREADS = 8
+"""Files in flight at once."""
+_FEW = 2
+"""Named files are looked up one by one; of more, a listing of the whole folder costs less."""
+CONNECT_SECONDS = 5
+READ_SECONDS = 30
+"""Seconds that one request may stay without an answer."""
+_INCOMING = ".incoming-"
+_FORGOTTEN_AFTER = 86_400.0
+"""Seconds after which files on their way are taken for those of a process that was ended."""
+_BUSY = (errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT)
+"""Errors that s3fs raises for 409, 500, 503 and for broken connections."""
+_FULL = "InsufficientStorage"
+
+Answer = TypeVar("Answer")
+
+
+class RemoteArtifacts:
+    """Folders under `url` (`s3://bucket/prefix`), worked on under `cache`. Safe for threads and forks.
+
+    A request that fails for a passing reason is sent again, with growing pauses, for `patience_seconds`; then
+    `ArtifactsUnavailable`. Objects are written as wholes: a killed push leaves old or new, never half.
+    """
+
+    def __init__(
+        self, url: str, cache: Path, endpoint_url: str | None = None, patience_seconds: float = 60.0
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.cache = cache
+        self._endpoint = endpoint_url
+        self._patience = patience_seconds
+        self._opened: tuple[int, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"RemoteArtifacts({self.url!r}, {str(self.cache)!r})"
+
+    def folder(self, name: str) -> Path:
+        """See `Artifacts`."""
+        place = self.cache / relative(name)
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def push(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> str:
+        """See `Artifacts`."""
+        place = self.folder(name)
+        chosen = chosen_files(place, files, last)
+        there = self._listing(name, chosen)
+        wanted = [file for file in chosen if not is_same(place / file, there.get(file))]
+
+        def send(file: str) -> None:
+            self._patiently(
+                lambda: self._fs.put_file(str(place / file), self._key(name, file), chunksize=PART)
+            )
+
+        _each(send, [file for file in wanted if file != last])
+        if last in wanted:
+            send(last)
+        return self.address(name)
+
+    def pull(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> Path:
+        """See `Artifacts`."""
+        named = None if files is None else [*files, *([last] if last else [])]
+        there = self._listing(name, named)
+        if not there and named is None:
+            raise missing(name, self.address(name))
+        chosen = self._chosen(name, there, files, last)
+        place = self.folder(name)
+        wanted = [file for file in chosen if not is_same(place / file, there[file])]
+        if not wanted:
+            return place
+        incoming = self._incoming()
+
+        def fetch(file: str) -> None:
+            target = place / file
+            part = incoming / hashlib.sha256(file.encode()).hexdigest()
+            self._patiently(lambda: self._fs.get_file(self._key(name, file), str(part), chunksize=PART))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part.replace(target)
+
+        try:
+            _each(fetch, [file for file in wanted if file != last])
+            if last in wanted:
+                fetch(last)
+        finally:
+            shutil.rmtree(incoming, ignore_errors=True)
+        return place
+
+    def fetch(self, name: str, file: str, target: Path) -> None:
+        """See `Artifacts`."""
+        key = self._key(name, relative(file))
+        try:
+            with whole_file(target) as part:
+                self._patiently(lambda: self._fs.get_file(key, str(part), chunksize=PART))
+        except ArtifactMissing as error:
+            raise missing(name, f"{self.address(name)}/{file}") from error
+
+    def address(self, name: str) -> str:
+        """See `Artifacts`."""
+        return f"{self.url}/{relative(name)}"
+
+    def exists(self, name: str, file: str | None = None) -> bool:
+        """See `Artifacts`."""
+        there = self._listing(name, None if file is None else [relative(file)])
+        return bool(there) if file is None else file in there
+
+    def files(self, name: str) -> dict[str, int]:
+        """See `Artifacts`."""
+        return {file: int(facts["size"]) for file, facts in sorted(self._listing(name).items())}
+
+    def remove(self, name: str, files: Sequence[str] | None = None) -> None:
+        """See `Artifacts`."""
+        there = self._listing(name)
+        doomed = [
+            self._key(name, file) for file in there if files is None or any(is_in(file, one) for one in files)
+        ]
+        if doomed:
+            self._patiently(lambda: self._fs.rm(doomed))
+        remove_local(self.cache / relative(name), files)
+
+    def create(self, name: str, file: str) -> AbstractContextManager[IO[bytes]]:
+        """See `Artifacts`; a few megabytes of it are in memory."""
+        bucket, _, key = self._key(name, relative(file)).partition("/")
+        return uploading(self._call, bucket, key)
+
+    def abort_uploads(self, name: str) -> None:
+        """See `Artifacts`."""
+        bucket, _, prefix = self._key(name, "").partition("/")
+        abort_uploads(self._call, bucket, prefix)
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        return self._patiently(lambda: self._fs.call_s3(method, **arguments))
+
+    @property
+    def _fs(self) -> Any:
+        # A client does not survive a fork: each process makes its own.
+        if self._opened is None or self._opened[0] != os.getpid():
+            import fsspec
+
+            config: dict[str, Any] = {
+                "connect_timeout": CONNECT_SECONDS,
+                "read_timeout": READ_SECONDS,
+                "retries": {"mode": "standard", "max_attempts": 2},
+                "signature_version": "s3v4",
+            }
+            if self._endpoint is not None:
+                # Servers other than AWS seldom have a host name per bucket.
+                config["s3"] = {"addressing_style": "path"}
+            client = fsspec.filesystem(
+                "s3",
+                endpoint_url=self._endpoint,
+                config_kwargs=config,
+                use_listings_cache=False,
+                skip_instance_cache=True,
+            )
+            client.retries = (
+                1  # how long to try is `_patiently`'s business: s3fs's five times multiply every timeout
+            )
+            self._opened = (os.getpid(), client)
+        return self._opened[1]
+
+    def _incoming(self) -> Path:
+        """A folder for files on their way; those that killed processes left are purged."""
+        for folder in self.cache.glob(f"{_INCOMING}*"):
+            with suppress(FileNotFoundError):  # its owner was just done
+                if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
+                    shutil.rmtree(folder, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.cache))
+
+    def _key(self, name: str, file: str) -> str:
+        return f"{self.address(name)}/{file}".removeprefix("s3://")
+
+    def _listing(self, name: str, files: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Path in the folder → what the server says of it; of `files` at least, and of all that is there without.
+
+        The folder of a training has a file for each of its workers and saves: to list it for one of them would cost
+        more the longer it trains.
+        """
+        prefix = self._key(name, "")
+        wanted = [""] if files is None or len(files) > _FEW else list(map(relative, files))
+        found: dict[str, dict[str, Any]] = {}
+        for file in wanted:
+            place = prefix + file
+            found |= self._patiently(lambda place=place: self._fs.find(place, detail=True, withdirs=False))
+        return files_below(prefix, found)
+
+    def _chosen(
+        self, name: str, there: dict[str, dict[str, Any]], files: Sequence[str] | None, last: str | None
+    ) -> list[str]:
+        chosen: dict[str, None] = {}
+        for file in [None] if files is None else [relative(file) for file in files]:
+            mine = [key for key in there if file is None or is_in(key, file)]
+            if not mine:
+                raise missing(name, f"{self.address(name)}/{file}")
+            chosen.update(dict.fromkeys(mine))
+        if last is not None:
+            if last not in there:
+                raise missing(name, f"{self.address(name)}/{last}")
+            chosen.pop(last, None)
+            chosen[last] = None
+        return list(chosen)
+
+    def _patiently(self, call: Callable[[], Answer]) -> Answer:
+        end = time.monotonic() + self._patience
+        pause = 0.2
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                ours = self._translated(error)
+                if (
+                    not isinstance(ours, ArtifactsUnavailable)
+                    or _is_disk_full(error)
+                    or _code(error) == _FULL
+                ):
+                    raise ours from error
+                if time.monotonic() + pause > end:
+                    raise ours from error
+                time.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, 5.0)
+
+    def _translated(self, error: Exception) -> ArtifactsError:
+        """Our type for whatever s3fs, botocore and aiohttp raise; unknown ones are raised as they are."""
+        import aiohttp
+        import botocore.exceptions as boto
+
+        server = Address(self._endpoint) if self._endpoint else "AWS"
+        code = _code(error)
+        if code == _FULL:
+            return ArtifactsUnavailable(
+                f"the disk under S3 at {server} has no space left for {self.url}: free some there; then run it again, "
+                "what was stored before is whole"
+            )
+        if _is_disk_full(error):
+            return ArtifactsUnavailable(
+                f"no space left under {self.cache}: free some, or move it with ML_ASSETS_HOME; then run it again"
+            )
+        if code == "NoSuchBucket":
+            return ArtifactsRefused(
+                f"there is no bucket of {self.url} at {server}: create it, or correct ML_ASSETS_ARTIFACTS_URL"
+            )
+        if isinstance(error, FileNotFoundError):
+            return ArtifactMissing(f"{self.url}: {error}: it was removed meanwhile; make it again")
+        if isinstance(error, PermissionError | boto.NoCredentialsError | boto.PartialCredentialsError):
+            return ArtifactsRefused(
+                f"{server} does not let us into {self.url} ({code or type(error).__name__}: {error}): check "
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what this account may do in the bucket"
+            )
+        is_passing = isinstance(
+            error,
+            boto.HTTPClientError
+            | boto.EndpointConnectionError
+            | aiohttp.ClientError
+            | TimeoutError
+            | ConnectionError,
+        ) or (isinstance(error, OSError) and error.errno in _BUSY)
+        if is_passing:
+            return ArtifactsUnavailable(
+                f"S3 at {server} did not answer for {self.url}, asked for {self._patience:g} s "
+                f"({type(error).__name__}: {error}): check that the server runs and has space, and "
+                "ML_ASSETS_S3_ENDPOINT_URL; then run it again, what arrived is not sent twice"
+            )
+        if isinstance(error, OSError | boto.BotoCoreError | boto.ClientError):
+            return ArtifactsRefused(
+                f"S3 at {server} refused {self.url} ({code or type(error).__name__}): {error}"
+            )
+        raise error
+
+
+def _each(work: Callable[[str], None], files: list[str]) -> None:
+    """`work` on all files at once; the first failure is raised when all have ended."""
+    if len(files) <= 1:
+        for file in files:
+            work(file)
+        return
+    with ThreadPoolExecutor(min(THREADS, len(files)), thread_name_prefix="artifacts") as pool:
+        for done in [pool.submit(work, file) for file in files]:
+            done.result()
+
+
+def _code(error: BaseException) -> str:
+    """S3's own word for the error, empty if it is not from the server."""
+    return str(getattr(error.__cause__, "response", {}).get("Error", {}).get("Code", ""))
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

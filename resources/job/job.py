@@ -1,0 +1,156 @@
+"""Input and output of a training worker. Standard library only: the worker image imports this file.
+
+`TrainingJob` is the whole input of a worker: a JSON document. Its fingerprint names the job's folder, its
+lock, its tracking run and (on a cluster) its Kubernetes Job, so a retry resumes, a second click attaches,
+and an identical job finds the finished result.
+"""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Self
+
+from resources.job.training_settings import TrainingSettings
+
+
+class ExitCode(IntEnum):
+    """Exit codes of a worker. 64 to 67 are final: another attempt cannot help."""
+
+    DONE = 0
+    BAD_CONFIGURATION = 64
+    DIVERGED = 65
+    INPUT_CHANGED = 66
+    OUT_OF_MEMORY = 67
+    PREEMPTED = 75
+    PEER_LOST = 76
+    """Another rank went away first; why, its own exit code tells. Retried like a failure without a code."""
+
+    @classmethod
+    def of(cls, code: int) -> Self | None:
+        """Return the member for the exit code of a process; None if it is not one of these."""
+        return cls(code) if code in set(cls) else None
+
+    @property
+    def is_final(self) -> bool:
+        """True where a retry cannot change the outcome."""
+        return self not in (ExitCode.PREEMPTED, ExitCode.PEER_LOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """One training, completely described."""
+
+    model: str
+    """Name of the pipeline."""
+    partition: str
+    """Partition key of the model, for people; not part of the fingerprint."""
+    model_function: str
+    """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`. Empty where
+    there is an `entry`."""
+    objective: str
+    """`binary` (logits, cross-entropy) or `regression` (values, squared error)."""
+    hyperparameters: dict[str, Any]
+    """Keyword arguments of the model function, or the command line of the script; JSON values."""
+    snapshot: str
+    """Folder with `snapshot.json` and the Arrow shards; where it lies is not part of the fingerprint."""
+    snapshot_digest: str
+    """SHA-256 of what is trained on; the worker refuses (66) a folder with another digest."""
+    code_version: str
+    """Digest of the model function or script, of the project modules it reaches, and of `decode`."""
+    seed: int
+    schema_hash: str = ""
+    """SHA-256 of the ordered (column, type) pairs that the training was submitted with, label included; the worker
+    refuses (66) a snapshot with others."""
+    initial_weights: str = ""
+    """SHA-256 of the file of weights that training begins with; none: random ones, by the seed."""
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    nonce: str = ""
+    """Set by `force` to train again what has been trained."""
+    entry: str = ""
+    """Import path `package.module` of a script that keeps its own loop; each worker runs it."""
+    arguments: tuple[str | int | float, ...] = ()
+    """Positional arguments of the script, before its hyperparameters."""
+    decode: str = ""
+    """Import path `package.module.function`: `(content: bytes) -> array`, where rows have samples; how one is read."""
+    loop_version: str = ""
+    """Digest of the platform's modules that run in the workers and can change the weights."""
+    packages: dict[str, str] = field(default_factory=dict[str, str])
+    """Name → version of `python` and of every installed package that the code of the workers reaches."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, 64 hex digits, of everything that can change the weights."""
+        facts = dataclasses.asdict(self)
+        for place in ("partition", "snapshot"):
+            del facts[place]
+        for name in (
+            "schema_hash",
+            "initial_weights",
+            "entry",
+            "arguments",
+            "decode",
+            "loop_version",
+            "packages",
+        ):
+            if not facts[name]:  # as it was before there were any
+                del facts[name]
+        facts["settings"] = self.settings.identity
+        canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The document a worker reads."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`."""
+        facts: dict[str, Any] = json.loads(text)
+        settings = TrainingSettings.from_document(facts.pop("settings"))
+        arguments = tuple(facts.pop("arguments", ()))
+        return cls(**facts, arguments=arguments, settings=settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """Content of a finished job's `result.json`, which is written last."""
+
+    fingerprint: str
+    weights: str
+    """Path of `model.safetensors`, the weights with the best validation loss."""
+    weights_sha256: str
+    best_step: int
+    best_validation_loss: float
+    steps: int
+    epochs: int
+    world_size: int
+    rows_per_second: float
+    seconds: float
+    """Wall time of the training loop, over all attempts."""
+    attempts: int = 1
+    resumed_from_steps: tuple[int, ...] = ()
+    """Step each later attempt continued from."""
+    worker_seconds: float | None = None
+    """Sum over the attempts: seconds from start to last sign of life, times workers. None in the result of an older
+    version."""
+
+    def has_weights(self, path: Path) -> bool:
+        """True if the file at `path` has the digest of these weights."""
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == self.weights_sha256
+
+    def to_json(self) -> str:
+        """The content of `result.json`."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read `result.json`."""
+        facts: dict[str, Any] = json.loads(path.read_text())
+        resumed_from_steps: tuple[int, ...] = tuple(facts.pop("resumed_from_steps"))
+        return cls(**facts, resumed_from_steps=resumed_from_steps)
