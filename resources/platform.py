@@ -52,17 +52,17 @@ class Platform:
         return [
             f"repository  {where}: {'made' if done.created else 'was there'}",
             f"protection  main takes merges only: {'switched on' if done.protected else 'was on'}, a write is refused",
-            f"gate        merges into main need a passed audit: {'installed' if done.gated else 'was installed'}",
+            f"audit hook  merges into main need an audit: {'installed' if done.hook_installed else 'was installed'}",
         ]
 
-    def lake_gate_stands(self) -> bool:
+    def audit_hook_is_current(self) -> bool:
         """True if the lake itself refuses what was not audited. The embedded one has no way in but this platform."""
         if self.settings.lake_url is None:
             return True
 
-        from resources.lake.lakefs_setup import gate_stands
+        from resources.lake.lakefs_setup import audit_hook_is_current
 
-        return gate_stands(self.lakefs, self.lake_cache)
+        return audit_hook_is_current(self.lakefs, self.lake_cache)
 
     @property
     def lake_cache(self) -> Path:

@@ -18,16 +18,16 @@ class NotWell(Exception):
 
 
 def lake(project: Project) -> str:
-    """`main` can be read, and its gate stands."""
+    """Check that `main` can be read and that its audit hook is the one of this version."""
     store = project.platform.lake
     try:
         commit = store.resolve("main")
     except LakeUnavailable as away:
         raise NotWell(f"lakeFS: {away} Check that it and its database run, and ML_ASSETS_LAKE_URL") from away
-    if not project.platform.lake_gate_stands():
+    if not project.platform.audit_hook_is_current():
         raise NotWell(
-            f"main stands at {commit[:12]}, but without this version's gate a change could land unaudited: "
-            "ml-assets lake init installs it"
+            f"main stands at {commit[:12]} without this version's audit hook, so an unaudited change could land: "
+            "run ml-assets lake init"
         )
     place = project.settings.lake_url or project.settings.lake_folder
     return f"main at {commit[:12]}, {len(store.branches())} branches, {place}"

@@ -37,7 +37,7 @@ def audit(limit: int) -> None:
     for commit in commits:
         say(f"{commit.created_at:%Y-%m-%d %H:%M:%S} UTC  {commit.message}")
         say(f"    {platform.lake.commit_url(commit.id) or commit.id}")
-    hook_is_current = platform.lake_gate_stands()
+    hook_is_current = platform.audit_hook_is_current()
     if not hook_is_current:
         say(
             "The audit hook of main is missing or belongs to another version. Install it: ml-assets lake init"

@@ -1,7 +1,7 @@
-"""Check that everything on `main` came through an audit: read from its own history, whatever let it in.
+"""Check that every commit on `main` passed an audit or was accepted, from its history.
 
-The server's gate stops a merge without a word on its audit, but reads the gate from the merge's source; the
-history cannot be talked out of. Judging is in `judge.py`, the words are written by `publish.py` and `accept.py`.
+The server's audit hook refuses an unaudited merge, but lakeFS reads the hook from the merge's source, which may lack
+it. The history shows every merge. Not here: validation (`judge.py`) and the metadata (`publish.py`, `accept.py`).
 """
 
 from ml_assets.tables.landing import MAIN

@@ -5,10 +5,10 @@ The stores themselves are imported by their own names: `resources.lake.local.Loc
 """
 
 from resources.lake.errors import (
+    AuditHookMissing,
+    AuditHookRefused,
     BranchDirty,
     BranchProtected,
-    GateMissing,
-    GateRefused,
     LakeBusy,
     LakeError,
     LakeRefused,
@@ -23,11 +23,11 @@ from resources.lake.errors import (
 from resources.lake.store import Commit, ObjectStat, VersionedStore
 
 __all__ = [
+    "AuditHookMissing",
+    "AuditHookRefused",
     "BranchDirty",
     "BranchProtected",
     "Commit",
-    "GateMissing",
-    "GateRefused",
     "LakeBusy",
     "LakeError",
     "LakeRefused",

@@ -39,14 +39,14 @@ class MergeConflict(LakeError):
         """The paths in conflict, sorted."""
 
 
-class GateRefused(LakeError):
-    """The server's own gate refused a merge: its metadata does not say that the audit was passed
+class AuditHookRefused(LakeError):
+    """The server's own audit hook refused a merge: its metadata does not say that the audit was passed
     (lakeFS answers 412)."""
 
 
-class GateMissing(LakeError):
-    """The source of a merge does not carry the gate of the branch it would go to, so lakeFS would let it pass
-    unexamined: it reads the gate from the source."""
+class AuditHookMissing(LakeError):
+    """The source of a merge does not carry the audit hook of the branch it would go to, so lakeFS would let it pass
+    unexamined: it reads the audit hook from the source."""
 
 
 class LakeBusy(LakeError):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from resources.lake.errors import (
+    AuditHookMissing,
+    AuditHookRefused,
     BranchDirty,
     BranchProtected,
-    GateMissing,
-    GateRefused,
     LakeError,
     MergeConflict,
     RefExists,
@@ -28,8 +28,8 @@ from resources.lake.names import check_name, check_path
 from resources.lake.store import ObjectStat
 from resources.words import name_some
 
-GATED = "main"
-"""The branch whose gate a source has to carry."""
+AUDITED = "main"
+"""The branch whose audit hook a source has to carry."""
 
 
 class LakeFSStore(LakeFSReader):
@@ -67,11 +67,11 @@ class LakeFSStore(LakeFSReader):
 
         Unchanged where `source` brings nothing. Uncommitted changes of `source` are left out. `MergeConflict`
         names the paths both changed to different content; `BranchDirty` if `into` has uncommitted changes;
-        `GateMissing` and `GateRefused` for a merge into main that its gate would not or did not let pass.
+        `AuditHookMissing` and `AuditHookRefused` for a merge into main that the audit hook did not check or refused.
         """
         theirs = self.resolve(source)
-        if into == GATED:
-            self._require_gate(source, theirs, into)
+        if into == AUDITED:
+            self._require_audit_hook(source, theirs, into)
         merge = self.api.model("Merge", message=message, metadata=dict(metadata))
         try:
             # lakeFS would make a commit that changes nothing where both sides hold the same change.
@@ -89,9 +89,9 @@ class LakeFSStore(LakeFSReader):
                     conflicts,
                 ) from None
             if refusal.status == 412:
-                raise GateRefused(
-                    f"The gate of {into!r} refused {source!r}: {refusal.message}. Publish through tables.publish, "
-                    "which audits first, or let a person accept: ml-assets accept TABLE PARTITION --reason '…'."
+                raise AuditHookRefused(
+                    f"The audit hook of {into!r} refused {source!r}: {refusal.message}. Publish with ml-assets launch, "
+                    "which audits first, or accept as a person: ml-assets accept TABLE PARTITION --reason '…'."
                 ) from None
             if "dirty branch" in refusal.message:
                 raise BranchDirty(
@@ -169,12 +169,12 @@ class LakeFSStore(LakeFSReader):
             return
         raise RefExists(f"Branch {branch!r} exists, {state}. Take another name, or delete_branch first.")
 
-    def _require_gate(self, source: str, theirs: str, into: str) -> None:
-        gate = self.listing.hooks(self.head(into))
-        if gate and self.listing.hooks(theirs) != gate:
-            raise GateMissing(
-                f"{source!r} does not carry the gate of {into!r} ({name_some(sorted(gate))}): it was branched before "
-                f"the gate changed, or changed it itself. Branch again from {into!r}, write there, and merge that."
+    def _require_audit_hook(self, source: str, theirs: str, into: str) -> None:
+        hooks = self.listing.hooks(self.head(into))
+        if hooks and self.listing.hooks(theirs) != hooks:
+            raise AuditHookMissing(
+                f"{source!r} does not carry the audit hook of {into!r} ({name_some(sorted(hooks))}): it is older "
+                f"than the hook, or changed it. Branch again from {into!r}, write there, and merge that."
             )
 
     def _conflicts(self, theirs: str, into: str) -> tuple[str, ...]:

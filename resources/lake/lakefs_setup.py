@@ -1,7 +1,7 @@
 """Making a lakeFS repository ready: it exists, `main` takes merges only, and only those whose audit passed.
 
-Here: what `ml-assets lake init` does, each step as good as done when it was done before. Not here: the gate's
-text (`lakefs_gate.py`) and everyday work (`lakefs.py`).
+Here: what `ml-assets lake init` does, each step as good as done when it was done before. Not here: the audit hook's
+text (`lakefs_audit_hook.py`) and everyday work (`lakefs.py`).
 """
 
 import time
@@ -12,15 +12,15 @@ from pathlib import Path
 from resources.lake.cache import ContentCache
 from resources.lake.errors import LakeError, RepositoryMissing
 from resources.lake.lakefs_api import LakeFSApi, Refusal
+from resources.lake.lakefs_audit_hook import ACTION, NAME, PATH
 from resources.lake.lakefs_content import Content
-from resources.lake.lakefs_gate import ACTION, NAME, PATH
 from resources.lake.lakefs_listing import Listing
 
 MAIN = "main"
 _PROTECTION_PATIENCE = 60.0
 """Seconds until protection has to hold. lakeFS caches the setting; up to 5.4 s were seen."""
 _HOOK_PATIENCE = 30.0
-"""Seconds until the server has written down that the gate ran."""
+"""Seconds until the server has written down that the audit hook ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,19 @@ class Readiness:
     """True if the repository was made."""
     protected: bool
     """True if protection was switched on."""
-    gated: bool
-    """True if the gate was installed or renewed."""
+    hook_installed: bool
+    """True if the audit hook was installed or renewed."""
 
 
 def set_up(api: LakeFSApi, storage: str | None, cache: Path) -> Readiness:
-    """Make the repository, protect `main` and install the gate; what is in place stays as it is.
+    """Make the repository, protect `main` and install the audit hook; what is in place stays as it is.
 
     `storage` is the `s3://bucket/prefix` below which a new repository's blocks lie, in a folder of its name.
-    Returns when a write to main is really refused and the gate has really run.
+    Returns when a write to main is really refused and the audit hook has really run.
     """
     created = create_repository(api, storage)
     protected = protect(api)
-    return Readiness(created, protected, install_gate(api, cache))
+    return Readiness(created, protected, install_audit_hook(api, cache))
 
 
 def create_repository(api: LakeFSApi, storage: str | None) -> bool:
@@ -86,8 +86,8 @@ def protect(api: LakeFSApi) -> bool:
     return MAIN not in patterns
 
 
-def install_gate(api: LakeFSApi, cache: Path) -> bool:
-    """Bring the gate to `main` if it is not there, or not this one; whether it was. Returns when it has run."""
+def install_audit_hook(api: LakeFSApi, cache: Path) -> bool:
+    """Bring the audit hook to `main` if it is not there, or not this one; whether it was. Returns when it has run."""
     store = Content(api, ContentCache(cache), presign_from=None)
     listing = Listing(api)
     content = ACTION.encode()
@@ -98,7 +98,7 @@ def install_gate(api: LakeFSApi, cache: Path) -> bool:
         store.upload(branch, PATH, content)
         if listing.hooks(branch).get(PATH) == listing.hooks(head).get(PATH):
             return False
-        message = "Install the audit gate"
+        message = "Install the audit hook"
         metadata = {"audit": "passed", "made_by": "ml-assets lake init"}
         creation = api.model("CommitCreation", message=message, metadata=metadata)
         theirs = str(api.ask("commits_api", "commit", branch, creation).id)
@@ -110,8 +110,8 @@ def install_gate(api: LakeFSApi, cache: Path) -> bool:
     return True
 
 
-def gate_stands(api: LakeFSApi, cache: Path) -> bool:
-    """True if `main` holds the gate as this version writes it."""
+def audit_hook_is_current(api: LakeFSApi, cache: Path) -> bool:
+    """True if `main` holds the audit hook as this version writes it."""
     listing = Listing(api)
     head = str(api.ask("branches_api", "get_branch", MAIN).commit_id)
     entries = {entry.path: entry for entry in listing.own(head)}
@@ -137,7 +137,7 @@ def _wait_until_refused(api: LakeFSApi) -> None:
 
 
 def _wait_until_run(api: LakeFSApi, commit_id: str) -> None:
-    """Return when the server says that the gate ran for the merge that made `commit_id`."""
+    """Return when the server says that the audit hook ran for the merge that made `commit_id`."""
     give_up = time.monotonic() + _HOOK_PATIENCE
     while time.monotonic() < give_up:
         runs = api.ask("actions_api", "list_repository_runs", branch=MAIN, amount=100).results

@@ -12,8 +12,8 @@ from ml_assets_tests.servers.running import RunningServers
 from resources.lake.cache import ContentCache
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import LakeFSApi
+from resources.lake.lakefs_audit_hook import PATH
 from resources.lake.lakefs_content import PRESIGN_FROM, Content
-from resources.lake.lakefs_gate import PATH
 from resources.lake.lakefs_setup import create_repository, protect, set_up
 
 STORAGE = "s3://lake/repositories"
@@ -50,7 +50,7 @@ class Repository:
         )
 
     def make(self) -> "Repository":
-        """Create it with a protected main, and without a gate: the contract of every lake knows no audits."""
+        """Create it with a protected main, and without a audit hook: the contract of every lake knows no audits."""
         create_repository(self.api(), STORAGE)
         protect(self.api())
         return self
@@ -78,14 +78,14 @@ class Repository:
         merge = api.model("Merge", message="by hand", metadata=metadata)
         return api.ask_once("refs_api", "merge_into_branch", source, "main", merge=merge)
 
-    def write_gate(self, branch: str, content: bytes) -> None:
-        """Change the gate on a branch and commit, as anybody may through the server's API."""
+    def write_audit_hook(self, branch: str, content: bytes) -> None:
+        """Change the audit hook on a branch and commit, as anybody may through the server's API."""
         api = self.api()
         Content(api, ContentCache(self.cache)).upload(branch, PATH, content)
         api.ask("commits_api", "commit", branch, api.model("CommitCreation", message="by hand"))
 
-    def remove_gate(self, branch: str) -> None:
-        """Take the gate away on a branch and commit, as anybody may."""
+    def remove_audit_hook(self, branch: str) -> None:
+        """Take the audit hook away on a branch and commit, as anybody may."""
         api = self.api()
         api.ask("objects_api", "delete_object", branch, PATH)
         api.ask("commits_api", "commit", branch, api.model("CommitCreation", message="by hand"))

@@ -31,7 +31,7 @@ def test_a_person_is_led_from_a_missing_repository_to_a_ready_one(terminal: Term
     assert "ml-assets lake init" in said.err
     said = terminal("lake", "init")
     assert said.status == 0, said.err
-    assert [line.split()[0] for line in said.out.splitlines()] == ["repository", "protection", "gate"]
+    assert [line.split()[0] for line in said.out.splitlines()] == ["repository", "protection", "audit"]
     assert "made" in said.out
     again = terminal("lake", "init")
     assert again.status == 0
@@ -48,17 +48,17 @@ def test_lake_audit_finds_commits_past_the_hook(terminal: Terminal, repository: 
     store.merge("honest", "main", "an audited merge", {"audit": "passed"})
     store.create_branch("hole", "main")
     store.put("hole", "unaudited", b"1")
-    repository.remove_gate("hole")
+    repository.remove_audit_hook("hole")
     merged = repository.merge_by_hand("hole", {}).reference
     said = terminal("lake", "audit")
     assert said.status == 1
     assert f"/repositories/{repository.name}/commits/{merged}" in said.out
     assert "an audited merge" not in said.out
     assert "passed audit: 1." in said.out
-    assert "The gate of main is missing" in said.out
-    # Installed again, main is gated; what came in meanwhile is still named.
+    assert "The audit hook of main is missing" in said.out
+    # Installed again, main is protected; what came in meanwhile is still named.
     assert terminal("lake", "init").status == 0
     said = terminal("lake", "audit")
     assert said.status == 1
-    assert "The gate of main is missing" not in said.out
+    assert "The audit hook of main is missing" not in said.out
     assert merged in said.out

@@ -66,7 +66,7 @@ READING = {"resolve", "list", "fetch", "log", "branches"}
 
 @pytest.fixture
 def prepared(repository: Repository) -> Repository:
-    """`main` with a gate; `done`, committed and not merged; `work`, with a change not committed."""
+    """`main` with a audit hook; `done`, committed and not merged; `work`, with a change not committed."""
     store = repository.make_ready().store()
     publish(store, "done", {FLIGHTS: b"1", WEATHER: b"1"})
     store.create_branch("work", "done")

@@ -1,4 +1,4 @@
-"""Write–audit–publish on the real, gated lakeFS: a year in one merge, two publishers at once, acceptance."""
+"""Write–audit–publish on a real lakeFS with its audit hook: a year in one merge, two publishers at once, acceptance."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_two_publishers_at_once_lose_nothing_and_the_later_merge_wins(
     assert list(store.branches()) == ["main"]
 
 
-def test_what_a_person_accepts_passes_the_gate(store: VersionedStore, ledger: Ledger) -> None:
+def test_what_a_person_accepts_passes_the_hook(store: VersionedStore, ledger: Ledger) -> None:
     bad = day(keys(1)[0]).with_columns(pl.lit(-1.0).alias("amount"))
     result = publish_days(store, ledger, {keys(1)[0]: bad})
     assert list(result.rejected) == keys(1)

@@ -1,19 +1,19 @@
-"""`ml-assets lake init` makes a repository ready, and its gate holds for everybody who asks the server."""
+"""`ml-assets lake init` makes a repository ready, and its audit hook holds for everybody who asks the server."""
 
 import pytest
 
 from ml_assets_tests.resources.lake.contract import FLIGHTS, contents, publish
 from ml_assets_tests.servers.lake.repositories import STORAGE, Repository
-from resources.lake import GateMissing, GateRefused, LakeError, LakeRefused, RepositoryMissing
+from resources.lake import AuditHookMissing, AuditHookRefused, LakeError, LakeRefused, RepositoryMissing
 from resources.lake.cache import ContentCache
 from resources.lake.lakefs_api import Refusal
 from resources.lake.lakefs_content import Content
-from resources.lake.lakefs_setup import Readiness, create_repository, gate_stands, protect, set_up
+from resources.lake.lakefs_setup import Readiness, audit_hook_is_current, create_repository, protect, set_up
 
 PASSED = {"audit": "passed"}
 
 
-def test_init_makes_protects_and_gates_once(repository: Repository) -> None:
+def test_init_makes_protects_and_installs_the_hook_once(repository: Repository) -> None:
     assert set_up(repository.api(), STORAGE, repository.cache) == Readiness(True, True, True)
     head = repository.store().resolve("main")
     assert set_up(repository.api(), STORAGE, repository.cache) == Readiness(False, False, False)
@@ -22,7 +22,7 @@ def test_init_makes_protects_and_gates_once(repository: Repository) -> None:
     # What belongs to the server is not a table's, and nothing else was left.
     assert store.list("main") == []
     assert list(store.branches()) == ["main"]
-    assert gate_stands(repository.api(), repository.cache)
+    assert audit_hook_is_current(repository.api(), repository.cache)
 
 
 def test_a_write_to_main_is_refused_as_soon_as_protection_returns(repository: Repository) -> None:
@@ -68,7 +68,7 @@ def test_the_audit_of_the_source_does_not_stand_for_the_merge(repository: Reposi
     store.create_branch("audit", "main")
     store.put("audit", FLIGHTS, b"1")
     store.commit("audit", "write", PASSED)
-    with pytest.raises(GateRefused, match="audit=passed"):
+    with pytest.raises(AuditHookRefused, match="audit=passed"):
         store.merge("audit", "main", "publish", {})
     store.merge("audit", "main", "publish", PASSED)
     assert contents(store, "main") == {FLIGHTS: b"1"}
@@ -82,46 +82,48 @@ def test_a_person_may_accept_with_name_and_reason(repository: Repository) -> Non
 
 
 @pytest.mark.parametrize(
-    "gate", [None, b"name: audit gate\non:\n  pre-merge:\n    branches: [other]\nhooks: []\n"]
+    "hook", [None, b"name: audit hook\non:\n  pre-merge:\n    branches: [other]\nhooks: []\n"]
 )
-def test_our_publisher_does_not_use_the_hole_in_the_servers_gate(
-    repository: Repository, gate: bytes | None
+def test_our_publisher_does_not_use_the_hole_in_the_servers_hook(
+    repository: Repository, hook: bytes | None
 ) -> None:
     store = repository.make_ready().store()
     head = store.resolve("main")
     store.create_branch("audit", "main")
     store.put("audit", FLIGHTS, b"1")
-    if gate is None:
-        repository.remove_gate("audit")
+    if hook is None:
+        repository.remove_audit_hook("audit")
     else:
-        repository.write_gate("audit", gate)
-    with pytest.raises(GateMissing, match="Branch again"):
+        repository.write_audit_hook("audit", hook)
+    with pytest.raises(AuditHookMissing, match="Branch again"):
         store.merge("audit", "main", "publish", PASSED)
     assert store.resolve("main") == head
-    if gate is None:
+    if hook is None:
         # The hole itself: without the check, the server lets it pass without any audit.
         repository.merge_by_hand("audit", {})
         assert store.resolve("main") != head
-        assert not gate_stands(repository.api(), repository.cache)
+        assert not audit_hook_is_current(repository.api(), repository.cache)
 
 
-def test_a_branch_from_before_the_gate_is_not_merged_past_it(repository: Repository) -> None:
+def test_a_branch_from_before_the_hook_is_not_merged_past_it(repository: Repository) -> None:
     store = repository.make().store()
     publish(store, "audit", {FLIGHTS: b"1"})
     repository.make_ready()
-    with pytest.raises(GateMissing):
+    with pytest.raises(AuditHookMissing):
         store.merge("audit", "main", "publish", PASSED)
     assert store.list("main") == []
 
 
-def test_init_renews_an_older_gate(repository: Repository) -> None:
+def test_init_renews_an_older_hook(repository: Repository) -> None:
     store = repository.make_ready().store()
     store.create_branch("older", "main")
-    repository.write_gate("older", b"name: audit gate\non:\n  pre-merge:\n    branches: [main]\nhooks: []\n")
+    repository.write_audit_hook(
+        "older", b"name: audit hook\non:\n  pre-merge:\n    branches: [main]\nhooks: []\n"
+    )
     repository.merge_by_hand("older", PASSED)
-    assert not gate_stands(repository.api(), repository.cache)
+    assert not audit_hook_is_current(repository.api(), repository.cache)
     assert set_up(repository.api(), STORAGE, repository.cache) == Readiness(False, False, True)
-    assert gate_stands(repository.api(), repository.cache)
+    assert audit_hook_is_current(repository.api(), repository.cache)
     publish(store, "audit", {FLIGHTS: b"1"})
     with pytest.raises(Refusal, match="audit=passed"):
         repository.merge_by_hand("audit", {})

@@ -1,15 +1,15 @@
-"""The gate that lakeFS itself puts before `main`: no merge without a word on its audit, whoever asks for it.
+"""Audit hook: the lakeFS action that refuses any merge into `main` whose metadata does not record an audit.
 
-Here: the hook's text. Not here: bringing it to a repository (`lakefs_setup.py`).
+Here: the hook's text. Not here: its installation (`lakefs_setup.py`).
 
-It runs in the server for every merge into main, several times where merges race, so it only looks at the
-merge's own metadata. lakeFS reads it from the merge's source: it stops mistakes, not intent. That is why
+The server runs the hook for every merge into main, more than once when merges race, so the hook reads the merge's own
+metadata only. lakeFS takes the hook from the merge's source: the hook stops mistakes, not intent. Therefore
 `LakeFSStore.merge` compares the source's hooks with main's, and `ml-assets lake audit` reads main's history.
 """
 
 PATH = "_lakefs_actions/audit.yaml"
 """Path at which lakeFS reads the hook."""
-NAME = "audit gate"
+NAME = "audit hook"
 
 LUA = """\
 local facts = action.commit.metadata
@@ -34,7 +34,7 @@ on:
   pre-merge:
     branches: [main]
 hooks:
-  - id: audit_gate
+  - id: audit_hook
     type: lua
     properties:
       script: |
