@@ -54,7 +54,7 @@ test-chaos: setup ## rounds of ending processes at random moments (ROUNDS=30), a
 	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills -m chaos --chaos-rounds $(ROUNDS) \
 	  --chaos-report $(CHAOS_REPORT) --timeout 3600 -n $(JOBS) --dist worksteal $(ARGS)
 
-test-journeys: setup ## the tour of docs/add-a-pipeline.md typed, and clicks in Chromium; pictures in build/screenshots
+test-journeys: setup ## the tour of docs/tutorial/add-a-pipeline.md typed, and clicks in Chromium; pictures in build/screenshots
 	$(BIN)/pytest ml_assets_tests/browser ml_assets_tests/tour --screenshots build/screenshots \
 	  -n $(JOBS) --dist loadscope $(ARGS)
 

@@ -69,15 +69,39 @@ def test_the_glossary_defines_each_term_once_in_order() -> None:
     assert len(set(terms)) == len(terms)
 
 
-def test_links_between_files_lead_somewhere() -> None:
+def test_links_lead_to_files_and_headings() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {link}"
         for page in _tracked()
         if page.suffix == ".md"
-        for link in re.findall(r"\]\(([^)#\s]+)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
-        if "://" not in link and not (page.parent / link).exists()
+        for link in re.findall(r"\]\(([^)\s]+)", _prose(page))
+        if "://" not in link and not _leads_somewhere(page, link)
     ]
     assert broken == []
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    path, _, heading = link.partition("#")
+    target = page.parent / path if path else page
+    return target.exists() and (not heading or heading in _headings(target))
+
+
+def _headings(page: Path) -> set[str]:
+    """Anchors that GitHub gives the headings of `page`."""
+    titles = re.findall(r"^#+ (.+)$", _prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _prose(page: Path) -> str:
+    """Text of `page` without its code blocks."""
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def test_the_index_of_the_docs_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    pages = {page for page in _tracked() if page.suffix == ".md" and index.parent in page.parents}
+    assert pages - listed == {index}
 
 
 def test_no_file_names_a_package_registry() -> None:

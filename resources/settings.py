@@ -1,7 +1,7 @@
 """One typed `Settings`, read once at the edge from environment variables `ML_ASSETS_*`.
 
 Nothing below the edge (definitions, CLI, tests) reads the environment. Defaults are the embedded parts: a
-folder per concern under `home`, so a laptop needs no server. Each server is an address; docs/servers.md has
+folder per concern under `home`, so a laptop needs no server. Each server is an address; docs/how-to/servers.md has
 them all. An empty variable counts as not set. Credentials of S3 are botocore's business (`AWS_*` of the process)
 and no setting of ours.
 """

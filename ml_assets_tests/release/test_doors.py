@@ -101,8 +101,8 @@ def test_every_door_gives_the_answer_of_training(
 
 
 def _with_large_numbers_as_text(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows as docs/inputs.md says to ask MLflow: it makes floats of whole numbers where one is missing, so a column
-    with some beyond 2**53 goes as text."""
+    """Return the rows as docs/concepts/inputs.md asks for them. MLflow makes floats of whole numbers where a value is
+    missing, so a column with values beyond 2**53 goes as text."""
     values = [row["large"] for row in rows]
     if None not in values or all(value is None or value <= 2**53 for value in values):
         return rows

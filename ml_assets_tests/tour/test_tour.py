@@ -1,4 +1,4 @@
-"""`docs/add-a-pipeline.md` typed line by line: every command works and says what the page shows.
+"""`docs/tutorial/add-a-pipeline.md` typed line by line: every command works and says what the page shows.
 
 Numbers, times and ids differ between machines; everything else of an output must be as on the page.
 """
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1500)
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-PAGE = (ROOT / "docs" / "add-a-pipeline.md").read_text()
+PAGE = (ROOT / "docs" / "tutorial" / "add-a-pipeline.md").read_text()
 TYPIST = """
 import json, os, shlex, sys
 from pathlib import Path

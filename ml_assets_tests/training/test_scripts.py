@@ -28,7 +28,7 @@ from resources.job.events import read_events
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own-script.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "bring-your-own-script.md"
 
 
 def job_of(snapshot: Snapshot, **hyperparameters: object) -> TrainingJob:

@@ -37,7 +37,7 @@ _NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile", "
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Layout of a model on the workers; by default each has the whole. docs/training.md says what to use when."""
+    """Layout of a model on the workers; by default each has the whole. docs/concepts/training.md compares them."""
 
     __pydantic_config__ = {  # noqa: RUF012 - read by pydantic when YAML is validated
         "extra": "forbid",
