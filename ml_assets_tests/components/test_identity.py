@@ -97,9 +97,12 @@ def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> No
 
     reached = reached_by((identity._AGENT, identity._LOOP), identity._CHANGES_NO_WEIGHTS).modules
     named = {name.removeprefix("ml_assets.training.") for name in reached}
-    assert {"loop", "exact", "order", "gradients", "layouts", "load", "batches", "objectives"} <= named
-    assert {"ml_assets.snapshots.reader", "schedule", "initial", "preprocess", "decoding"} <= named
-    assert not {"prometheus", "events", "meter"} & named
+    assert {"loop", "gradients", "data.order", "data.batches", "parallel.exact", "parallel.layouts"} <= named
+    assert {"step.load", "step.objectives", "step.schedule"} <= named
+    assert {"ml_assets.snapshots.reader", "checkpoint.initial", "data.preprocess", "data.decoding"} <= named
+    assert {"process.group", "node.agent"} <= named
+    assert not {name for name in named if name.startswith(("telemetry.", "attempt."))}
+    assert not {"beginning", "process.heartbeat"} & named
     assert not any(name.startswith("resources") for name in named)
     spec = component(TrainingPipeline, plant.PIPELINE).spec
     assert re.fullmatch("[0-9a-f]{16}", training_code(spec).loop_version)

@@ -17,14 +17,11 @@ _LOOP = "ml_assets.training.entry"
 _SCRIPT = "ml_assets.training.script.rank"
 _CHANGES_NO_WEIGHTS = (
     "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
-    *(
-        f"ml_assets.training.{name}"
-        for name in (
-            "attempts", "beginning", "events", "gpu", "heartbeat", "machine", "meter", "outcome", "prometheus",
-            "recovery",
-        )
-    ),
-)  # fmt: skip
+    "ml_assets.training.telemetry",
+    "ml_assets.training.attempt",
+    "ml_assets.training.beginning",
+    "ml_assets.training.process.heartbeat",
+)
 """Modules that only tell of a training or count its attempts: none of them has a tensor in its hands."""
 _CONVERTERS = "ml_assets.training.script.libraries"
 _CONVERTED = {"lightgbm", "xgboost", "sklearn"}
@@ -51,7 +48,7 @@ def training_code(spec: TrainingPipelineSpec) -> TrainingCode:
     versions = [script_version(model.entry)] if model.entry else []
     own = [model.entry] if model.entry else []
     # Who trains a torch module trains the same one with another XGBoost.
-    without = [*_CHANGES_NO_WEIGHTS, *([] if model.entry else [_SCRIPT])]
+    without = [*_CHANGES_NO_WEIGHTS, *([] if model.entry else ["ml_assets.training.script"])]
     converts = bool(_CONVERTED & reached_by(own, without=["ml_assets.training"]).packages)
     return TrainingCode(
         code_version="-".join([*versions, *map(code_version, paths)]),
