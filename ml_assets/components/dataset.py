@@ -6,13 +6,13 @@ import dagster as dg
 import polars as pl
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
-from ml_assets.components.imports import resolve_function
 from ml_assets.components.publishing import publish_and_report
 from ml_assets.components.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors import new_data_sensor
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.imports import resolve_function
 from ml_assets.tables.spec import Incoming, SourceFailed
 from ml_assets.tables.user_code import FeatureFunctionError, answering, place_of
 from resources.platform import Platform

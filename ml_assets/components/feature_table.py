@@ -7,7 +7,6 @@ import dagster as dg
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
 from ml_assets.components.columns import LABELS, NAMED_COLUMNS, SENSITIVE
 from ml_assets.components.failures import inputs_refused
-from ml_assets.components.imports import resolve_function
 from ml_assets.components.leakage import leakage_check
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
@@ -15,6 +14,7 @@ from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.derive import derive, plan
+from ml_assets.tables.imports import resolve_function
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 

@@ -16,12 +16,12 @@ import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.imports import resolve_function
 from ml_assets.components.pages import table_of
 from ml_assets.components.specs import FeatureTableSpec
 from ml_assets.features.leaktest import LeakTestError
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTables, InputTable
+from ml_assets.tables.imports import resolve_function
 from ml_assets.tables.leakage import FeatureDeclaration, find_leaks, sample_of
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import TableSpec

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ml_assets.components.specs import PartitionsSection
+from ml_assets.tables.cadence import PartitionsSection
 
 MONDAY = 1
 

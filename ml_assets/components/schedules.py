@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from ml_assets.components.imports import resolve_newest
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.tables.imports import resolve_newest
 
 
 def nightly_training(

@@ -13,12 +13,12 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill
 
 from ml_assets.components.failures import missing_in
-from ml_assets.components.imports import resolve_newest
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import judge_window
+from ml_assets.tables.imports import resolve_newest
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 from resources.words import name_some

@@ -6,7 +6,11 @@ without partitions is `"all"`. Nothing here knows the lake or Dagster.
 
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from ml_assets.sections import Section
 
 CadenceKind = Literal["daily", "weekly", "none"]
 
@@ -104,3 +108,25 @@ class Cadence:
 
     def _first_day(self, day: date) -> date:
         return day - timedelta(days=day.weekday()) if self.kind == "weekly" else day
+
+
+class PartitionsSection(Section):
+    """Partitions of a table or model, by date."""
+
+    cadence: Literal["daily", "weekly"]
+    """`daily`: a partition is a day. `weekly`: it is named by its Monday."""
+    start: date
+    """First day. A weekly table begins on a Monday."""
+    end: date | None = None
+    """Last day; open if not given."""
+
+    @model_validator(mode="after")
+    def _starts_before_it_ends(self) -> Self:
+        if self.end is not None and self.end < self.start:
+            raise ValueError(f"start {self.start} is after end {self.end}: exchange them")
+        return self
+
+    @property
+    def as_cadence(self) -> Cadence:
+        """The arithmetic of these partitions."""
+        return Cadence(self.cadence, self.start, self.end)

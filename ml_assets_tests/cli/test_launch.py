@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.components.specs import WindowSection
+from ml_assets.pipeline.spec import WindowSection
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
 from resources.ledger import NothingToAccept

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.components.specs import WindowSection
+from ml_assets.pipeline.spec import WindowSection
 from ml_assets_tests.cli.conftest import WEEK
 from ml_assets_tests.cli.terminal import Terminal
 

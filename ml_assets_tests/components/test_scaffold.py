@@ -17,8 +17,8 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import require_consistent
-from ml_assets.components.imports import resolve_function
 from ml_assets.features.leaktest import Alone, leak_test
+from ml_assets.tables.imports import resolve_function
 from ml_assets_tests.components.world import World, key_of
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components.loading import load_pipelines
-from ml_assets.components.specs import ModelSection
+from ml_assets.pipeline.spec import ModelSection
 from ml_assets.tables.code_version import script_version
 from ml_assets.tables.reach import SourceUnavailable
 from ml_assets_tests.components import plant

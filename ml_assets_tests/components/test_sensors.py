@@ -14,8 +14,8 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 
 from ml_assets.components import Dataset
 from ml_assets.components.declared import declared_tables
-from ml_assets.components.imports import NewestMisdeclared
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
+from ml_assets.tables.imports import NewestMisdeclared
 from ml_assets_tests.components.plant import DATASET, FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
 from ml_assets_tests.components.world import (
     STAGES,

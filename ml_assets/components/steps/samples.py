@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.components.specs import ModelInputsSection
+from ml_assets.pipeline.spec import ModelInputsSection
 from ml_assets.tables.standalone import standalone
 
 if TYPE_CHECKING:

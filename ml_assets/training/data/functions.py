@@ -1,7 +1,7 @@
 """The functions of a pipeline that a job names by import path: the model's, and the one that reads samples.
 
 Here: importing them in a worker. Not here: calling them (load, decoding), or finding them when a `defs.yaml` is read
-(components.model_functions).
+(pipeline.model_functions).
 """
 
 import traceback

@@ -14,15 +14,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from ml_assets.components.imports import FunctionNotFound
 from ml_assets.tables.code_version import code_version
+from ml_assets.tables.imports import FunctionNotFound
 from ml_assets.tables.reach import is_project
 from ml_assets.tables.syntax import parse, source_of
 from resources.words import did_you_mean
 
 _REMEDY = "write package.module.function"
 _BLOCKS = ast.If | ast.Try | ast.With | ast.For | ast.While
-_DATA = {
+_DATA: dict[type[ast.expr], str] = {
     ast.List: "list", ast.ListComp: "list", ast.Tuple: "tuple", ast.Dict: "dict", ast.DictComp: "dict", ast.Set: "set",
     ast.JoinedStr: "str",
 }  # fmt: skip

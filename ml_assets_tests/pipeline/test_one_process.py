@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.components.one_process import one_process_library
+from ml_assets.pipeline.one_process import one_process_library
 from ml_assets_tests.components import plant
 from ml_assets_tests.components.world import component
 

@@ -8,11 +8,11 @@ import importlib
 import importlib.util
 import pkgutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -142,7 +142,7 @@ def _names(value: Any) -> Any:
     found = _resolve(value, remedy)
     if not isinstance(found, list | tuple):
         raise FunctionNotFound(f"'{value}' is a {type(found).__name__}, not a list of columns; {remedy}")
-    return tuple(found)
+    return tuple(cast("Sequence[Any]", found))
 
 
 ColumnNames = Annotated[

@@ -1,0 +1,271 @@
+"""Declaration of a model: all that decides which rows it is trained on, how, and by which rules it is judged.
+
+Values only, the sections of a training pipeline's `defs.yaml` that the four stages of `ml_assets.pipeline` read. Not
+here: what Dagster alone reads of that file, as groups, schedules and automation (`components.specs`).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
+from ml_assets.pipeline.one_process import one_process_library
+from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
+from ml_assets.tables.cadence import KeyRefused, PartitionsSection
+from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
+from resources.job.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
+from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
+
+
+class WindowSection(Section):
+    """Partitions of each split, counted back from the model's partition, the last one included."""
+
+    train: Annotated[Partitions, Field(ge=1)]
+    """Partitions of the training rows."""
+    validation: Annotated[Partitions, Field(ge=1)]
+    """Partitions of the validation rows, after those of training."""
+    holdout: Annotated[Partitions, Field(ge=1)]
+    """Partitions of the holdout rows, the newest."""
+    embargo: Partitions = 0
+    """Partitions between the last moment at which a label may have become known and the start of the next split: rows
+    labelled later are left out. 0: labels known when the next split begins."""
+
+    @property
+    def total(self) -> int:
+        """Partitions a snapshot reads."""
+        return self.train + self.validation + self.holdout
+
+
+class SampleSection(Section):
+    """The sample of a row: an image, a sound, a text."""
+
+    column: str
+    """Column of type `binary` with the stored bytes; rows where it is null are left out."""
+    decode: StandalonePath
+    """`package.module.function`: `(content: bytes) -> array`, of one shape and type for all rows. It goes with the
+    model, so it needs nothing of the project but what stands in its own module."""
+
+
+class ModelInputsSection(Section):
+    """Columns of the feature table that the model reads."""
+
+    table: str = Field(pattern=r"^features/\w+$")
+    """Feature table, `features/name`."""
+    numeric: ColumnNames = ()
+    """Columns with numbers, or the import path of a list of them."""
+    categorical: ColumnNames = ()
+    """Columns with categories, or the import path of a list of them."""
+    min_count: int = Field(default=1, ge=1)
+    """A category seen less often in the training rows counts as unknown."""
+    sample: SampleSection | None = None
+    """Bytes that the model gets besides numbers and categories; not given: none."""
+    partition_date: str = "partition_date"
+    """Column with the first day of a row's partition."""
+    label: str
+    """Column that the model predicts."""
+    label_known_at: str
+    """Column with the moment (UTC) the label became known. A row is left out where that is later than the start of the
+    next split, or in the holdout later than its end."""
+    time_zone: TimeZone = "UTC"
+    """Time zone in whose midnight a partition begins and ends."""
+    row_key: tuple[str, ...]
+    """Columns that name a row."""
+
+    @model_validator(mode="after")
+    def _inputs_are_known_and_named_once(self) -> Self:
+        sample = (self.sample.column,) if self.sample else ()
+        why: dict[tuple[str | int, ...], str] = {}
+        for key, path, columns in (
+            ("numeric", ("numeric",), self.numeric),
+            ("categorical", ("categorical",), self.categorical),
+            ("sample.column", ("sample", "column"), sample),
+        ):
+            twice = [name for name, times in Counter(columns).items() if times > 1]
+            if twice:
+                why[path] = f"'{twice[0]}' is listed twice: a model reads a column once"
+            for name in columns:
+                if name in (self.label, self.label_known_at):
+                    role = "the label" if name == self.label else "the label's label_known_at"
+                    why[path] = (
+                        f"'{name}' is {role}, which nobody knows when the model is asked: take it out of {key}"
+                    )
+        if sample and not why and sample[0] in (*self.numeric, *self.categorical):
+            why["sample", "column"] = (
+                f"'{sample[0]}' is listed in numeric or categorical, too: a sample is bytes"
+            )
+        refuse_at(type(self).__name__, why)
+        return self
+
+
+class ModelSection(Section):
+    """Model function or script that is trained."""
+
+    function: ModelFunctionPath | None = None
+    """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
+    loop."""
+    entry: ModulePath | None = None
+    """Instead of `function`: `package.module` of a script with a loop of its own, which each worker runs as torchrun
+    would. `arguments` and `hyperparameters` are its command line."""
+    arguments: tuple[str | int | float, ...] = ()
+    """Positional arguments of `entry`, in order; they stand before the options that `hyperparameters` become."""
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments of `function`, or the command line of `entry`."""
+    init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
+    """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
+    does. Which one an alias means is decided when the training is launched, and part of its fingerprint."""
+
+    @model_validator(mode="after")
+    def _is_function_or_script(self) -> Self:
+        if (self.function is None) == (self.entry is None):
+            raise ValueError(
+                "give either function, whose model the platform's loop trains, or entry, a script with its own loop"
+            )
+        if self.entry and self.init_from:
+            raise ValueError(
+                "init_from is for a model function: a script begins with the weights it loads itself"
+            )
+        if self.arguments and not self.entry:
+            raise ValueError(
+                "arguments are for a script, entry: a model function takes hyperparameters, by their names"
+            )
+        if self.function is not None:
+            why = wrong_arguments(self.function, self.hyperparameters)
+            refuse_at(
+                type(self).__name__,
+                {("hyperparameters", *path): f"{self.function} {said}" for path, said in why.items()},
+            )
+        return self
+
+
+class ResourcesSection(ResourceProfile):
+    """Resources of the workers where trainings run on a cluster; processes of one machine share the machine."""
+
+    partitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Partition key → the fields that are different there."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_typos(cls, value: Any) -> Any:
+        refuse_unknown_keys("resources", value, cls.model_fields)
+        return value
+
+    @model_validator(mode="after")
+    def _partitions_are_profiles(self) -> Self:
+        for key in self.partitions:
+            self.of(key)
+        return self
+
+    def of(self, partition: str, changes: Mapping[str, Any] | None = None) -> ResourceProfile:
+        """The profile of one partition, and of one launch that `changes` some fields. `ProfileRefused`."""
+        common = ResourceProfile(**self.model_dump(exclude={"partitions"}))
+        return common.changed(self.partitions.get(partition, {})).changed(changes or {})
+
+
+class PipelineSpec(Section):
+    """A model, from features to the registry."""
+
+    name: Name
+    """Name of the model."""
+    description: str = ""
+    """Text for the asset pages."""
+    partitions: PartitionsSection
+    """Partitions of the model: those of its feature table."""
+    features: ModelInputsSection
+    """Columns of the feature table that the model reads, and its label."""
+    window: WindowSection
+    """Partitions of the training, validation and holdout rows."""
+    model: ModelSection
+    """Model function or script."""
+    training: TrainingSettings = TrainingSettings()
+    """Settings of the training."""
+    resources: ResourcesSection = ResourcesSection()
+    """Resources of the workers on a cluster. They change no weights: no part of a training's fingerprint."""
+    seed: Seed = 0
+    """Seed of weights, row order and dropout: another one is another training."""
+    evaluation: EvaluationSpec
+    """Metrics, slices and gates."""
+    stale: Literal["warn", "refuse"] = "warn"
+    """Inputs whose own inputs changed since: `warn` trains on them as main holds them, `refuse` does not."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Keys that name columns of the feature table → the columns."""
+        seen, judged = self.features, self.evaluation
+        return {
+            "features.numeric": seen.numeric,
+            "features.categorical": seen.categorical,
+            "features.sample.column": (seen.sample.column,) if seen.sample else (),
+            "features.partition_date": (seen.partition_date,),
+            "features.label": (seen.label,),
+            "features.label_known_at": (seen.label_known_at,),
+            "features.row_key": seen.row_key,
+            "evaluation.block": (judged.block,),
+            "evaluation.slices": tuple(one.column for one in judged.sliced_by),
+            "evaluation.baseline.groups": judged.baseline.groups,
+        }
+
+    @field_validator("training", mode="before")
+    @classmethod
+    def _name_typos_of_settings(cls, value: Any) -> Any:
+        refuse_unknown_keys("training", value, TrainingSettings.__dataclass_fields__)
+        if isinstance(value, dict):
+            parallel = cast("dict[Any, Any]", value).get("parallel")
+            refuse_unknown_keys("training.parallel", parallel, Parallel.__dataclass_fields__)
+        return cast(Any, value)
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_folder_of_tables(cls, name: str) -> str:
+        if name in ("datasets", "features"):
+            raise ValueError(f"'{name}' stands before the names of tables: give the model another name")
+        return name
+
+    @model_validator(mode="after")
+    def _resources_are_of_partitions(self) -> Self:
+        cadence = self.partitions.as_cadence
+        why: dict[tuple[str | int, ...], str] = {}
+        for key in self.resources.partitions:
+            try:
+                cadence.bounds(key)
+            except KeyRefused as error:
+                why["resources", "partitions", key] = str(error)
+        refuse_at(type(self).__name__, why)
+        return self
+
+    @model_validator(mode="after")
+    def _scripts_have_their_own_loop(self) -> Self:
+        default = TrainingSettings()
+        for name in TrainingSettings.__dataclass_fields__ if self.model.entry else ():
+            if name not in OF_SCRIPTS and getattr(self.training, name) != getattr(default, name):
+                raise ValueError(
+                    f"training.{name} is about the platform's loop, and {self.model.entry} has its own: say it in "
+                    f"model.hyperparameters, which are its command line. Of training it takes {', '.join(OF_SCRIPTS)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _workers_of_a_script_share_its_work(self) -> Self:
+        workers, entry = self.training.workers, self.model.entry
+        library = one_process_library(entry) if entry and workers > 1 else None
+        if library is not None:
+            said = (
+                f"{workers} workers would each train the same model: {entry} trains with {library} in one process, and "
+                "nothing in it tells workers apart or joins them (torch.distributed, training.rank). Say workers: 1; "
+                f"{library} takes the machine's cores by its own number of threads"
+            )
+            refuse_at(type(self).__name__, {("training", "workers"): said})
+        return self
+
+    @model_validator(mode="after")
+    def _workers_fill_the_nodes(self) -> Self:
+        why: dict[tuple[str | int, ...], str] = {}
+        for key in ("", *self.resources.partitions):
+            try:
+                ranks_of_a_node(self.training, self.resources.of(key))
+            except ProfileRefused as error:
+                why["resources", *(("partitions", key) if key else ())] = str(error)
+        refuse_at(type(self).__name__, why)
+        return self
