@@ -4,6 +4,7 @@ Sections are plain pydantic models (never `Resolvable`: templating would turn ev
 `T | str` and let a wrong word pass). Stages and components share this base; nothing here knows Dagster.
 """
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
+
+from ml_assets.renamed_keys import RENAMED_KEYS
 
 
 def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str]) -> None:
@@ -27,22 +30,27 @@ def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str]) -> None:
         raise ValidationError.from_exception_data(title, errors)
 
 
-def refuse_unknown_keys(title: str, value: Any, known: Iterable[str]) -> None:
+def refuse_unknown_keys(section: str, value: Any, known: Iterable[str], *bases: str) -> None:
     """Raise a `ValidationError` placed at each key of mapping `value` that is not `known`.
 
-    The message names the nearest known key, or all of them where none is near.
+    The message names the key of today where `RENAMED_KEYS` has an old one for `section` or one of its `bases`. If
+    not, it names the nearest known key, or all known keys if none is near.
     """
     if not isinstance(value, dict):
         return
     legal = sorted(known)
+    renamed = ChainMap(*(dict(RENAMED_KEYS.get(name, {})) for name in (section, *bases)))
     why: dict[tuple[str | int, ...], str] = {}
     for key in value:
         if key in legal:
             continue
+        if key in renamed:
+            why[key,] = f"`{key}` is called `{renamed[key]}` now"
+            continue
         nearest = get_close_matches(str(key), legal, n=1)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(legal)}"
         why[key,] = f"unknown key '{key}': {hint}"
-    refuse_at(title, why)
+    refuse_at(section, why)
 
 
 def _must_be_a_zone(name: str) -> str:
@@ -76,5 +84,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _name_typos(cls, value: Any) -> Any:
-        refuse_unknown_keys(cls.__name__, value, cls.model_fields)
+        refuse_unknown_keys(
+            cls.__name__, value, cls.model_fields, *(base.__name__ for base in cls.__mro__[1:])
+        )
         return value

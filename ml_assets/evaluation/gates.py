@@ -145,7 +145,7 @@ def _judge_change(
             cell.samples["challenger", metric.name],
             cell.samples[reference, metric.name],
             higher_is_better=better,
-            relative=gate.margin.relative,
+            relative=gate.required_margin.relative,
         )
         for cell in cells
     ]
@@ -172,7 +172,7 @@ def _judge_improvement(
     spec: EvaluationSpec,
     joint: int,
 ) -> RuleResult:
-    where, margin = _where(cell), gate.margin
+    where, margin = _where(cell), gate.required_margin
     if measured.low is None or measured.high is None:
         reason = f"the improvement of {metric.label}{where} has no interval: "
         reason += _flaw(cell, spec) or "it is not defined on these rows or on too many redraws of them"
@@ -186,7 +186,7 @@ def _judge_improvement(
         return _undefined(gate, cell, f"{explanation}, and {flaw}", measured, _TELLING)
     if measured.low > margin.amount:
         return _result(gate, cell, "passed", explanation, measured=measured)
-    return _unsure(gate, cell, explanation, measured, would)
+    return _undecided(gate, cell, explanation, measured, would)
 
 
 _TELLING = "a longer holdout, or a larger slice"
@@ -200,14 +200,14 @@ def _flaw(cell: Cell, spec: EvaluationSpec) -> str:
 
 
 def _undefined(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
-    if gate.if_undefined == "pass":
-        said = f"{explanation}; passed without a measurement that tells, as `if_undefined: pass` of the rule says"
+    if gate.on_undefined == "pass":
+        said = f"{explanation}; passed without a measurement that tells, as `on_undefined: pass` of the rule says"
         return _result(gate, cell, "passed", said, measured=measured)
     return _result(gate, cell, "undecided", explanation, measured=measured, would_pass=would_pass)
 
 
-def _unsure(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
-    if gate.if_unsure == "pass":
+def _undecided(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
+    if gate.on_undecided == "pass":
         return _result(gate, cell, "passed", f"{explanation}; no harm is shown", measured=measured)
     return _result(gate, cell, "undecided", explanation, measured=measured, would_pass=would_pass)
 
@@ -232,7 +232,7 @@ def _result(
         rows=cell.rows if cell else None,
         measured=measured,
         limit=_limit(gate),
-        relative=gate.margin.relative,
+        relative=gate.required_margin.relative,
         explanation=explanation,
         would_pass=would_pass if status in ("failed", "undecided") else None,
     )
@@ -242,7 +242,7 @@ def _limit(gate: Gate) -> float:
     for threshold in (gate.at_least, gate.at_most):
         if threshold is not None:
             return threshold
-    return gate.margin.amount
+    return gate.required_margin.amount
 
 
 def _where(cell: Cell) -> str:

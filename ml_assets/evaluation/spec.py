@@ -57,7 +57,7 @@ class Gate(Section):
     """Limit that the metric may not exceed."""
     better_than: Reference | None = None
     """Model that has to be beaten."""
-    by: float | str = 0.0
+    margin: float | str = 0.0
     """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the reference's value. Positive
     always means better, also for losses. Negative allows to be worse by that much."""
     slice: dict[str, SliceValue] | None = None
@@ -67,17 +67,17 @@ class Gate(Section):
     """Slices with fewer rows are not judged; `min_slice_rows` of the section unless given."""
     confidence: float | None = Field(default=None, gt=0.5, lt=1)
     """Confidence of the interval; that of the section unless given."""
-    if_unsure: Literal["undecided", "pass"] = "undecided"
+    on_undecided: Literal["undecided", "pass"] = "undecided"
     """`pass` makes a guard rail of a change threshold: it fails only where the harm is shown."""
-    if_undefined: Literal["undecided", "pass"] = "undecided"
+    on_undefined: Literal["undecided", "pass"] = "undecided"
     """Outcome where these rows cannot tell at all: fewer than `min_blocks` blocks, one label in all rows, a metric that
     is not defined, or a margin in percent of a reference that is 0. A rule that fails there still fails."""
 
-    @field_validator("by")
+    @field_validator("margin")
     @classmethod
-    def _margin_is_readable(cls, by: float | str) -> float | str:
-        _margin(by)
-        return by
+    def _margin_is_readable(cls, margin: float | str) -> float | str:
+        _read(margin)
+        return margin
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
@@ -85,7 +85,7 @@ class Gate(Section):
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise ValueError(f"gate {self.name!r}: give one of at_least, at_most, better_than; found {found}")
-        stray = self.model_fields_set & {"by", "confidence", "if_unsure"}
+        stray = self.model_fields_set & {"margin", "confidence", "on_undecided"}
         if self.better_than is None and stray:
             raise ValueError(f"gate {self.name!r}: {', '.join(sorted(stray))} needs better_than")
         if self.slice is not None and len(self.slice) != 1:
@@ -93,9 +93,9 @@ class Gate(Section):
         return self
 
     @property
-    def margin(self) -> Margin:
-        """`by`, read."""
-        return _margin(self.by)
+    def required_margin(self) -> Margin:
+        """Return `margin` as a number with its unit."""
+        return _read(self.margin)
 
     @property
     def sliced(self) -> tuple[str, SliceValue] | None:
@@ -182,13 +182,13 @@ class EvaluationSpec(Section):
         return metric_named(gate.metric, self.objective)
 
 
-def _margin(by: float | str) -> Margin:
-    if isinstance(by, str):
-        number, percent, rest = by.partition("%")
+def _read(margin: float | str) -> Margin:
+    if isinstance(margin, str):
+        number, percent, rest = margin.partition("%")
         try:
             if percent and not rest and math.isfinite(share := float(number) / 100):
                 return Margin(share, relative=True)
         except ValueError:
             pass
-        raise ValueError(f'by must be a number or a share such as "0.5%", not {by!r}')
-    return Margin(by)
+        raise ValueError(f'margin must be a number or a share such as "0.5%", not {margin!r}')
+    return Margin(margin)

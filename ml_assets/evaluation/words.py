@@ -67,8 +67,8 @@ def asks(gate: Gate) -> str:
         return f"at least {number(gate.at_least)}"
     if gate.at_most is not None:
         return f"at most {number(gate.at_most)}"
-    amount = gate.margin.amount
-    size = (share if gate.margin.relative else number)(abs(amount))
+    amount = gate.required_margin.amount
+    size = (share if gate.required_margin.relative else number)(abs(amount))
     if amount == 0:
         return f"better than {gate.better_than}"
     return f"{f'> {size} better' if amount > 0 else f'< {size} worse'} than {gate.better_than}"

@@ -185,7 +185,7 @@ PIPELINE: dict[str, Any] = {
         "baseline": {"groups": ["machine"]},
         "gates": [
             {"name": "beats the baseline", "metric": "rmse", "better_than": "baseline"},
-            {"name": "far better than before", "metric": "rmse", "better_than": "champion", "by": "30%"},
+            {"name": "far better than before", "metric": "rmse", "better_than": "champion", "margin": "30%"},
         ],
     },
     "schedule": {"cron": "0 3 * * *", "newest": f"{HERE}.newest"},

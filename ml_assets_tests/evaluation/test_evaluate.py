@@ -167,7 +167,9 @@ def test_regression_is_measured_in_the_labels_unit() -> None:
         {
             "objective": "regression",
             "block": "week",
-            "gates": [{"name": "beats the mean", "metric": "rmse", "better_than": "baseline", "by": "50%"}],
+            "gates": [
+                {"name": "beats the mean", "metric": "rmse", "better_than": "baseline", "margin": "50%"}
+            ],
         }
     )
     predictions = {

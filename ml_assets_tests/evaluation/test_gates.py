@@ -53,21 +53,21 @@ def verdict(*gates: dict[str, Any], cells: list[Cell], champion: Champion | None
         ({"better_than": "champion"}, 0.02, 0.01, "blessed"),
         ({"better_than": "champion"}, 0.02, 0.03, "undecided"),
         ({"better_than": "champion"}, -0.02, 0.01, "rejected"),
-        ({"better_than": "champion", "by": 0.015}, 0.02, 0.01, "undecided"),
-        ({"better_than": "champion", "by": 0.04}, 0.02, 0.01, "rejected"),
-        ({"better_than": "champion", "by": -0.03}, -0.01, 0.01, "blessed"),
-        ({"better_than": "champion", "by": -0.03}, -0.05, 0.01, "rejected"),
+        ({"better_than": "champion", "margin": 0.015}, 0.02, 0.01, "undecided"),
+        ({"better_than": "champion", "margin": 0.04}, 0.02, 0.01, "rejected"),
+        ({"better_than": "champion", "margin": -0.03}, -0.01, 0.01, "blessed"),
+        ({"better_than": "champion", "margin": -0.03}, -0.05, 0.01, "rejected"),
         ({"better_than": "baseline"}, 0.02, 0.01, "blessed"),
         # As a share of the champion's 0.70: better by 2.86 % ± 1.43 %.
-        ({"better_than": "champion", "by": "1%"}, 0.02, 0.01, "blessed"),
-        ({"better_than": "champion", "by": "2%"}, 0.02, 0.01, "undecided"),
-        ({"better_than": "champion", "by": "5%"}, 0.02, 0.01, "rejected"),
+        ({"better_than": "champion", "margin": "1%"}, 0.02, 0.01, "blessed"),
+        ({"better_than": "champion", "margin": "2%"}, 0.02, 0.01, "undecided"),
+        ({"better_than": "champion", "margin": "5%"}, 0.02, 0.01, "rejected"),
         # A guard rail fails only where harm is shown.
-        ({"better_than": "champion", "if_unsure": "pass"}, -0.01, 0.03, "blessed"),
-        ({"better_than": "champion", "if_unsure": "pass"}, -0.02, 0.01, "rejected"),
+        ({"better_than": "champion", "on_undecided": "pass"}, -0.01, 0.03, "blessed"),
+        ({"better_than": "champion", "on_undecided": "pass"}, -0.02, 0.01, "rejected"),
         # The same model again is not better.
         ({"better_than": "champion"}, 0.0, 0.0, "undecided"),
-        ({"better_than": "champion", "by": -0.001}, 0.0, 0.0, "blessed"),
+        ({"better_than": "champion", "margin": -0.001}, 0.0, 0.0, "blessed"),
     ],
 )
 def test_one_rule(gate: dict[str, Any], better_by: float, half: float, status: str) -> None:
@@ -84,8 +84,8 @@ def test_asking_for_more_confidence_can_undecide() -> None:
     ("gates", "status"),
     [
         ([{"at_least": 0.7}, {"better_than": "baseline"}], "blessed"),
-        ([{"at_least": 0.7}, {"better_than": "baseline", "by": 0.015}], "undecided"),
-        ([{"at_least": 0.9}, {"better_than": "baseline", "by": 0.015}], "rejected"),
+        ([{"at_least": 0.7}, {"better_than": "baseline", "margin": 0.015}], "undecided"),
+        ([{"at_least": 0.9}, {"better_than": "baseline", "margin": 0.015}], "rejected"),
     ],
 )
 def test_worst_rule_decides(gates: list[dict[str, Any]], status: str) -> None:
@@ -233,7 +233,7 @@ class TestSlices:
 
     def test_looking_at_many_slices_does_not_reject_by_luck(self) -> None:
         random = np.random.default_rng(7)
-        gate = {"better_than": "champion", "slice": {"carrier": "*"}, "if_unsure": "pass"}
+        gate = {"better_than": "champion", "slice": {"carrier": "*"}, "on_undecided": "pass"}
         rejected = 0
         for _ in range(100):
             # Fourteen slices of a challenger that is neither better nor worse: what is measured is noise.
@@ -270,16 +270,20 @@ class TestRowsThatCannotTell:
             ("few blocks", {"better_than": "champion"}, "4 blocks, at least 5 are needed"),
             (
                 "few blocks",
-                {"better_than": "champion", "if_unsure": "pass"},
+                {"better_than": "champion", "on_undecided": "pass"},
                 "4 blocks, at least 5 are needed",
             ),
             ("few blocks", {"at_least": 0.6}, "4 blocks, at least 5 are needed"),
             ("one label", {"better_than": "champion"}, "all rows have the same label"),
-            ("one label", {"better_than": "champion", "by": 0.015, "if_unsure": "pass"}, "the same label"),
+            (
+                "one label",
+                {"better_than": "champion", "margin": 0.015, "on_undecided": "pass"},
+                "the same label",
+            ),
             ("one label", {"at_most": 0.8}, "all rows have the same label"),
             (
                 "reference of 0",
-                {"better_than": "champion", "by": "1%", "if_unsure": "pass"},
+                {"better_than": "champion", "margin": "1%", "on_undecided": "pass"},
                 "not defined on these",
             ),
         ],
@@ -288,14 +292,14 @@ class TestRowsThatCannotTell:
         found = verdict(gate, cells=self.cells(case))
         assert found.status == "undecided"
         assert why in found.reasons[0]
-        allowed = verdict(gate | {"if_undefined": "pass"}, cells=self.cells(case))
+        allowed = verdict(gate | {"on_undefined": "pass"}, cells=self.cells(case))
         assert allowed.status == "blessed"
         assert why in allowed.reasons[0]
-        assert "as `if_undefined: pass` of the rule says" in allowed.reasons[0]
+        assert "as `on_undefined: pass` of the rule says" in allowed.reasons[0]
 
     @pytest.mark.parametrize("case", ["few blocks", "one label"])
     def test_what_fails_still_fails(self, case: str) -> None:
-        assert verdict({"at_least": 0.9, "if_undefined": "pass"}, cells=self.cells(case)).status == "rejected"
+        assert verdict({"at_least": 0.9, "on_undefined": "pass"}, cells=self.cells(case)).status == "rejected"
 
 
 class TestExplanations:
@@ -312,11 +316,13 @@ class TestExplanations:
         assert rule.would_pass == "AUC of at least 0.7500, 0.0300 more than measured"
 
     @pytest.mark.parametrize(
-        ("better_by", "by", "words"),
+        ("better_by", "margin", "words"),
         [(-0.02, 0.0, "it is worse"), (0.02, 0.05, "it is better, but not by enough")],
     )
-    def test_failed_change_tells_worse_from_not_enough(self, better_by: float, by: float, words: str) -> None:
-        [rule] = verdict({"better_than": "champion", "by": by}, cells=[cell(better_by, 0.01)]).rules
+    def test_failed_change_tells_worse_from_not_enough(
+        self, better_by: float, margin: float, words: str
+    ) -> None:
+        [rule] = verdict({"better_than": "champion", "margin": margin}, cells=[cell(better_by, 0.01)]).rules
         assert rule.explanation.endswith(words)
 
     def test_passed_rule_needs_nothing(self) -> None:

@@ -23,7 +23,7 @@ def test_short_form_of_a_slice_is_its_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "margin"),
+    ("said", "margin"),
     [
         (0.01, Margin(0.01)),
         (-0.02, Margin(-0.02)),
@@ -31,8 +31,8 @@ def test_short_form_of_a_slice_is_its_column() -> None:
         ("-1 %", Margin(-0.01, relative=True)),
     ],
 )
-def test_margin_is_a_number_or_a_share(by: float | str, margin: Margin) -> None:
-    assert Gate(name="g", metric="auc", better_than="champion", by=by).margin == margin
+def test_margin_is_a_number_or_a_share(said: float | str, margin: Margin) -> None:
+    assert Gate(name="g", metric="auc", better_than="champion", margin=said).required_margin == margin
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_margin_is_a_number_or_a_share(by: float | str, margin: Margin) -> None:
     [
         ({"name": "g", "metric": "auc"}, "give one of at_least, at_most, better_than; found none"),
         (GATE | {"at_most": 0.9}, "found at_least and at_most"),
-        (GATE | {"by": 0.1}, "by needs better_than"),
-        (GATE | {"if_unsure": "pass"}, "if_unsure needs better_than"),
+        (GATE | {"margin": 0.1}, "margin needs better_than"),
+        (GATE | {"on_undecided": "pass"}, "on_undecided needs better_than"),
         (GATE | {"slice": {"origin": "JFK", "carrier": "AA"}}, "slice is one `column: value`"),
         (GATE | {"slice": {"orign": "JFK"}}, "'orign' is not among the slices"),
         (GATE | {"metric": "ndcg"}, "use one of auc, logloss, brier, ece"),
         (GATE | {"at_lest": 0.7}, "unknown key 'at_lest': did you mean 'at_least'"),
-        ({"name": "g", "metric": "auc", "better_than": "champion", "by": "half"}, 'such as "0.5%"'),
-        ({"name": "g", "metric": "auc", "better_than": "champion", "by": "0.5%%"}, 'such as "0.5%"'),
+        ({"name": "g", "metric": "auc", "better_than": "champion", "margin": "half"}, 'such as "0.5%"'),
+        ({"name": "g", "metric": "auc", "better_than": "champion", "margin": "0.5%%"}, 'such as "0.5%"'),
         ({"name": "g", "metric": "auc", "better_than": "champoin"}, "'champion', 'baseline' or 'reference'"),
     ],
 )
@@ -79,10 +79,10 @@ def test_thresholds_are_finite(key: str, wrong: float) -> None:
         Gate.model_validate({"name": "g", "metric": "auc", key: wrong})
 
 
-@pytest.mark.parametrize("by", [float("nan"), float("inf"), "nan%", "inf%", "-inf %"])
-def test_margins_are_finite(by: float | str) -> None:
-    with pytest.raises(ValidationError, match=r"finite number|by must be a number or a share"):
-        Gate.model_validate({"name": "g", "metric": "auc", "better_than": "champion", "by": by})
+@pytest.mark.parametrize("margin", [float("nan"), float("inf"), "nan%", "inf%", "-inf %"])
+def test_margins_are_finite(margin: float | str) -> None:
+    with pytest.raises(ValidationError, match=r"finite number|margin must be a number or a share"):
+        Gate.model_validate({"name": "g", "metric": "auc", "better_than": "champion", "margin": margin})
 
 
 def test_numbers_of_the_section_are_finite() -> None:

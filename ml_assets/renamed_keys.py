@@ -1,0 +1,12 @@
+"""Keys and words of `defs.yaml` under earlier names, and their names of today.
+
+Here: the table. The refusal that names the new key is raised by the section (`sections.refuse_unknown_keys`).
+"""
+
+from collections.abc import Mapping
+
+RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
+    "Gate": {"by": "margin", "if_unsure": "on_undecided", "if_undefined": "on_undefined"},
+}
+"""Section → old key → key of today. A section is the class of that name and each class that inherits from it, or
+`training` and `training.parallel`, whose settings are dataclasses."""
