@@ -59,7 +59,7 @@ def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
     """Return the checks of the place where trainings run: the processes of this machine, or a cluster."""
     if project.settings.launcher == "local":
         return [("processes", _processes)]
-    from resources.launcher.kubernetes.doctor import cluster_checks
+    from resources.launcher.kubernetes.cluster_checks import cluster_checks
 
     return [(name, lambda _, check=check: check()) for name, check in cluster_checks(project.settings)]
 

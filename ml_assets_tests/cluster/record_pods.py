@@ -22,8 +22,8 @@ from deployment.local.cluster.command import DEFAULT
 from ml_assets_tests.cluster.environment import waited_for
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
-from resources.launcher.kubernetes.api import Document
-from resources.launcher.kubernetes.manifest import CONTAINER, job_manifest
+from resources.launcher.kubernetes.attempt_objects import CONTAINER, job_manifest
+from resources.launcher.kubernetes.cluster import Document
 from resources.launcher.profile import ResourceProfile
 from resources.settings import KubernetesSettings
 

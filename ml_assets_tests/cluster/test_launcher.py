@@ -26,7 +26,7 @@ from resources.job.errors import (
     Unschedulable,
 )
 from resources.job.events import TrainingEvent, training_folder_name
-from resources.launcher.kubernetes.doctor import cluster_checks
+from resources.launcher.kubernetes.cluster_checks import cluster_checks
 from resources.platform import Platform
 
 Launch = Callable[..., Launching]

@@ -21,7 +21,7 @@ from ml_assets_tests.cluster.launching import (
     worker_variables,
 )
 from resources.job.errors import TrainingFailed
-from resources.launcher.kubernetes.doctor import NEEDED, cluster_checks
+from resources.launcher.kubernetes.cluster_checks import NEEDED, cluster_checks
 from resources.platform import Platform
 from resources.settings import Settings
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, pod
-from resources.launcher.kubernetes.doctor import NEEDED
+from resources.launcher.kubernetes.cluster_checks import NEEDED
 
 FOLDER = REPOSITORY / "deployment" / "kubernetes"
 EXAMPLE = "team-example"

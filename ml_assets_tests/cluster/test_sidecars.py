@@ -12,11 +12,10 @@ from deployment.local.cluster.cluster import Cluster
 from ml_assets_tests.cluster.conftest import CLUSTER_STATE
 from ml_assets_tests.cluster.record_pods import TRAINING, scene_job, scene_profile, staged
 from resources.job.errors import Diverged, OutOfMemory, TrainingFailed
-from resources.launcher.kubernetes import api
-from resources.launcher.kubernetes.attempt import Watch, start
-from resources.launcher.kubernetes.logs import Trail
-from resources.launcher.kubernetes.manifest import service_manifest
-from resources.launcher.kubernetes.output import PodsOutput
+from resources.launcher.kubernetes.attempt import AttemptWatcher, start
+from resources.launcher.kubernetes.attempt_objects import service_manifest
+from resources.launcher.kubernetes.log_tail import LogTail
+from resources.launcher.kubernetes.pods_output import PodsOutput
 from resources.settings import KubernetesSettings
 
 pytestmark = pytest.mark.timeout(180)
@@ -43,18 +42,18 @@ def test_a_sidecar_hides_neither_how_the_trainer_ended_nor_what_it_said(
     monkeypatch.setenv("KUBECONFIG", str(running.kubeconfig))
     lines: list[str] = []
     with staged(running, name) as stage, PodsOutput(tmp_path, lambda _: None, lines.append) as output:
-        cluster = api.Cluster(stage.namespace, running.context)
+        cluster = Cluster(stage.namespace, running.context)
         job = start(
             cluster, scene_job(name, running.image), lambda owner: service_manifest(TRAINING, 1, owner)
         )
         assert job is not None
-        trail = Trail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
-        watch = Watch(
+        logs = LogTail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
+        watch = AttemptWatcher(
             cluster=cluster,
             job=job,
             profile=scene_profile(name),
             settings=KubernetesSettings(),
-            trail=trail,
+            logs=logs,
             output=output,
             lost=threading.Event(),
             grow_after=3600,
@@ -62,7 +61,7 @@ def test_a_sidecar_hides_neither_how_the_trainer_ended_nor_what_it_said(
         try:
             end = watch.end()
         finally:
-            trail.stop()
+            logs.stop()
         (pod,) = stage.objects("pods")
         assert pod["status"]["phase"] == "Running"
         assert stage.statuses()["mesh-proxy"]["state"].keys() == {"running"}

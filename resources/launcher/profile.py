@@ -1,7 +1,7 @@
 """Resources of a training's workers: the `resources` section of a pipeline.
 
 Here: the vocabulary, and how a partition or a launch changes it. Not here: what a cluster makes of it
-(`kubernetes.manifest`). It changes no weights, so it is no part of a job's fingerprint.
+(`kubernetes.attempt_objects`). It changes no weights, so it is no part of a job's fingerprint.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Number of rows that a worker computes with at once, and advice where its memory did not hold them, or what a script
 made of them.
 
-Not here: pods a cluster ended for their limit (kubernetes.judge), full disks (storage).
+Not here: pods a cluster ended for their limit (kubernetes.classify), full disks (storage).
 """
 
 import errno

@@ -7,7 +7,7 @@ import pytest
 
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from resources.job.errors import ClusterRefused, ClusterUnavailable
-from resources.launcher.kubernetes.api import Cluster
+from resources.launcher.kubernetes.cluster import Cluster
 from resources.launcher.kubernetes.lease import Lease
 
 NAME, LABELS = "train-abc", {"app.kubernetes.io/managed-by": "ml-assets", "ml-assets/training": "abc"}

@@ -143,7 +143,7 @@ def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
     assert api.names("leases") == []
 
 
-def test_what_another_launch_could_not_remove_is_removed_and_not_judged_again(
+def test_what_another_launch_could_not_remove_is_removed_and_not_classified_again(
     api: ApiServer, launch: Launch
 ) -> None:
     api.on_job = with_pod(DIVERGED, "Failed")

@@ -10,7 +10,7 @@ import pytest
 from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
-from resources.launcher.kubernetes.api import Cluster
+from resources.launcher.kubernetes.cluster import Cluster
 from resources.launcher.kubernetes.lease import Lease
 from resources.platform import Platform
 from resources.settings import KubernetesSettings, Settings

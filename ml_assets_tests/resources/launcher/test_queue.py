@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from resources.job.errors import Unschedulable
-from resources.launcher.kubernetes.queue import Place, why_not_admitted
+from resources.launcher.kubernetes.queue import QueuePosition, why_not_admitted
 
 
 def workload(*conditions: dict[str, Any]) -> dict[str, Any]:
@@ -31,41 +31,43 @@ TOO_LARGE = (
 
 
 def test_behind_others_a_training_waits_for_ever_and_says_for_what() -> None:
-    place = Place.of([workload(unreserved(FULL))])
+    place = QueuePosition.of([workload(unreserved(FULL))])
     assert place.waits_for == FULL
     assert why_not_admitted(place, "team-a") is None
-    assert why_not_admitted(Place.of([workload()]), "team-a") is None, "it has only just come"
+    assert why_not_admitted(QueuePosition.of([workload()]), "team-a") is None, "it has only just come"
 
 
 @pytest.mark.parametrize(
     ("place", "said"),
     [
         pytest.param(
-            Place.of([]), "install Kueue 0.15 or newer.*leave out resources.queue, team-a", id="none"
+            QueuePosition.of([]), "install Kueue 0.15 or newer.*leave out resources.queue, team-a", id="none"
         ),
         pytest.param(
-            Place.of([workload(unreserved("LocalQueue team-a doesn't exist", "Inadmissible"))]),
+            QueuePosition.of([workload(unreserved("LocalQueue team-a doesn't exist", "Inadmissible"))]),
             "queue team-a will not let the training through: LocalQueue team-a doesn't exist. Correct resources.queue",
             id="missing",
         ),
         pytest.param(
-            Place.of([workload(unreserved(TOO_LARGE))]),
+            QueuePosition.of([workload(unreserved(TOO_LARGE))]),
             r"maximum capacity \(9 > 2\). Correct resources.queue, ask for less",
             id="too large",
         ),
     ],
 )
-def test_what_no_wait_will_start_is_refused_with_what_helps(place: Place, said: str) -> None:
+def test_what_no_wait_will_start_is_refused_with_what_helps(place: QueuePosition, said: str) -> None:
     with pytest.raises(Unschedulable, match=said):
         raise why_not_admitted(place, "team-a") or AssertionError
 
 
 def test_who_was_let_through_waits_for_nothing() -> None:
-    place = Place.of([workload(condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in q"))])
+    place = QueuePosition.of(
+        [workload(condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in q"))]
+    )
     assert (place.waits_for, place.given_up_for) == ("", "")
 
 
 def test_who_lost_its_place_is_told_why() -> None:
     why = "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization in the ClusterQueue"
-    place = Place.of([workload(condition("Evicted", "True", "Preempted", why))])
+    place = QueuePosition.of([workload(condition("Evicted", "True", "Preempted", why))])
     assert place.given_up_for.startswith("Preempted to accommodate")

@@ -1,4 +1,4 @@
-"""Judging real pods, Jobs and events of a Kubernetes 1.34 cluster.
+"""Classification of real pods, Jobs and events of a Kubernetes 1.34 cluster.
 
 Each file of `recorded` is one state. `python -m ml_assets_tests.cluster.record_pods` records them again, where a
 cluster runs (`make cluster-up`).
@@ -21,21 +21,21 @@ from resources.job.errors import (
     TrainingFailed,
     Unschedulable,
 )
-from resources.launcher.kubernetes.api import Document
-from resources.launcher.kubernetes.judge import (
-    Patience,
+from resources.launcher.kubernetes.classify import (
+    StartTimeouts,
     are_done,
     began,
     end_of,
     why_no_pods,
     why_not_started,
 )
-from resources.launcher.kubernetes.pod import Pod
+from resources.launcher.kubernetes.cluster import Document
+from resources.launcher.kubernetes.pod_state import Pod
 from resources.launcher.profile import ResourceProfile
 
 FOLDER = Path(__file__).with_name("recorded")
 PROFILE = ResourceProfile(cpu="50m", memory="64Mi", scratch="20Mi", deadline_minutes=0.05)
-PATIENCE = Patience(start=120, pull=1800)
+PATIENCE = StartTimeouts(start=120, pull=1800)
 
 
 @dataclass(frozen=True)
@@ -245,6 +245,6 @@ def test_a_sidecar_that_fails_one_pod_of_two_is_the_cause_and_uses_budget() -> N
     assert "ended well, but its sidecar mesh-proxy ended with exit code 9" in end.said
 
 
-def test_every_recorded_state_is_judged_somewhere_here() -> None:
+def test_every_recorded_state_is_classified_somewhere_here() -> None:
     words = Path(__file__).read_text()
     assert [one.stem for one in FOLDER.glob("*.json") if f'"{one.stem}"' not in words] == []

@@ -1,6 +1,6 @@
 """One attempt of a training on the cluster: started or found, watched to its end.
 
-Here: what is asked of the API and when. Not here: what the answers mean (judge, queue), how many attempts there
+Here: what is asked of the API and when. Not here: what the answers mean (classify, queue), how many attempts there
 are (launcher), that nothing of them stays (removal).
 """
 
@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from resources.job.errors import TrainingFailed
-from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
-from resources.launcher.kubernetes.events import told
-from resources.launcher.kubernetes.judge import (
-    End,
-    Patience,
+from resources.launcher.kubernetes.capacity_probe import CapacityProbe
+from resources.launcher.kubernetes.classify import (
+    AttemptEnd,
+    StartTimeouts,
     are_done,
     began,
     condition,
@@ -26,13 +25,14 @@ from resources.launcher.kubernetes.judge import (
     why_no_pods,
     why_not_started,
 )
+from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.lease import LeaseLost
-from resources.launcher.kubernetes.logs import Trail
-from resources.launcher.kubernetes.output import PodsOutput
-from resources.launcher.kubernetes.pace import Outlook
-from resources.launcher.kubernetes.pod import Pod
-from resources.launcher.kubernetes.queue import JOB_UID, Place, why_not_admitted
-from resources.launcher.kubernetes.room import Room
+from resources.launcher.kubernetes.log_tail import LogTail
+from resources.launcher.kubernetes.pod_events import read_pod_events
+from resources.launcher.kubernetes.pod_state import Pod
+from resources.launcher.kubernetes.pods_output import PodsOutput
+from resources.launcher.kubernetes.queue import JOB_UID, QueuePosition, why_not_admitted
+from resources.launcher.kubernetes.restart_estimate import RestartEstimate
 from resources.launcher.profile import ResourceProfile
 from resources.settings import KubernetesSettings
 from resources.words import name_some
@@ -86,14 +86,14 @@ def pods_of(cluster: Cluster, selector: str) -> list[Pod]:
 
 
 @dataclass(kw_only=True)
-class Watch:
+class AttemptWatcher:
     """Follows a Job to its end, telling its lines on the way."""
 
     cluster: Cluster
     job: Document
     profile: ResourceProfile
     settings: KubernetesSettings
-    trail: Trail
+    logs: LogTail
     output: PodsOutput
     lost: threading.Event
     """Set when somebody else leads the training."""
@@ -109,14 +109,14 @@ class Watch:
         self._running_since: float | None = None
         self._trouble_since: float | None = None
         self._heard: dict[str, tuple[float, list[Document]]] = {}
-        self._room = Room(self.cluster, self.job, self.profile.most_nodes - self._nodes)
+        self._capacity = CapacityProbe(self.cluster, self.job, self.profile.most_nodes - self._nodes)
         self._grown: int | None = None
         # Behind others in a queue a larger attempt might wait while the smaller one could train.
         self._stays = self._nodes >= self.profile.most_nodes or self.profile.queue is not None
         self._queued = ""
         self._refused_since: float | None = None
 
-    def end(self) -> End:
+    def end(self) -> AttemptEnd:
         """Wait for the end of the attempt and return it. Raises `LeaseLost` once `lost` is set."""
         name, uid = str(self.job["metadata"]["name"]), str(self.job["metadata"]["uid"])
         while True:
@@ -127,10 +127,10 @@ class Watch:
             if document is None or document["metadata"]["uid"] != uid or document["metadata"].get(
                 "deletionTimestamp"
             ):  # fmt: skip
-                return End(kind="preempted", said=f"the Job {name} was deleted")
+                return AttemptEnd(kind="preempted", said=f"the Job {name} was deleted")
             pods = pods_of(self.cluster, f"batch.kubernetes.io/controller-uid={uid}")
             self._known.update({pod.uid: pod for pod in pods})
-            self.trail.look(pods)
+            self.logs.look(pods)
             if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
                 return end
             self._grow(pods)
@@ -141,9 +141,9 @@ class Watch:
         """Tell what the pods say until it is time to look at them again."""
         until = time.monotonic() + max(POLL_SECONDS, self._nodes * POLL_SECONDS_A_POD)
         while (left := until - time.monotonic()) > 0 and not self.lost.is_set():
-            self.trail.deliver(left)
+            self.logs.deliver(left)
 
-    def _held_back(self, document: Document) -> End | None:
+    def _held_back(self, document: Document) -> AttemptEnd | None:
         """Tell why the queue does not let it through; why it never will, if so."""
         queue = self.profile.queue
         if queue is None or not document["spec"].get("suspend") or self._running_since is not None:
@@ -158,13 +158,13 @@ class Watch:
             return None
         self._refused_since = self._refused_since or time.monotonic()
         is_final = time.monotonic() - self._refused_since > self.settings.unschedulable_seconds
-        return End(kind="failed", said=str(error), error=error) if is_final else None
+        return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
 
-    def _place(self) -> Place:
+    def _place(self) -> QueuePosition:
         """Return its place in the queue."""
-        return Place.of(self.cluster.workloads(f"{JOB_UID}={self.job['metadata']['uid']}"))
+        return QueuePosition.of(self.cluster.workloads(f"{JOB_UID}={self.job['metadata']['uid']}"))
 
-    def _not_begun(self, document: Document, pods: list[Pod]) -> End | None:
+    def _not_begun(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the reason for which the attempt cannot begin as it is, None if it can."""
         is_whole = len(pods) == self._nodes
         self._was_whole |= is_whole
@@ -173,7 +173,9 @@ class Watch:
         age = (now - began(document)).total_seconds()
         nodes = None if self._is_placed else fitting(pods, self._nodes, self.profile)
         if nodes is not None and age > ROOM_SECONDS:
-            return End(kind="resized", said=f"{nodes} of {self._nodes} pods have found a node", nodes=nodes)
+            return AttemptEnd(
+                kind="resized", said=f"{nodes} of {self._nodes} pods have found a node", nodes=nodes
+            )
         if self._running_since is None and is_whole and all(pod.has_started for pod in pods):
             self._running_since = time.monotonic()
             self._placed_at = max((pod.placed or pod.created).timestamp() for pod in pods)
@@ -181,17 +183,17 @@ class Watch:
             since = "was made" if self.profile.queue is None else "came through its queue"
             self.output.say(f"{len(pods)} pods run on {where}, {age:.0f} s after the Job {since}")
         error = self._why_not(document, pods, now)
-        return error and End(kind="failed", said=str(error), error=error)
+        return error and AttemptEnd(kind="failed", said=str(error), error=error)
 
     def _why_not(self, document: Document, pods: list[Pod], now: datetime) -> TrainingFailed | None:
         """The failure of pods that cannot be made, or do not start."""
-        patience = Patience(start=self.settings.unschedulable_seconds, pull=self.settings.pull_seconds)
+        timeouts = StartTimeouts(start=self.settings.unschedulable_seconds, pull=self.settings.pull_seconds)
         is_held = document["spec"].get("suspend") or condition(document, "Failed") is not None
         if not self._was_whole and not is_held and (now - began(document)).total_seconds() > _EVENTS_SECONDS:
             events = self.cluster.events(document["metadata"]["uid"])
-            if (error := why_no_pods(document, events, now, self.profile, patience)) is not None:
+            if (error := why_no_pods(document, events, now, self.profile, timeouts)) is not None:
                 return error
-        return why_not_started(pods, self.profile, now, patience, self._events_of)
+        return why_not_started(pods, self.profile, now, timeouts, self._events_of)
 
     def _events_of(self, pod: Pod) -> list[Document]:
         """Ask for the events of a late pod, now and then: a pull may take long. The log gets the newest, once."""
@@ -199,7 +201,7 @@ class Watch:
         if time.monotonic() - asked > _EVENTS_SECONDS:
             events = self.cluster.events(pod.uid)
             if events and pod.uid not in self._heard:
-                self.output.say(f"{pod.named} has not started yet: {told(events)[-1].message}")
+                self.output.say(f"{pod.named} has not started yet: {read_pod_events(events)[-1].message}")
             self._heard[pod.uid] = time.monotonic(), events
         return events
 
@@ -208,28 +210,28 @@ class Watch:
         start."""
         if self._running_since is None or self._grown or self._stays or self._trouble_since is not None:
             return
-        outlook = self.output.pace.outlook(self._placed_at)
-        if outlook is None or time.monotonic() - self._running_since < self.grow_after:
+        estimate = self.output.pace.estimate(self._placed_at)
+        if estimate is None or time.monotonic() - self._running_since < self.grow_after:
             return
-        if self._pays(outlook, self.profile.most_nodes) and (more := self._room.found()):
+        if self._pays(estimate, self.profile.most_nodes) and (more := self._capacity.found()):
             grown = self._nodes + more
-            if self._pays(outlook, grown):
+            if self._pays(estimate, grown):
                 self._grown = grown
                 self.output.say(f"there is room for {more} more pods: those that run are asked to save")
                 for pod in pods:
                     self.cluster.delete("pod", pod.name, grace_seconds=self.profile.grace_seconds)
 
-    def _pays(self, outlook: Outlook, grown: int) -> bool:
+    def _pays(self, estimate: RestartEstimate, grown: int) -> bool:
         """True if the training ended earlier with `grown` pods. If not, stop probing for capacity: the remaining work
         only shrinks.
         """
-        self._stays = not outlook.pays(self._nodes, grown)
+        self._stays = not estimate.pays(self._nodes, grown)
         if self._stays:
-            self._room.give_up()
-            self.output.say(f"no room for more pods is looked for: {outlook.why_not(self._nodes, grown)}")
+            self._capacity.give_up()
+            self.output.say(f"no room for more pods is looked for: {estimate.why_not(self._nodes, grown)}")
         return not self._stays
 
-    def _over(self, document: Document, pods: list[Pod]) -> End | None:
+    def _over(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the end of the attempt once its pods have ended or had their time; else None."""
         present = {pod.uid for pod in pods}
         gone = [pod for pod in self._known.values() if pod.uid not in present and not pod.has_ended]
@@ -243,12 +245,12 @@ class Watch:
         )
         if not is_over and condition(document, "Complete") is None and not are_done(document, pods):
             return None
-        self.trail.finish(_LOG_SECONDS)
+        self.logs.finish(_LOG_SECONDS)
         others = [pod for pod in self._known.values() if pod not in gone]
         end = end_of(document, others, gone, self.profile, self.output.reason)
         if end.kind == "preempted" and self._grown:
             said = f"there is room for {self._grown} pods instead of {self._nodes}"
-            return End(kind="resized", said=said, nodes=self._grown)
+            return AttemptEnd(kind="resized", said=said, nodes=self._grown)
         queue = self.profile.queue
         if end.kind == "preempted" and queue is not None and document["spec"].get("suspend"):
             said = f"queue {queue} has given its place away: {self._place().given_up_for or end.said}"

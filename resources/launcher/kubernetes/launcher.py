@@ -23,17 +23,17 @@ from resources.job.errors import (
 from resources.job.events import TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.devices import refuse_without_gpus
-from resources.launcher.kubernetes import manifest
-from resources.launcher.kubernetes.api import Cluster, Document
-from resources.launcher.kubernetes.attempt import Watch, newest, pods_of, size_of, start
-from resources.launcher.kubernetes.course import Course
-from resources.launcher.kubernetes.judge import End
+from resources.launcher.kubernetes import attempt_objects
+from resources.launcher.kubernetes.attempt import AttemptWatcher, newest, pods_of, size_of, start
+from resources.launcher.kubernetes.attempt_plan import AttemptPlan
+from resources.launcher.kubernetes.classify import AttemptEnd
+from resources.launcher.kubernetes.cluster import Cluster, Document
+from resources.launcher.kubernetes.exchange import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.kubernetes.lease import Lease, LeaseLost
-from resources.launcher.kubernetes.logs import Trail
-from resources.launcher.kubernetes.output import PodsOutput
+from resources.launcher.kubernetes.log_tail import LogTail
+from resources.launcher.kubernetes.pods_output import PodsOutput
 from resources.launcher.kubernetes.prune import prune
 from resources.launcher.kubernetes.removal import remove
-from resources.launcher.kubernetes.sharing import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.pause import in_words, pause_after
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.settings import KubernetesSettings
@@ -42,9 +42,9 @@ _FOLLOW_SECONDS = 1.0
 _CANCEL_GRACE_SECONDS = 5
 """A cancelled training's pods get so long to save: none may be left after 10 s."""
 _CLEAN_SECONDS = 30.0
-"""Patience of the last clean-up: what it cannot remove, a pruner does."""
+"""Time limit of the last clean-up: what it cannot remove, a pruner does."""
 _RELEASE_SECONDS = 5.0
-"""Patience with giving the Lease back: else it runs out by itself."""
+"""Time limit with giving the Lease back: else it runs out by itself."""
 _PRUNE_SECONDS = 10.0
 """Time limit of pruning, which is tried again anyway."""
 
@@ -82,20 +82,20 @@ class KubernetesLauncher:
         threading.Thread(target=self._prune_quietly, daemon=True).start()
         lease = Lease(
             cluster,
-            manifest.training_name(job),
-            manifest.training_labels(job),
+            attempt_objects.training_name(job),
+            attempt_objects.training_labels(job),
             self.settings.lease_seconds,
             run_id,
         )
         with PodsOutput(folder, on_event, on_log) as output:
-            trail = Trail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
+            logs = LogTail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
             try:
                 while True:
-                    self._follow(cluster, job, lease, trail)
+                    self._follow(cluster, job, lease, logs)
                     with suppress(LeaseLost):
-                        return _Lead(self, cluster, job, profile, lease, trail, output).run()
+                        return _LeaderRun(self, cluster, job, profile, lease, logs, output).run()
             finally:
-                trail.stop()
+                logs.stop()
 
     def facts(self, profile: ResourceProfile | None = None) -> dict[str, str]:
         """See `TrainingLauncher.facts`."""
@@ -118,11 +118,11 @@ class KubernetesLauncher:
         with self._connect().impatient(_PRUNE_SECONDS) as cluster:
             return prune(cluster, of.lease_seconds, of.return_seconds, has_ended, on_log)
 
-    def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, trail: Trail) -> None:
+    def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, logs: LogTail) -> None:
         """Until the lease is ours."""
         while not lease.take():
-            trail.look(pods_of(cluster, f"{manifest.training_selector(job)},{manifest.INDEX}"))
-            trail.deliver(_FOLLOW_SECONDS)
+            logs.look(pods_of(cluster, f"{attempt_objects.training_selector(job)},{attempt_objects.INDEX}"))
+            logs.deliver(_FOLLOW_SECONDS)
 
     def _connect(self) -> Cluster:
         return Cluster(self.settings.namespace, self.settings.context, self.settings.patience_seconds)
@@ -153,7 +153,7 @@ class KubernetesLauncher:
 
 
 @dataclass(frozen=True)
-class _Lead:
+class _LeaderRun:
     """One launcher's time at the head of a training."""
 
     launcher: KubernetesLauncher
@@ -161,7 +161,7 @@ class _Lead:
     job: TrainingJob
     profile: ResourceProfile
     lease: Lease
-    trail: Trail
+    logs: LogTail
     output: PodsOutput
 
     def run(self) -> TrainingResult:
@@ -180,85 +180,87 @@ class _Lead:
 
     def _attempts(self) -> TrainingResult:
         lease = self.lease
-        course = Course(number=lease.attempt, failures=lease.failures, nodes=self.profile.most_nodes)
+        plan = AttemptPlan(number=lease.attempt, failures=lease.failures, nodes=self.profile.most_nodes)
         if (result := self._finished()) is not None:  # whoever led before may have come to the end
             return result
-        document = newest(self.cluster, manifest.training_selector(self.job))
+        document = newest(self.cluster, attempt_objects.training_selector(self.job))
         if (
             document is not None and not lease.attempt
         ):  # whoever led it gave the Lease back, and could not remove it
-            remove(self.cluster, manifest.training_selector(self.job), _CANCEL_GRACE_SECONDS)
+            remove(self.cluster, attempt_objects.training_selector(self.job), _CANCEL_GRACE_SECONDS)
             document = None
         if document is not None:
-            number = int(document["metadata"]["labels"][manifest.ATTEMPT])
-            course = replace(course, number=number, nodes=size_of(document))
+            number = int(document["metadata"]["labels"][attempt_objects.ATTEMPT])
+            plan = replace(plan, number=number, nodes=size_of(document))
             self.output.say(f"attached to {document['metadata']['name']}, which was running already")
         while True:
             while document is None:
                 self.output.begin()
-                course = course.then()
-                lease.note(attempt=course.number, failures=course.failures)
-                document = self._start(course)
-            end = self._watch(document, course)
+                plan = plan.then()
+                lease.note(attempt=plan.number, failures=plan.failures)
+                document = self._start(plan)
+            end = self._watch(document, plan)
             if (result := self._finished()) is not None:
                 return result
             if end.kind == "done":
-                end = End(kind="failed", said="all pods ended well but left no result")
+                end = AttemptEnd(kind="failed", said="all pods ended well but left no result")
             if end.error is not None:
                 raise end.error
-            course = course.ended(end, has_trained=self.output.has_trained)
+            plan = plan.ended(end, has_trained=self.output.has_trained)
             most = self.job.settings.max_attempts
-            if course.failures >= most:
+            if plan.failures >= most:
                 raise AttemptsExhausted(
-                    f"{course.failures} attempts failed, the last one because {end.said}. The last lines, of "
+                    f"{plan.failures} attempts failed, the last one because {end.said}. The last lines, of "
                     f"{self.output.log_file}:\n{self.output.tail}"
                 )
-            lease.note(attempt=course.number, failures=course.failures)
-            pause = pause_after(course.fruitless)
+            lease.note(attempt=plan.number, failures=plan.failures)
+            pause = pause_after(plan.fruitless)
             self.output.say(
-                f"attempt {course.number} ended: {end.said}; {course.failures} of {most} failures: going on from the "
+                f"attempt {plan.number} ended: {end.said}; {plan.failures} of {most} failures: going on from the "
                 f"last checkpoint{in_words(pause)}"
             )
-            selector = f"{manifest.training_selector(self.job)},{manifest.ATTEMPT}={course.number}"
+            selector = (
+                f"{attempt_objects.training_selector(self.job)},{attempt_objects.ATTEMPT}={plan.number}"
+            )
             remove(self.cluster, selector, 1)
             if lease.lost.wait(pause):
                 raise LeaseLost
             document = None
 
-    def _start(self, course: Course) -> Document | None:
+    def _start(self, plan: AttemptPlan) -> Document | None:
         launcher, job = self.launcher, self.job
         document = start(
             self.cluster,
-            manifest.job_manifest(
+            attempt_objects.job_manifest(
                 job,
-                course.number,
+                plan.number,
                 self.profile,
                 launcher.settings,
-                nodes=course.nodes,
-                cause=course.cause,
+                nodes=plan.nodes,
+                cause=plan.cause,
                 folder=launcher.artifacts.address(training_folder_name(job)),
                 snapshot=launcher.artifacts.address(snapshot_name(job)),
                 s3_endpoint_url=launcher.settings.s3_endpoint_url or launcher.s3_endpoint_url,
             ),
-            lambda owner: manifest.service_manifest(job, course.number, owner),
+            lambda owner: attempt_objects.service_manifest(job, plan.number, owner),
         )
         if document is not None:
             self.output.say(
-                f"started {document['metadata']['name']}: {course.nodes} pods of {self.profile.cpu} CPU, "
+                f"started {document['metadata']['name']}: {plan.nodes} pods of {self.profile.cpu} CPU, "
                 f"{self.profile.memory}, {self.profile.gpus} GPUs"
             )
         return document
 
-    def _watch(self, document: Document, course: Course) -> End:
-        return Watch(
+    def _watch(self, document: Document, plan: AttemptPlan) -> AttemptEnd:
+        return AttemptWatcher(
             cluster=self.cluster,
             job=document,
             profile=self.profile,
             settings=self.launcher.settings,
-            trail=self.trail,
+            logs=self.logs,
             output=self.output,
             lost=self.lease.lost,
-            grow_after=course.grow_after,
+            grow_after=plan.grow_after,
         ).end()
 
     def _finished(self) -> TrainingResult | None:
@@ -276,12 +278,12 @@ class _Lead:
 
         A cluster that does not let us changes neither: what is left is a pruner's, which finds no Lease.
         """
-        self.trail.stop()
+        self.logs.stop()
         try:
             with self.cluster.impatient(_CLEAN_SECONDS) as cluster:
                 if not self.lease.is_ours(cluster):  # somebody else leads the pods now
                     return
-                remove(cluster, manifest.training_selector(self.job), _CANCEL_GRACE_SECONDS)
+                remove(cluster, attempt_objects.training_selector(self.job), _CANCEL_GRACE_SECONDS)
         except (ClusterUnavailable, ClusterRefused) as error:
             said = f"Its pods are left to a pruner: {error}"
             if why is None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from resources.job.errors import ClusterRefused, ClusterUnavailable
-from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document, Outdated
+from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Outdated
 
 _RENEWALS = 4
 """Renewals in one lease duration: three may fail."""

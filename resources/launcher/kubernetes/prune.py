@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 
 from resources.job.errors import ClusterRefused, ClusterUnavailable
-from resources.launcher.kubernetes.api import Cluster, Document, Outdated
+from resources.launcher.kubernetes.attempt_objects import ATTEMPT, MANAGED, TRAINING
+from resources.launcher.kubernetes.cluster import Cluster, Document, Outdated
 from resources.launcher.kubernetes.lease import has_run_out, is_led, run_of
-from resources.launcher.kubernetes.manifest import ATTEMPT, MANAGED, TRAINING
 from resources.launcher.kubernetes.removal import remove
 
 GRACE_SECONDS = 5

@@ -1,4 +1,4 @@
-"""Place of a training in a queue (Kueue) before the cluster. Pure functions of the API's documents.
+"""Position of a training in a queue (Kueue) before the cluster. Pure functions of the API's documents.
 
 A queue suspends the Job of an attempt until its quota has room for all pods at once, and suspends it again where
 somebody with a better claim needs the room. Not here: asking (attempt), naming the queue (profile, manifest).
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resources.job.errors import Unschedulable
-from resources.launcher.kubernetes.api import Document
+from resources.launcher.kubernetes.cluster import Document
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job: the LocalQueue it goes through."""
@@ -20,7 +20,7 @@ for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class QueuePosition:
     """One Job's, as the queue tells it."""
 
     is_known: bool
@@ -33,7 +33,7 @@ class Place:
     """Reason for which it lost its quota after it had been admitted; empty if it did not."""
 
     @classmethod
-    def of(cls, workloads: Sequence[Document]) -> "Place":
+    def of(cls, workloads: Sequence[Document]) -> "QueuePosition":
         """Read the Workloads of a Job: one, or none yet."""
         conditions: dict[str, Document] = {
             one["type"]: one
@@ -50,7 +50,7 @@ class Place:
         )
 
 
-def why_not_admitted(place: Place, queue: str) -> Unschedulable | None:
+def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
     """The failure of a Job that stays in this place for long; None where waiting is as it should be: behind others it
     may wait for ever."""
     if not place.is_known:

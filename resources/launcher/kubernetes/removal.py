@@ -6,8 +6,8 @@ Here: the order in which it is asked for, and how long it is waited for. Not her
 import time
 
 from resources.job.errors import ClusterUnavailable
-from resources.launcher.kubernetes.api import Cluster
 from resources.launcher.kubernetes.attempt import POLL_SECONDS, POLL_SECONDS_A_POD, pods_of
+from resources.launcher.kubernetes.cluster import Cluster
 from resources.words import name_some
 
 _FORCED_AFTER_SECONDS = 2.0

@@ -1,7 +1,7 @@
 """Would a larger attempt pay? What is left of a training at its own pace, against what another start costs it: both as
 its events tell.
 
-Not here: whether there is room for one (room), asking the pods to make place for it (attempt).
+Not here: whether there is room for one (capacity_probe), asking the pods to make place for it (attempt).
 """
 
 import math
@@ -14,7 +14,7 @@ _STEPPING = ("metrics", "epoch", "system")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class RestartEstimate:
     """Remaining work of an attempt."""
 
     left_seconds: float
@@ -56,7 +56,7 @@ class Pace:
         elif event.kind in _STEPPING and (not self._marks or event.step > self._marks[-1].step):
             self._marks = [*self._marks[:2], event]
 
-    def outlook(self, placed: float) -> Outlook | None:
+    def estimate(self, placed: float) -> RestartEstimate | None:
         """Return the remaining work; None as long as it is unknown. `placed` is the time at which its pods had found
         their nodes, seconds since the epoch.
         """
@@ -64,7 +64,7 @@ class Pace:
         if left is None:
             return None
         starting = 0.0 if self._ready_at is None else max(0.0, self._ready_at - placed)
-        return Outlook(left_seconds=left, restart_seconds=self._save_seconds + starting)
+        return RestartEstimate(left_seconds=left, restart_seconds=self._save_seconds + starting)
 
     def _left_seconds(self) -> float | None:
         if not self._steps:

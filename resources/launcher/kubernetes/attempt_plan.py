@@ -2,19 +2,19 @@
 
 An attempt has a fixed number of pods. One that finds fewer nodes than that gives way to a smaller one, and one that
 finds room for more than it has to a larger one; any other is followed by one of its size. Not here: how an attempt
-ended (judge), whether there is room (room).
+ended (classify), whether there is capacity (capacity_probe).
 """
 
 from dataclasses import dataclass, replace
 
-from resources.launcher.kubernetes.judge import End
+from resources.launcher.kubernetes.classify import AttemptEnd
 
 GROW_SECONDS, LONGEST_GROW_SECONDS = 10.0, 1800.0
 """Before a training looks for room again: at first, and at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class AttemptPlan:
     """One attempt among those of a training."""
 
     number: int
@@ -32,11 +32,11 @@ class Course:
     grow_after: float = GROW_SECONDS
     """Seconds after its pods run before it looks for room for more: twice as many each time that pods did not fit."""
 
-    def then(self) -> "Course":
+    def then(self) -> "AttemptPlan":
         """The attempt after this one."""
         return replace(self, number=self.number + 1)
 
-    def ended(self, end: End, *, has_trained: bool) -> "Course":
+    def ended(self, end: AttemptEnd, *, has_trained: bool) -> "AttemptPlan":
         """This attempt, with what follows for the next from its end."""
         if end.nodes is not None and end.nodes < self.nodes:  # it never trained: what interrupted is older
             longer = min(2 * self.grow_after, LONGEST_GROW_SECONDS)

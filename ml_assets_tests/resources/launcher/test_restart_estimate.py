@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resources.job.events import TrainingEvent
-from resources.launcher.kubernetes.pace import Outlook, Pace
+from resources.launcher.kubernetes.restart_estimate import Pace, RestartEstimate
 
 PLACED = 1_000.0
 """Time at which the pods of these tests had their nodes, seconds since the epoch."""
@@ -18,15 +18,15 @@ def event(kind: str, step: int, after: float, **values: Any) -> TrainingEvent:
     return TrainingEvent(kind=kind, step=step, time=PLACED + after, values=values)
 
 
-def outlook_of(*events: TrainingEvent) -> Outlook:
-    """Return the outlook of the attempt that begins with the first of them."""
+def outlook_of(*events: TrainingEvent) -> RestartEstimate:
+    """Return the estimate of the attempt that begins with the first of them."""
     began, *told = events
     pace = Pace(began)
     for one in told:
         pace.hear(one)
-    outlook = pace.outlook(PLACED)
-    assert outlook is not None
-    return outlook
+    estimate = pace.estimate(PLACED)
+    assert estimate is not None
+    return estimate
 
 
 STARTED = event("started", 100, 12, steps=1100)
@@ -34,9 +34,9 @@ STARTED = event("started", 100, 12, steps=1100)
 
 def test_what_is_left_is_told_by_the_steps_after_the_first_ones() -> None:
     metrics = [event("metrics", 110, 40), event("metrics", 120, 50), event("metrics", 600, 530)]
-    outlook = outlook_of(STARTED, *metrics)
-    assert outlook.left_seconds == pytest.approx(500)
-    assert outlook.restart_seconds == 12
+    estimate = outlook_of(STARTED, *metrics)
+    assert estimate.left_seconds == pytest.approx(500)
+    assert estimate.restart_seconds == 12
     assert outlook_of(STARTED, metrics[0]).left_seconds == pytest.approx(990 * 2.8)  # better than nothing
 
 
@@ -57,22 +57,22 @@ def test_a_restart_costs_what_the_first_step_and_the_last_save_took() -> None:
 def test_growing_pays_where_the_time_it_saves_at_best_is_longer_than_the_restart(
     left: float, nodes: int, grown: int, pays: bool
 ) -> None:
-    assert Outlook(left_seconds=left, restart_seconds=30).pays(nodes, grown) == pays
+    assert RestartEstimate(left_seconds=left, restart_seconds=30).pays(nodes, grown) == pays
 
 
 def test_the_reason_is_told_in_seconds() -> None:
-    words = Outlook(left_seconds=40, restart_seconds=31.4).why_not(1, 2)
+    words = RestartEstimate(left_seconds=40, restart_seconds=31.4).why_not(1, 2)
     assert words == (
         "the 40 s that are left would become 20 s with 2 pods at best, and to save and start again takes 31 s"
     )
 
 
 def test_nobody_knows_before_a_step_was_told() -> None:
-    assert Pace().outlook(PLACED) is None
+    assert Pace().estimate(PLACED) is None
     pace = Pace(STARTED)
     pace.hear(event("resumed", 100, 13))
     pace.hear(event("system", 100, 14))
-    assert pace.outlook(PLACED) is None
+    assert pace.estimate(PLACED) is None
 
 
 def test_a_script_whose_steps_nobody_knows_grows() -> None:
@@ -80,9 +80,9 @@ def test_a_script_whose_steps_nobody_knows_grows() -> None:
         assert script.pays(3, 4)
     unheard = Pace()  # its start was rotated away
     unheard.hear(event("metrics", 30, 70))
-    outlook = unheard.outlook(PLACED)
-    assert outlook is not None
-    assert outlook.pays(3, 4)
+    estimate = unheard.estimate(PLACED)
+    assert estimate is not None
+    assert estimate.pays(3, 4)
 
 
 @given(
@@ -98,9 +98,9 @@ def test_an_even_pace_is_found_whatever_was_told_and_what_never_pays_later_never
     for step in steps:
         pace.hear(event("metrics", step, 10 + step * seconds))
         pace.hear(event("recovered", step, 10))
-        outlook = pace.outlook(PLACED)
-        if outlook is None:
+        estimate = pace.estimate(PLACED)
+        if estimate is None:
             continue
-        pays = outlook.pays(nodes, nodes + more)
+        pays = estimate.pays(nodes, nodes + more)
         assert paid or not pays
         paid = pays

@@ -2,7 +2,7 @@
 
 A cluster's webhooks may put containers of their own into a pod (a mesh's proxy, a fetcher of secrets), also before the
 trainer. Every container is therefore found by its name, never by its place in a list. Not here: what a state means for
-the training (judge).
+the training (classify).
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from resources.launcher.kubernetes.api import Document
-from resources.launcher.kubernetes.manifest import CONTAINER, INDEX
+from resources.launcher.kubernetes.attempt_objects import CONTAINER, INDEX
+from resources.launcher.kubernetes.cluster import Document
 
 _SIGNALS = 65
 """Linux knows those from 1 to 64; 255 is an exit code."""
@@ -118,7 +118,9 @@ class Pod:
             index=int(meta.get("annotations", {}).get(INDEX, 0)),
             node=spec.get("nodeName", ""),
             created=datetime.fromisoformat(meta["creationTimestamp"]),
-            placed=moment(scheduled["lastTransitionTime"]) if scheduled.get("status") == "True" else None,
+            placed=datetime.fromisoformat(scheduled["lastTransitionTime"])
+            if scheduled.get("status") == "True"
+            else None,
             is_scheduled=bool(spec.get("nodeName")),
             unscheduled_why=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
             is_gated=scheduled.get("reason") == "SchedulingGated",
@@ -161,11 +163,6 @@ class Pod:
         return f"pod {self.index}" + (f" on {self.node}" if self.node else "")
 
 
-def moment(stamp: str) -> datetime:
-    """A time stamp of the API."""
-    return datetime.fromisoformat(stamp)
-
-
 def _containers(spec: Document, status: Document) -> Iterator[Container]:
     told = {
         one["name"]: one
@@ -199,6 +196,6 @@ def _container(
         waiting=waits.get("reason", ""),
         waiting_message=waits.get("message", ""),
         restarts=status.get("restartCount", 0),
-        began=moment(began) if began else None,
-        ended=moment(ended["finishedAt"]) if ended.get("finishedAt") else None,
+        began=datetime.fromisoformat(began) if began else None,
+        ended=datetime.fromisoformat(ended["finishedAt"]) if ended.get("finishedAt") else None,
     )

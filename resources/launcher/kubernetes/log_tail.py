@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 
-from resources.launcher.kubernetes.api import Cluster
-from resources.launcher.kubernetes.pod import Pod
+from resources.launcher.kubernetes.cluster import Cluster
+from resources.launcher.kubernetes.pod_state import Pod
 
 OVERLAP_SECONDS = 10
 """Asked for again after a break: the clocks of node and API server may differ by as much."""
@@ -71,7 +71,7 @@ def worth_reading(pods: Iterable[Pod], read: Collection[str]) -> list[Pod]:
     return [pod for pod in [*first, *failed[:FAILED]] if pod.uid not in read]
 
 
-class Trail:
+class LogTail:
     """The logs of a training's pods, over all its attempts, each read by a thread of its own."""
 
     def __init__(self, cluster: Cluster, take: Callable[[Pod, str], None]) -> None:

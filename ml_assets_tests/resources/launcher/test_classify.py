@@ -21,11 +21,11 @@ from resources.job.errors import (
     TrainingFailed,
     Unschedulable,
 )
-from resources.launcher.kubernetes.judge import End, Patience, end_of, fitting, why_not_started
-from resources.launcher.kubernetes.pod import Pod
+from resources.launcher.kubernetes.classify import AttemptEnd, StartTimeouts, end_of, fitting, why_not_started
+from resources.launcher.kubernetes.pod_state import Pod
 from resources.launcher.profile import ResourceProfile
 
-PATIENCE = Patience(start=120, pull=1800)
+PATIENCE = StartTimeouts(start=120, pull=1800)
 PROFILE = ResourceProfile(nodes=2, cpu="4", memory="64Gi", gpus=1, deadline_minutes=5)
 DISRUPTED = {
     "type": "DisruptionTarget",
@@ -35,7 +35,9 @@ DISRUPTED = {
 }
 
 
-def judged(*documents: dict[str, Any], gone: tuple[dict[str, Any], ...] = (), job: Any = None) -> End:
+def ended_as(
+    *documents: dict[str, Any], gone: tuple[dict[str, Any], ...] = (), job: Any = None
+) -> AttemptEnd:
     pods, vanished = map(Pod.of, documents), map(Pod.of, gone)
     return end_of(job or failed_job(), list(pods), list(vanished), PROFILE, "the loss was nan")
 
@@ -49,20 +51,20 @@ def hope(document: dict[str, Any], waited: float) -> TrainingFailed | None:
 def test_a_final_exit_code_outranks_what_it_did_to_the_other_pods(
     code: int, error: type[TrainingFailed]
 ) -> None:
-    end = judged(ended(0, 1), ended(1, code), ended(2, 137))
+    end = ended_as(ended(0, 1), ended(1, code), ended(2, 137))
     assert isinstance(end.error, error)
     assert "the loss was nan" in str(end.error)
     assert error.final
 
 
 def test_a_pod_out_of_memory_is_final_and_names_the_limit() -> None:
-    end = judged(ended(0, 1), ended(1, 137, "OOMKilled", node="node2"))
+    end = ended_as(ended(0, 1), ended(1, 137, "OOMKilled", node="node2"))
     assert isinstance(end.error, OutOfMemory)
     assert "pod 1 on node2 used more memory than its limit, resources.memory 64Gi" in str(end.error)
 
 
 def test_a_deadline_is_final_and_says_how_to_go_on() -> None:
-    end = judged(ended(0, 75), job=failed_job("DeadlineExceeded"))
+    end = ended_as(ended(0, 75), job=failed_job("DeadlineExceeded"))
     assert isinstance(end.error, DeadlineExceeded)
     assert "deadline_minutes, 5" in str(end.error)
 
@@ -81,13 +83,13 @@ def test_a_deadline_is_final_and_says_how_to_go_on() -> None:
     ],
 )
 def test_what_is_taken_away_from_outside_costs_no_budget(documents: Any, gone: Any, said: str) -> None:
-    end = judged(*documents, gone=gone)
+    end = ended_as(*documents, gone=gone)
     assert end.kind == "preempted"
     assert said in end.said
 
 
 def test_pods_the_job_removes_because_one_failed_are_not_the_cause() -> None:
-    end = judged(ended(0, 3, message="a\nlast words"), ended(1, 143, deleted="2026-11-21T12:02:00Z"))
+    end = ended_as(ended(0, 3, message="a\nlast words"), ended(1, 143, deleted="2026-11-21T12:02:00Z"))
     assert end.kind == "failed"
     assert end.error is None
     assert end.said.startswith("pod 0 on node1 ended with exit code 3: last words")
@@ -95,7 +97,7 @@ def test_pods_the_job_removes_because_one_failed_are_not_the_cause() -> None:
 
 def test_a_complete_job_is_done() -> None:
     job = {"spec": {"completions": 2}, "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-    assert judged(ended(0, 0), ended(1, 0), job=job).kind == "done"
+    assert ended_as(ended(0, 0), ended(1, 0), job=job).kind == "done"
 
 
 def test_a_pod_without_a_node_gets_its_time_and_then_the_schedulers_words() -> None:

@@ -1,7 +1,7 @@
 """The cluster's API as this launcher uses it: documents (the API's JSON) in and out, patience, typed refusals.
 
 Here: connecting, the few verbs on the few kinds, the server's clock, raw log streams. Not here: what is
-written in the documents (manifest) and what they mean (judge).
+written in the documents (attempt_objects) and what they mean (classify).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -37,7 +37,7 @@ _LONGEST_PAUSE = 2.0
 _DELETED_AT_ONCE = 100
 """So that one request is answered in time."""
 _LOGIN_SECONDS = 10.0
-"""Patience with 401 before the server has let us in once: then the credentials are wrong, not renewed just now."""
+"""Time limit with 401 before the server has let us in once: then the credentials are wrong, not renewed just now."""
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 401, 403, 404, 409
 _TIMEOUT, _GONE, _TOO_MANY, _INTERNAL = 408, 410, 429, 500
 _PASSING = (_UNAUTHORIZED, _TIMEOUT, _GONE, _TOO_MANY)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from resources.job.events import TrainingEvent
-from resources.launcher.kubernetes.pace import Pace
+from resources.launcher.kubernetes.restart_estimate import Pace
 from resources.launcher.output import Output
 
 

@@ -1,7 +1,7 @@
-"""Classification of an attempt's pods, in words and types. Pure functions of the API's documents.
+"""Classification of an attempt's pods as types with a remedy. Pure functions of the API's documents.
 
-Here: telling why pods do not start, telling why an attempt ended. Not here: reading the documents (pod, events), asking
-for them (attempt), what to do about it (launcher).
+Here: the reason why pods do not start, the reason why an attempt ended. Not here: reading the documents (pod_state,
+pod_events), requesting them (attempt), the next attempt (launcher).
 """
 
 import re
@@ -21,9 +21,9 @@ from resources.job.errors import (
     Unschedulable,
 )
 from resources.job.job import ExitCode
-from resources.launcher.kubernetes.api import Document
-from resources.launcher.kubernetes.events import Told, told
-from resources.launcher.kubernetes.pod import Container, Pod, moment
+from resources.launcher.kubernetes.cluster import Document
+from resources.launcher.kubernetes.pod_events import PodEvent, read_pod_events
+from resources.launcher.kubernetes.pod_state import Container, Pod
 from resources.launcher.profile import ResourceProfile
 
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")
@@ -46,7 +46,7 @@ _INJECTED = "The pipeline did not ask for it: look at what puts it into pods of 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class StartTimeouts:
     """Seconds that a pod may take before its trainer runs."""
 
     start: float
@@ -56,7 +56,7 @@ class Patience:
 
 
 @dataclass(frozen=True, kw_only=True)
-class End:
+class AttemptEnd:
     """End of an attempt."""
 
     kind: Literal["done", "preempted", "failed", "resized"]
@@ -80,7 +80,7 @@ def why_not_started(
     pods: Sequence[Pod],
     profile: ResourceProfile,
     now: datetime,
-    patience: Patience,
+    timeouts: StartTimeouts,
     events_of: Callable[[Pod], Iterable[Document]],
 ) -> TrainingFailed | None:
     """The failure of a pod that will not start, once it had its time; None while there is hope.
@@ -93,18 +93,18 @@ def why_not_started(
             continue
         if not pod.is_scheduled:
             waited = (now - pod.created).total_seconds()
-            if waited > patience.start:
+            if waited > timeouts.start:
                 return _unschedulable(pod, profile, waited)
             continue
         stuck = _stuck(pod)
         if stuck is not None and stuck.waiting in _NEVER:
             return _no_image(pod, stuck, profile)
-        least = patience.start
+        least = timeouts.start
         if stuck is not None:
             least = min(least, IMAGE_SECONDS if stuck.waiting in _NO_IMAGE else REFUSED_SECONDS)
         if (now - pod.since).total_seconds() > least and late < _ASKED_ABOUT:
             late += 1
-            error = _why_late(pod, stuck, profile, now, patience, told(events_of(pod)))
+            error = _why_late(pod, stuck, profile, now, timeouts, read_pod_events(events_of(pod)))
             if error is not None:
                 return error
     return None
@@ -121,8 +121,8 @@ def _why_late(
     stuck: Container | None,
     profile: ResourceProfile,
     now: datetime,
-    patience: Patience,
-    events: Sequence[Told],
+    timeouts: StartTimeouts,
+    events: Sequence[PodEvent],
 ) -> TrainingFailed | None:
     """The failure of a pod that has a node and had the least of its time; `events` are those of the pod."""
     waited = (now - pod.since).total_seconds()
@@ -133,10 +133,10 @@ def _why_late(
         # The status has no time for it: an image may fail after it was pulled for minutes, a Secret be looked for then.
         tried = (now - min((one.first for one in failed), default=pod.since)).total_seconds()
         if not (is_image and _pulls_again(events, failed)):
-            if tried <= min(IMAGE_SECONDS if is_image else REFUSED_SECONDS, patience.start):
+            if tried <= min(IMAGE_SECONDS if is_image else REFUSED_SECONDS, timeouts.start):
                 return None
             return _no_image(pod, stuck, profile) if is_image else _refused(pod, stuck)
-    if waited <= patience.start:
+    if waited <= timeouts.start:
         return None
     for one in pod.others:
         if one.is_first and (one.has_failed or (one.is_running and one.role == "init container")):
@@ -151,7 +151,7 @@ def _why_late(
             f"{pod.named} has a node but has not started for {waited:.0f} s: {newest.reason}: {newest.message}. "
             "Correct resources.volumes if it names one, or look at the node"
         )
-    if waited <= patience.pull:
+    if waited <= timeouts.pull:
         return None
     said = f"the last that was heard of it is {newest.message}" if newest else "nothing was heard of it"
     return PodNotStarted(
@@ -160,7 +160,7 @@ def _why_late(
     )
 
 
-def _pulls_again(events: Sequence[Told], failed: Sequence[Told]) -> bool:
+def _pulls_again(events: Sequence[PodEvent], failed: Sequence[PodEvent]) -> bool:
     """Another pull is under way after those that failed. The status still says that the image failed."""
     begun = [one.last for one in events if one.reason == "Pulling"]
     return bool(begun and failed) and max(begun) > max(one.last for one in failed)
@@ -203,32 +203,38 @@ def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | 
 
 def began(job: Document) -> datetime:
     """Return the time at which its pods might first be made: a queue may have held it back before."""
-    return moment(job.get("status", {}).get("startTime") or job["metadata"]["creationTimestamp"])
+    return datetime.fromisoformat(
+        job.get("status", {}).get("startTime") or job["metadata"]["creationTimestamp"]
+    )
 
 
 def why_no_pods(
-    job: Document, events: Iterable[Document], now: datetime, profile: ResourceProfile, patience: Patience
+    job: Document,
+    events: Iterable[Document],
+    now: datetime,
+    profile: ResourceProfile,
+    timeouts: StartTimeouts,
 ) -> TrainingFailed | None:
     """The failure of a Job whose pods were never all there; `events` are those of the Job.
 
     A refusal counts as long as no pod was made after it: a quota that was full at first may have room since.
     """
     since = began(job)
-    heard = [one for one in told(events) if one.last >= since]
+    heard = [one for one in read_pod_events(events) if one.last >= since]
     refused = [one for one in heard if one.reason == "FailedCreate"]
     made = max((one.last for one in heard if one.reason == "SuccessfulCreate"), default=since)
     if not refused or refused[-1].last <= made:
         return None
     said, waited = refused[-1].message, (now - since).total_seconds()
     if "exceeded quota" in said:
-        if waited <= patience.start:
+        if waited <= timeouts.start:
             return None
         return Unschedulable(
             f"the quota of the namespace has had no room for {profile.least_nodes} pods of {profile.cpu} CPU and "
             f"{profile.memory} for {waited:.0f} s: {said}. Lower resources, wait for other trainings, or "
             "raise the quota"
         )
-    if waited <= min(REFUSED_SECONDS, patience.start):
+    if waited <= min(REFUSED_SECONDS, timeouts.start):
         return None
     return PodNotStarted(
         f"the cluster refuses the pods: {said}. Correct the pipeline's resources (volumes, run_as_user, "
@@ -262,7 +268,7 @@ def are_done(job: Document, pods: Sequence[Pod]) -> bool:
 
 def end_of(
     job: Document, pods: Iterable[Pod], gone: Iterable[Pod], profile: ResourceProfile, reason: str
-) -> End:
+) -> AttemptEnd:
     """Return the reason for the end of an attempt whose pods have ended: the cause, not its effect on the other pods.
 
     `gone`: pods that vanished before they ended. `reason`: what a worker said before it ended for good.
@@ -273,27 +279,27 @@ def end_of(
         or condition(job, "SuccessCriteriaMet")
         or are_done(job, [*ended, *vanished])
     ):
-        return End(kind="done", said="all pods ended well")
+        return AttemptEnd(kind="done", said="all pods ended well")
     for pod in ended:
         if pod.exit_code in FINAL:
             words = reason or pod.trainer.message or f"{pod.named} ended with exit code {pod.exit_code}"
-            return End(kind="failed", said=words, error=FINAL[pod.exit_code](words))
+            return AttemptEnd(kind="failed", said=words, error=FINAL[pod.exit_code](words))
     for pod in ended:
         if (error := _hopeless(pod, profile)) is not None:
-            return End(kind="failed", said=str(error), error=error)
+            return AttemptEnd(kind="failed", said=str(error), error=error)
     failed = condition(job, "Failed") or condition(job, "FailureTarget")
     if failed is not None and failed.get("reason") == "DeadlineExceeded":
         error = DeadlineExceeded(
             f"the attempt took longer than resources.deadline_minutes, {profile.deadline_minutes:g}. Its "
             "checkpoint is kept: launch again with a later deadline, and it goes on from there"
         )
-        return End(kind="failed", said=str(error), error=error)
+        return AttemptEnd(kind="failed", said=str(error), error=error)
     if (why := _taken_away(ended, vanished, failed)) is not None:
-        return End(kind="preempted", said=why)
+        return AttemptEnd(kind="preempted", said=why)
     said = "; ".join(words for pod in ended if (words := _how_it_failed(pod)))
     if not said and any(pod.exit_code == ExitCode.PREEMPTED for pod in ended):
-        return End(kind="preempted", said="the pods were asked to end and saved")
-    return End(
+        return AttemptEnd(kind="preempted", said="the pods were asked to end and saved")
+    return AttemptEnd(
         kind="failed", said=said or f"the Job failed: {(failed or {}).get('message', 'no reason given')}"
     )
 
@@ -329,7 +335,7 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
         if pod.trainer.reason in _LOST:
             return f"{pod.named} was lost: its node started again ({pod.trainer.reason})"
     # The Job's controller deletes the other pods once one has failed: only earlier deletions are causes.
-    limit = moment(failed["lastTransitionTime"]) if failed else None
+    limit = datetime.fromisoformat(failed["lastTransitionTime"]) if failed else None
     deleted = [pod for pod in ended if pod.deleted and (limit is None or pod.deleted < limit)]
     if deleted:
         return f"{min(deleted, key=lambda pod: pod.deleted or pod.created).named} was deleted"

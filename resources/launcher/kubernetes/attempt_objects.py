@@ -1,7 +1,7 @@
 """The objects of one attempt, as documents: an Indexed Job and its headless Service. Pure functions.
 
 Here: how a resource profile, the settings and a job become pods. Not here: sending them (attempt), reading
-what became of them (judge).
+what became of them (classify).
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from resources.addresses import Address
 from resources.job.job import TrainingJob
-from resources.launcher.kubernetes.api import Document
+from resources.launcher.kubernetes.cluster import Document
 from resources.launcher.kubernetes.queue import QUEUE
 from resources.launcher.profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
 from resources.settings import KubernetesSettings

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 from resources.job.errors import BadConfiguration, ClusterRefused, PodNotStarted
 from resources.job.job import TrainingJob
-from resources.launcher.kubernetes.api import Cluster
-from resources.launcher.kubernetes.judge import Patience, why_not_started
-from resources.launcher.kubernetes.manifest import job_manifest
-from resources.launcher.kubernetes.pod import Pod
+from resources.launcher.kubernetes.attempt_objects import job_manifest
+from resources.launcher.kubernetes.classify import StartTimeouts, why_not_started
+from resources.launcher.kubernetes.cluster import Cluster
+from resources.launcher.kubernetes.pod_state import Pod
 from resources.launcher.profile import ResourceProfile
 from resources.settings import Settings
 
@@ -29,7 +29,7 @@ NEEDED = (
 """Permissions of a launcher in its namespace: group, resource, subresource, verb."""
 _TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)
 _TRIAL_SECONDS = 45.0
-_PATIENCE = Patience(start=20.0, pull=40.0)
+_TIMEOUTS = StartTimeouts(start=20.0, pull=40.0)
 
 
 def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
@@ -99,7 +99,7 @@ def _ended(cluster: Cluster, name: str) -> Pod:
         pod = Pod.of(document)
         if pod.has_ended:
             return pod
-        error = why_not_started([pod], _TRIAL, cluster.now(), _PATIENCE, lambda pod: cluster.events(pod.uid))
+        error = why_not_started([pod], _TRIAL, cluster.now(), _TIMEOUTS, lambda pod: cluster.events(pod.uid))
         if error is not None:
             raise error
         if time.monotonic() - began > _TRIAL_SECONDS:

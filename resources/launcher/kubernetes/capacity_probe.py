@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 
 from resources.job.errors import ClusterRefused
-from resources.launcher.kubernetes.api import AlreadyThere, Cluster, Document
-from resources.launcher.kubernetes.manifest import ATTEMPT, CONTAINER, TRAINING
-from resources.launcher.kubernetes.pod import Pod
+from resources.launcher.kubernetes.attempt_objects import ATTEMPT, CONTAINER, TRAINING
+from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
+from resources.launcher.kubernetes.pod_state import Pod
 
 _ROLE = "ml-assets/role"
 _OF_JOB = (
@@ -28,7 +28,7 @@ _AGAIN_SECONDS = 15.0
 """After a quota has refused one, or something took one away."""
 
 
-class Room:
+class CapacityProbe:
     """Looks for room for up to `most` more pods beside those of the Job `job`, which owns what is made."""
 
     def __init__(self, cluster: Cluster, job: Document, most: int) -> None:
