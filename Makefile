@@ -66,13 +66,13 @@ test-servers: setup ## every test on real lakeFS, S3, PostgreSQL, MLflow; needs 
 
 servers-up: setup ## those four on loopback, built first where needed; data and addresses in STATE
 	@deployment/install-system-packages.sh deployment/system-packages-servers.txt
-	@$(BIN)/python -m deployment.local servers --state $(STATE) up
+	@$(BIN)/python -m deployment.testbed servers --state $(STATE) up
 
 servers-status: setup ## address, version and health of each
-	@$(BIN)/python -m deployment.local servers --state $(STATE) status
+	@$(BIN)/python -m deployment.testbed servers --state $(STATE) status
 
 servers-down: setup ## end them, remove their data, check that nothing is left
-	@$(BIN)/python -m deployment.local servers --state $(STATE) down
+	@$(BIN)/python -m deployment.testbed servers --state $(STATE) down
 
 test-cluster: setup ## every test on a real Kubernetes cluster of two nodes; needs Go, apt and root
 	@VENV=$(VENV) deployment/test-cluster.sh $(ARGS)
@@ -82,19 +82,19 @@ test-queues: setup ## queues with quotas (Kueue) on that cluster, and a job of 1
 
 cluster-up: setup ## two nodes on this machine, built first where needed; says its KUBECONFIG
 	@deployment/install-system-packages.sh deployment/system-packages-cluster.txt
-	@$(BIN)/python -m deployment.local cluster up
+	@$(BIN)/python -m deployment.testbed cluster up
 
 cluster-status: setup ## each process and node, and the KUBECONFIG
-	@$(BIN)/python -m deployment.local cluster status
+	@$(BIN)/python -m deployment.testbed cluster status
 
 cluster-kill-node: setup ## cut the network of node NODE and end every process in its cgroups
-	@$(BIN)/python -m deployment.local cluster kill-node $(NODE)
+	@$(BIN)/python -m deployment.testbed cluster kill-node $(NODE)
 
 cluster-start-node: setup ## switch node NODE on again
-	@$(BIN)/python -m deployment.local cluster start-node $(NODE)
+	@$(BIN)/python -m deployment.testbed cluster start-node $(NODE)
 
 cluster-down: setup ## end it, remove all it made, check that nothing is left
-	@$(BIN)/python -m deployment.local cluster down
+	@$(BIN)/python -m deployment.testbed cluster down
 
 bench: setup ## every script of benchmarks/; fails where a bar falls short (ARGS=--quick)
 	$(BIN)/python -m benchmarks.run $(ARGS)

@@ -18,10 +18,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks._report import Result, emit, parse_args
-from deployment.local.cluster import command as cluster_command
-from deployment.local.cluster.cluster import Cluster
-from deployment.local.servers import Servers
-from deployment.local.servers import command as servers_command
+from deployment.testbed.cluster import command as cluster_command
+from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers import command as servers_command
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.server import running_ui
 from ml_assets_tests.cluster.environment import ClusterEnvironment, session

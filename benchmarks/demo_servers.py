@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._report import Result, emit, parse_args
-from deployment.local.servers import Servers
-from deployment.local.servers.postgresql import make_database
-from deployment.local.servers.record import Record, variables
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers.postgresql import make_database
+from deployment.testbed.servers.record import Record, variables
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("ml-assets")

@@ -8,8 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${VENV:-.venv}/bin/python"
 # Apart from those of `make servers-up` and `make cluster-up`; only one cluster can have the name and the network.
 export SERVERS_STATE="$PWD/build/servers-of-tests" CLUSTER_STATE="$PWD/build/cluster-of-tests"
-servers() { "$python" -m deployment.local servers --state "$SERVERS_STATE" "$@"; }
-cluster() { "$python" -m deployment.local cluster "$@"; }
+servers() { "$python" -m deployment.testbed servers --state "$SERVERS_STATE" "$@"; }
+cluster() { "$python" -m deployment.testbed cluster "$@"; }
 
 deployment/install-system-packages.sh deployment/system-packages{,-servers,-cluster}.txt
 trap 'cluster down; servers down' EXIT

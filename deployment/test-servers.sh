@@ -13,7 +13,7 @@ down_all() {
   local state
   tail --lines=1000 "$SERVERS_STATE"*/log/*.log >"$SERVERS_STATE.log" || true
   for state in "$SERVERS_STATE" "$SERVERS_STATE"-*; do
-    "$python" -m deployment.local servers --state "$state" down
+    "$python" -m deployment.testbed servers --state "$state" down
   done
 }
 
@@ -21,7 +21,7 @@ main() {
   deployment/install-system-packages.sh deployment/system-packages-servers.txt
   trap down_all EXIT
   local began=$SECONDS
-  "$python" -m deployment.local servers --state "$SERVERS_STATE" up
+  "$python" -m deployment.testbed servers --state "$SERVERS_STATE" up
   printf 'The servers were up after %d s.\n' "$((SECONDS - began))"
   "$python" -m pytest ml_assets_tests/servers -n "${JOBS:-3}" --dist loadscope --no-loadscope-reorder "$@"
   trap - EXIT

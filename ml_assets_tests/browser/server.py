@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deployment.local.processes import free_port
+from deployment.testbed.processes import free_port
 from ml_assets_tests.browser.graphql import Dagster, NotAnswering
 
 READY_SECONDS = 90

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from deployment.local.processes import free_port
+from deployment.testbed.processes import free_port
 
 PATIENCE = 60.0
 """Seconds."""

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from deployment.local.cluster import command as cluster_command
-from deployment.local.cluster.cluster import Cluster
-from deployment.local.processes import ServerFailed
-from deployment.local.servers import Servers
-from deployment.local.servers.record import storage_variables
+from deployment.testbed.cluster import command as cluster_command
+from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.processes import ServerFailed
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers.record import storage_variables
 from ml_assets_tests.browser.conftest import browser, screenshots  # noqa: F401 - fixtures
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.pages import Pages

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployment.local.cluster.cluster import Cluster
-from deployment.local.servers.record import Record
+from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.servers.record import Record
 
 REPOSITORY = Path(__file__).parents[2]
 STATE_VARIABLE = "CLUSTER_STATE"

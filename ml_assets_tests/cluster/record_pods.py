@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployment.local.cluster.cluster import Cluster
-from deployment.local.cluster.command import DEFAULT
+from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.cluster.command import DEFAULT
 from ml_assets_tests.cluster.environment import waited_for
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy
 import pytest
 
-from deployment.local import processes
-from deployment.local.cluster.commands import CommandFailed
-from deployment.local.processes import Process
+from deployment.testbed import processes
+from deployment.testbed.cluster.commands import CommandFailed
+from deployment.testbed.processes import Process
 from ml_assets_tests.cluster.environment import ClusterEnvironment, pod, pod_spec, waited_for
 
 NOTICED_SECONDS = 30.0

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from deployment.local.servers import Servers
-from deployment.local.servers.record import storage_variables
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers.record import storage_variables
 from ml_assets_tests.cluster.environment import REPOSITORY, SECURITY, ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, settings_of
 from ml_assets_tests.cluster.workshop import Workshop, workshop

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from deployment.local import processes
-from deployment.local.cluster import cgroups, network, node, record
-from deployment.local.cluster.cluster import Cluster, down, up
-from deployment.local.cluster.commands import run
-from deployment.local.cluster.layout import Layout
-from deployment.local.cluster.machine import MachineUnfit
-from deployment.local.processes import Process
+from deployment.testbed import processes
+from deployment.testbed.cluster import cgroups, network, node, record
+from deployment.testbed.cluster.cluster import Cluster, down, up
+from deployment.testbed.cluster.commands import run
+from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.machine import MachineUnfit
+from deployment.testbed.processes import Process
 from ml_assets_tests.cluster.environment import REPOSITORY, pod, waited_for
 
 # Alone: a pod of another cluster that starts meanwhile sees the mounts of these.
@@ -156,7 +156,7 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
 
 def test_a_killed_start_is_cleaned_up_by_down_too(layout: Layout) -> None:
     before = Surroundings.now()
-    command = [sys.executable, "-m", "deployment.local", "cluster", "--state", layout.state,
+    command = [sys.executable, "-m", "deployment.testbed", "cluster", "--state", layout.state,
                "--name", NAME, "--network", NETWORK, "up"]  # fmt: skip
     with subprocess.Popen(command, cwd=REPOSITORY) as starting:
         waited_for(lambda: bool(cgroups.members(f"{NAME}/node1")), "the first node to start", 60)
@@ -211,8 +211,8 @@ def test_a_user_without_rights_is_told_what_is_missing(tmp_path: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
-from deployment.local.cluster import machine
-from deployment.local.cluster.layout import Layout
+from deployment.testbed.cluster import machine
+from deployment.testbed.cluster.layout import Layout
 os.setuid(65534)
 machine.check(Layout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r}), ours=False)
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.local.cluster.cluster import Cluster
+from deployment.testbed.cluster.cluster import Cluster
 from ml_assets_tests.cluster.conftest import CLUSTER_STATE
 from ml_assets_tests.cluster.record_pods import TRAINING, scene_job, scene_profile, staged
 from resources.job.errors import Diverged, OutOfMemory, TrainingFailed

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deployment.local.servers import Servers
-from deployment.local.servers.record import storage_variables
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers.record import storage_variables
 from ml_assets.snapshots.reader import open_snapshot
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, settings_of

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployment.local.build import cache_folder, locked
-from deployment.local.cluster.commands import run, succeeds
-from deployment.local.cluster.layers import Layer
+from deployment.testbed.build import cache_folder, locked
+from deployment.testbed.cluster.commands import run, succeeds
+from deployment.testbed.cluster.layers import Layer
 from ml_assets_tests.cluster import packages
 from ml_assets_tests.cluster.environment import REPOSITORY
 

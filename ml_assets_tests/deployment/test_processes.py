@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deployment.local import processes
-from deployment.local.processes import Process, ServerFailed
+from deployment.testbed import processes
+from deployment.testbed.processes import Process, ServerFailed
 
 DEAF = "trap '' TERM INT; echo started; while :; do sleep 0.1; done"
 Start = Callable[..., Process]

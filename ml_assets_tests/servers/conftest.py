@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deployment.local.servers import Servers
-from deployment.local.servers.record import load
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers.record import load
 from ml_assets_tests.scheduling import Grouped
 from ml_assets_tests.servers.running import RunningServers, named_folder, other_worker
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deployment.local.processes import family
-from deployment.local.servers import NAMES, Servers
-from deployment.local.servers.postgresql import make_database, query
-from deployment.local.servers.record import Record, storage_variables, variables
+from deployment.testbed.processes import family
+from deployment.testbed.servers import NAMES, Servers
+from deployment.testbed.servers.postgresql import make_database, query
+from deployment.testbed.servers.record import Record, storage_variables, variables
 from resources.addresses import Address
 from resources.settings import Settings
 

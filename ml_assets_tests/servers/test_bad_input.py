@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from deployment.local import processes
-from deployment.local.build import build
-from deployment.local.servers import Servers
+from deployment.testbed import processes
+from deployment.testbed.build import build
+from deployment.testbed.servers import Servers
 from ml_assets_tests.servers.running import RunningServers
 from resources.artifacts import ArtifactsError, ArtifactsRefused, ArtifactsUnavailable, artifacts_of
 from resources.artifacts.s3 import RemoteArtifacts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.local.build import CACHE_VARIABLE, MODULES, BuildFailed, build, read_module
+from deployment.testbed.build import CACHE_VARIABLE, MODULES, BuildFailed, build, read_module
 
 PROGRAM = 'package main\n\nvar Word = "unset"\n\nfunc main() { println(Word) }\n'
 GO_MOD = """module example.org/pinned

@@ -8,12 +8,12 @@ from pathlib import Path
 import boto3
 import pytest
 
-from deployment.local import processes
-from deployment.local.build import read_module
-from deployment.local.processes import ServerFailed
-from deployment.local.servers import NAMES, Servers
-from deployment.local.servers.leftovers import leftovers
-from deployment.local.servers.record import load
+from deployment.testbed import processes
+from deployment.testbed.build import read_module
+from deployment.testbed.processes import ServerFailed
+from deployment.testbed.servers import NAMES, Servers
+from deployment.testbed.servers.leftovers import leftovers
+from deployment.testbed.servers.record import load
 from ml_assets_tests.servers.running import RunningServers
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deployment.local.processes import free_port
+from deployment.testbed.processes import free_port
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.attempt.outcome import outcome_of
 from ml_assets.training.process.heartbeat import Patience, Pulse

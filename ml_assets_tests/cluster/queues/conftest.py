@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deployment.local.cluster import queues
+from deployment.testbed.cluster import queues
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching, manifest
 from resources.job.job import TrainingResult

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.local.cluster.simulation import GPUS, TAINT
+from deployment.testbed.cluster.simulation import GPUS, TAINT
 from ml_assets_tests.cluster.environment import ClusterEnvironment
 from ml_assets_tests.cluster.launching import Launching
 from ml_assets_tests.cluster.queues.conftest import MakeQueue

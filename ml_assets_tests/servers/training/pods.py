@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployment.local.processes import free_port
+from deployment.testbed.processes import free_port
 from ml_assets.snapshots.reader import MANIFEST, open_snapshot
 from ml_assets.training.process.artifacts import open_artifacts
 from ml_assets_tests.servers.training.storage import Storage

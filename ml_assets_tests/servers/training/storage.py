@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployment.local import processes
-from deployment.local.build import build
-from deployment.local.processes import Process
+from deployment.testbed import processes
+from deployment.testbed.build import build
+from deployment.testbed.processes import Process
 
 _BUCKET = "training"
 _KEY, _SECRET = "a-key-of-tests", "a-secret-of-tests"

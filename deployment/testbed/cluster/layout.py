@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.local.processes import ServerFailed
+from deployment.testbed.processes import ServerFailed
 
 SERVICES = "10.96.0.0/16"
 """Known inside the nodes only: the machine itself has no route there."""

@@ -8,8 +8,8 @@ network namespace that holds its other end.
 import json
 from typing import Any
 
-from deployment.local.cluster.commands import CommandFailed, run, succeeds
-from deployment.local.cluster.layout import Layout, NodeLayout
+from deployment.testbed.cluster.commands import CommandFailed, run, succeeds
+from deployment.testbed.cluster.layout import Layout, NodeLayout
 
 
 def links() -> dict[str, str]:

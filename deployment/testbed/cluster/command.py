@@ -1,4 +1,4 @@
-"""`python -m deployment.local cluster up|down|status|add-queues|kill-node N|start-node N|…`."""
+"""`python -m deployment.testbed cluster up|down|status|add-queues|kill-node N|start-node N|…`."""
 
 import argparse
 import os
@@ -7,18 +7,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployment.local.cluster import cluster
-from deployment.local.cluster.cluster import Cluster
-from deployment.local.cluster.layout import Layout
-from deployment.local.cluster.simulation import GPUS
-from deployment.local.processes import ServerFailed
+from deployment.testbed.cluster import cluster
+from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.simulation import GPUS
+from deployment.testbed.processes import ServerFailed
 
 DEFAULT = Path("build") / "cluster"
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status. Raises ServerFailed, BuildFailed."""
-    parser = argparse.ArgumentParser(prog="python -m deployment.local cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m deployment.testbed cluster", description=__doc__)
     parser.add_argument(
         "--state",
         type=Path,

@@ -1,18 +1,18 @@
-"""`python -m deployment.local servers up|down|status|kill NAME|start NAME`, with `--state FOLDER`."""
+"""`python -m deployment.testbed servers up|down|status|kill NAME|start NAME`, with `--state FOLDER`."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployment.local.servers.group import NAMES, Servers
-from deployment.local.servers.record import HOST
+from deployment.testbed.servers.group import NAMES, Servers
+from deployment.testbed.servers.record import HOST
 
 DEFAULT = Path("build") / "servers"
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status: 1 if a server asked for by `status` is not ready. Raises ServerFailed, BuildFailed."""
-    parser = argparse.ArgumentParser(prog="python -m deployment.local servers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m deployment.testbed servers", description=__doc__)
     parser.add_argument(
         "--state", type=Path, default=DEFAULT, help="folder of these servers (default %(default)s)"
     )

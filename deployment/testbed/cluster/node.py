@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from deployment.local import processes
-from deployment.local.cluster import cgroups, network
-from deployment.local.cluster.certificates import Pki
-from deployment.local.cluster.commands import run, succeeds
-from deployment.local.cluster.control import GRACE_SECONDS, Programs, write_once
-from deployment.local.cluster.layout import DOMAIN, NodeLayout
-from deployment.local.processes import Process
+from deployment.testbed import processes
+from deployment.testbed.cluster import cgroups, network
+from deployment.testbed.cluster.certificates import Pki
+from deployment.testbed.cluster.commands import run, succeeds
+from deployment.testbed.cluster.control import GRACE_SECONDS, Programs, write_once
+from deployment.testbed.cluster.layout import DOMAIN, NodeLayout
+from deployment.testbed.processes import Process
 
 OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/log")
 """Places the three programs write to; some of them cannot be told another one."""

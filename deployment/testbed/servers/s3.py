@@ -3,9 +3,9 @@
 import signal
 import subprocess
 
-from deployment.local.build import build
-from deployment.local.processes import Process, ServerFailed, start, why_http_not
-from deployment.local.servers.record import BUCKETS, HOST, S3, Record, server_environment
+from deployment.testbed.build import build
+from deployment.testbed.processes import Process, ServerFailed, start, why_http_not
+from deployment.testbed.servers.record import BUCKETS, HOST, S3, Record, server_environment
 
 
 class S3Server:

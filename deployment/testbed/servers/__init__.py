@@ -2,10 +2,10 @@
 
 What belongs here: how each is started and asked whether it is ready (a module each), the record of what runs
 (`record`), and starting, ending, killing and counting what is left of them together (`group`). Supervision of
-processes is shared with the cluster and lives in `deployment.local.processes`.
+processes is shared with the cluster and lives in `deployment.testbed.processes`.
 """
 
-from deployment.local.servers.group import NAMES, Servers
-from deployment.local.servers.record import Record
+from deployment.testbed.servers.group import NAMES, Servers
+from deployment.testbed.servers.record import Record
 
 __all__ = ["NAMES", "Record", "Servers"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from deployment.local.processes import ServerFailed
+from deployment.testbed.processes import ServerFailed
 
 ROOT = Path("/sys/fs/cgroup")
 NEEDED = ("cpu", "cpuset", "memory", "pids")

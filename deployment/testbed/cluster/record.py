@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployment.local.build import cache_folder
-from deployment.local.cluster.control import EtcdPorts, Programs
-from deployment.local.cluster.layout import Layout
-from deployment.local.processes import Process, ServerFailed, free_port
+from deployment.testbed.build import cache_folder
+from deployment.testbed.cluster.control import EtcdPorts, Programs
+from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.processes import Process, ServerFailed, free_port
 
 
 class NoCluster(ServerFailed):

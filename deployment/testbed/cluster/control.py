@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.local.cluster.certificates import Pki
-from deployment.local.cluster.layout import API_PORT, DOMAIN, SERVICES, Layout
+from deployment.testbed.cluster.certificates import Pki
+from deployment.testbed.cluster.layout import API_PORT, DOMAIN, SERVICES, Layout
 
 GRACE_SECONDS = 10
 """A node that has not been heard of for so long is NotReady. Kubernetes' default is 50; tests would wait for that."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.local.cluster.commands import run
-from deployment.local.cluster.layout import NodeLayout
-from deployment.local.cluster.node import ctr, folder_of
-from deployment.local.processes import Process
+from deployment.testbed.cluster.commands import run
+from deployment.testbed.cluster.layout import NodeLayout
+from deployment.testbed.cluster.node import ctr, folder_of
+from deployment.testbed.processes import Process
 
 SNAPSHOTTER = ("snapshots", "--snapshotter", "overlayfs")
 

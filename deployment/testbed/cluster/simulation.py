@@ -6,11 +6,11 @@ What belongs here: the process that plays the nodes, and the nodes. Pods on them
 import json
 from pathlib import Path
 
-from deployment.local import processes
-from deployment.local.build import build
-from deployment.local.cluster import parts
-from deployment.local.cluster.control import GRACE_SECONDS
-from deployment.local.cluster.record import Record
+from deployment.testbed import processes
+from deployment.testbed.build import build
+from deployment.testbed.cluster import parts
+from deployment.testbed.cluster.control import GRACE_SECONDS
+from deployment.testbed.cluster.record import Record
 
 PROCESS = "kwok"
 TAINT = "kwok.x-k8s.io/node"

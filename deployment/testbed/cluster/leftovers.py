@@ -3,8 +3,8 @@
 from contextlib import suppress
 from pathlib import Path
 
-from deployment.local.cluster import cgroups, network
-from deployment.local.cluster.layout import Layout
+from deployment.testbed.cluster import cgroups, network
+from deployment.testbed.cluster.layout import Layout
 
 
 def leftovers(layout: Layout) -> list[str]:

@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
-from deployment.local.build import MODULES, build, kept, read_module
-from deployment.local.cluster import images, parts
-from deployment.local.cluster.commands import CommandFailed, run
-from deployment.local.cluster.record import Record
-from deployment.local.processes import ServerFailed
+from deployment.testbed.build import MODULES, build, kept, read_module
+from deployment.testbed.cluster import images, parts
+from deployment.testbed.cluster.commands import CommandFailed, run
+from deployment.testbed.cluster.record import Record
+from deployment.testbed.processes import ServerFailed
 
 _GROUP = "kueue.x-k8s.io"
 MANAGED = "ml-assets/queues"

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployment.local.processes import ServerFailed
+from deployment.testbed.processes import ServerFailed
 
 
 class CommandFailed(ServerFailed):

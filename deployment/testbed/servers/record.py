@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from deployment.local.processes import Process, free_port
+from deployment.testbed.processes import Process, free_port
 
 HOST = "127.0.0.1"
 S3, POSTGRESQL, LAKEFS, MLFLOW = "s3", "postgresql", "lakefs", "mlflow"

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from deployment.local.cluster.layout import Layout
-from deployment.local.processes import ServerFailed
+from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.processes import ServerFailed
 
 SECONDS = 5.0
 

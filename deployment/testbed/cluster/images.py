@@ -12,8 +12,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.local.build import kept
-from deployment.local.cluster.commands import CommandFailed, run
+from deployment.testbed.build import kept
+from deployment.testbed.cluster.commands import CommandFailed, run
 
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
 """Packages of the base beyond the smallest Debian: those of python:3-slim."""

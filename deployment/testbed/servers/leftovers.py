@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from deployment.local.processes import Process, family, is_listening, process_of
-from deployment.local.servers.record import HOST, MARK, Record
+from deployment.testbed.processes import Process, family, is_listening, process_of
+from deployment.testbed.servers.record import HOST, MARK, Record
 
 
 def marked_processes(folder: Path) -> list[Process]:

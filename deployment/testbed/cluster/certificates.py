@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.local.cluster.commands import run
-from deployment.local.cluster.layout import API_SERVICE, DOMAIN, Layout
+from deployment.testbed.cluster.commands import run
+from deployment.testbed.cluster.layout import API_SERVICE, DOMAIN, Layout
 
 DAYS = "365"
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc")

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from deployment.local import processes
-from deployment.local.build import build
-from deployment.local.cluster import (
+from deployment.testbed import processes
+from deployment.testbed.build import build
+from deployment.testbed.cluster import (
     api,
     certificates,
     cgroups,
@@ -27,12 +27,12 @@ from deployment.local.cluster import (
     record,
     simulation,
 )
-from deployment.local.cluster.commands import run
-from deployment.local.cluster.layers import Layer
-from deployment.local.cluster.layout import Layout
-from deployment.local.cluster.leftovers import leftovers
-from deployment.local.cluster.record import NoCluster, Record
-from deployment.local.processes import Process, ServerFailed
+from deployment.testbed.cluster.commands import run
+from deployment.testbed.cluster.layers import Layer
+from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.leftovers import leftovers
+from deployment.testbed.cluster.record import NoCluster, Record
+from deployment.testbed.processes import Process, ServerFailed
 
 
 class Cluster:

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-from deployment.local import processes
-from deployment.local.cluster import api, certificates, cgroups, control, network, node
-from deployment.local.cluster.commands import run
-from deployment.local.cluster.layers import Layer, link_layers
-from deployment.local.cluster.layout import NodeLayout
-from deployment.local.cluster.record import NoCluster, Record
+from deployment.testbed import processes
+from deployment.testbed.cluster import api, certificates, cgroups, control, network, node
+from deployment.testbed.cluster.commands import run
+from deployment.testbed.cluster.layers import Layer, link_layers
+from deployment.testbed.cluster.layout import NodeLayout
+from deployment.testbed.cluster.record import NoCluster, Record
 
 READY_SECONDS = 90.0
 

@@ -7,8 +7,8 @@ import signal
 import sys
 import urllib.request
 
-from deployment.local.processes import Process, start, why_http_not
-from deployment.local.servers.record import HOST, MLFLOW, S3, Record, server_environment, storage_variables
+from deployment.testbed.processes import Process, start, why_http_not
+from deployment.testbed.servers.record import HOST, MLFLOW, S3, Record, server_environment, storage_variables
 
 
 class MLflowServer:

@@ -8,9 +8,9 @@ import urllib.request
 from http import HTTPStatus
 from typing import Any
 
-from deployment.local.build import build
-from deployment.local.processes import Process, ServerFailed, start, why_http_not
-from deployment.local.servers.record import HOST, LAKEFS, REGION, S3, Record, server_environment
+from deployment.testbed.build import build
+from deployment.testbed.processes import Process, ServerFailed, start, why_http_not
+from deployment.testbed.servers.record import HOST, LAKEFS, REGION, S3, Record, server_environment
 
 SECONDS = 15.0
 

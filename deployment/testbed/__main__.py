@@ -1,10 +1,10 @@
-"""`python -m deployment.local servers …` and `… cluster …`: hand the words on, show errors as sentences."""
+"""`python -m deployment.testbed servers …` and `… cluster …`: hand the words on, show errors as sentences."""
 
 import importlib
 import sys
 
-from deployment.local.build import BuildFailed
-from deployment.local.processes import ServerFailed
+from deployment.testbed.build import BuildFailed
+from deployment.testbed.processes import ServerFailed
 
 PARTS = ("servers", "cluster")
 
@@ -12,9 +12,9 @@ PARTS = ("servers", "cluster")
 def main(words: list[str]) -> int:
     """The exit status."""
     if not words or words[0] not in PARTS:
-        sys.stderr.write(f"Which part? python -m deployment.local {'|'.join(PARTS)} …\n")
+        sys.stderr.write(f"Which part? python -m deployment.testbed {'|'.join(PARTS)} …\n")
         return 2
-    command = importlib.import_module(f"deployment.local.{words[0]}.command")
+    command = importlib.import_module(f"deployment.testbed.{words[0]}.command")
     try:
         return command.main(words[1:])
     except (BuildFailed, ServerFailed) as error:

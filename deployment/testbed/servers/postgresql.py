@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployment.local.processes import Process, ServerFailed, start
-from deployment.local.servers.record import (
+from deployment.testbed.processes import Process, ServerFailed, start
+from deployment.testbed.servers.record import (
     DATABASE_USER,
     DATABASES,
     HOST,

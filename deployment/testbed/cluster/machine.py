@@ -7,12 +7,12 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from deployment.local.cluster import cgroups, network
-from deployment.local.cluster.commands import CommandFailed, succeeds
-from deployment.local.cluster.images import release
-from deployment.local.cluster.layout import Layout
-from deployment.local.cluster.node import CNI_PROGRAMS, OWN_FOLDERS
-from deployment.local.processes import ServerFailed
+from deployment.testbed.cluster import cgroups, network
+from deployment.testbed.cluster.commands import CommandFailed, succeeds
+from deployment.testbed.cluster.images import release
+from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.node import CNI_PROGRAMS, OWN_FOLDERS
+from deployment.testbed.processes import ServerFailed
 
 PACKAGES = "deployment/install-system-packages.sh deployment/system-packages-cluster.txt"
 PROGRAMS = (

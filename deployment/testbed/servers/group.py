@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from deployment.local import processes
-from deployment.local.processes import Process, ServerFailed
-from deployment.local.servers import leftovers, postgresql
-from deployment.local.servers.lakefs import LakeFSServer
-from deployment.local.servers.mlflow import MLflowServer
-from deployment.local.servers.record import HOST, Record, draw, load
-from deployment.local.servers.s3 import S3Server
+from deployment.testbed import processes
+from deployment.testbed.processes import Process, ServerFailed
+from deployment.testbed.servers import leftovers, postgresql
+from deployment.testbed.servers.lakefs import LakeFSServer
+from deployment.testbed.servers.mlflow import MLflowServer
+from deployment.testbed.servers.record import HOST, Record, draw, load
+from deployment.testbed.servers.s3 import S3Server
 
 
 class Server(Protocol):
