@@ -29,8 +29,8 @@ from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.saving import Saver
 from ml_assets.training.checkpoint.state import state_of
 from ml_assets.training.process.group import Group
-from ml_assets_tests.training.jobs import small_job, small_snapshot
-from ml_assets_tests.training.ranks import in_ranks
+from ml_assets_tests.training.rank_processes import in_ranks
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.events import TrainingEvent
 from resources.job.job import ExitCode, TrainingJob
 from resources.job.training_settings import CheckpointStorage

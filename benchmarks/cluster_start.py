@@ -23,10 +23,10 @@ from deployment.testbed.cluster.cluster import Cluster
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers import command as servers_command
 from ml_assets_tests.browser.graphql import Dagster
-from ml_assets_tests.browser.server import running_ui
-from ml_assets_tests.cluster.environment import ClusterEnvironment, session
-from ml_assets_tests.cluster.installation import Installation, install
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.browser.ui_process import running_ui
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, session
+from ml_assets_tests.cluster.cluster_installation import Installation, install
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.job.events import read_events
 
 BAR_SECONDS = 15.0

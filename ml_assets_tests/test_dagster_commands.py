@@ -12,8 +12,8 @@ import pytest
 from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.dagster_commands import CommandRefused, require_home, require_whole_models
-from ml_assets_tests.components.plant import FEATURES, MODEL
-from ml_assets_tests.components.world import World
+from ml_assets_tests.components.installation import Installation
+from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL
 from resources.settings import Settings
 
 OURS = Path("/ours")
@@ -58,7 +58,7 @@ def test_a_home_that_is_ready_is_only_exported(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def defs(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
     """Those of the plant."""
-    return World(tmp_path_factory.mktemp("plant")).defs
+    return Installation(tmp_path_factory.mktemp("plant")).defs
 
 
 def _type(defs: dg.Definitions, command: str, option: str, selection: str) -> None:

@@ -11,18 +11,18 @@ import pytest
 from playwright.sync_api import Browser
 
 from ml_assets.cli.project import Project, prepare_home
+from ml_assets_tests.browser.dagster_pages import Pages
 from ml_assets_tests.browser.graphql import Dagster
-from ml_assets_tests.browser.pages import Pages
-from ml_assets_tests.browser.server import running_ui
-from ml_assets_tests.components import location
-from ml_assets_tests.components.plant import FIRST, MODEL, WINDOW, days
-from ml_assets_tests.components.world import World
+from ml_assets_tests.browser.ui_process import running_ui
+from ml_assets_tests.components import readings_location
+from ml_assets_tests.components.installation import Installation
+from ml_assets_tests.components.readings_pipeline import FIRST, MODEL, WINDOW, days
 from resources.settings import Settings
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 (DAY,) = days(1, start=WINDOW + 1)
-"""The day after those of `World.with_tables(1)`."""
+"""The day after those of `Installation.with_tables(1)`."""
 STEPS = {
     "datasets__readings",
     "features__shifts",
@@ -37,15 +37,15 @@ def dagster(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> I
     disturb a run in this process."""
     home = tmp_path_factory.mktemp("plant")
     shutil.copy(_empty_tracker, home / "mlflow.db")
-    (home / location.NEWEST).write_text(FIRST.isoformat())
+    (home / readings_location.NEWEST).write_text(FIRST.isoformat())
     settings = Settings(home=home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", "")  # `prepare_home` sets it
         prepare_home(settings)
-        world = World(home, settings=settings)
-        world.instance = Project(settings).instance
-        world.with_tables(1)
-    with running_ui(home, location.__name__) as dagster:
+        installation = Installation(home, settings=settings)
+        installation.instance = Project(settings).instance
+        installation.with_tables(1)
+    with running_ui(home, readings_location.__name__) as dagster:
         yield dagster
 
 
@@ -54,7 +54,7 @@ def test_materialize_all_of_a_group_trains_in_one_run(
 ) -> None:
     page = browser.new_page(viewport={"width": 1440, "height": 1000})
     pages = Pages(page, dagster.url, screenshots)
-    pages.open_group(location.__name__, "default")
+    pages.open_group(readings_location.__name__, "default")
     launch = pages.materialize(DAY, "materialize-all")
     pages.leave()
     (run_id,) = [run.id for run in dagster.runs() if run.id.startswith(launch.run)]

@@ -15,9 +15,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from ml_assets.components.sensors import ASKED_BY
+from ml_assets_tests.browser.dagster_pages import Launch, Pages
 from ml_assets_tests.browser.graphql import Dagster
-from ml_assets_tests.browser.pages import Launch, Pages
-from ml_assets_tests.browser.server import running_ui
+from ml_assets_tests.browser.ui_process import running_ui
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -25,7 +25,7 @@ from ml_assets.tables import layout
 from ml_assets.tables.guard import judge_window
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.chaos.shop import MODEL, WEEK, WEEKS, Shop, key_of
-from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch
+from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.events import EVENTS, read_events
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.recoveries import recoveries_of

@@ -21,15 +21,15 @@ from deployment.testbed.processes import ServerFailed
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.record import storage_variables
 from ml_assets_tests.browser.conftest import browser, screenshots  # noqa: F401 - fixtures
+from ml_assets_tests.browser.dagster_pages import Pages
 from ml_assets_tests.browser.graphql import Dagster
-from ml_assets_tests.browser.pages import Pages
-from ml_assets_tests.browser.server import running_ui
-from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, session
-from ml_assets_tests.cluster.installation import Installation, install
-from ml_assets_tests.cluster.launching import Launching, job_of, settings_of, worker_variables
-from ml_assets_tests.cluster.turns import turn
+from ml_assets_tests.browser.ui_process import running_ui
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, session
+from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, install
+from ml_assets_tests.cluster.cluster_lock import hold_cluster
+from ml_assets_tests.cluster.launched_job import LaunchedJob, job_of, settings_of, worker_variables
 from ml_assets_tests.scheduling import Grouped
-from ml_assets_tests.servers.running import STATE_VARIABLE, RunningServers, named_folder
+from ml_assets_tests.servers.running_servers import STATE_VARIABLE, RunningServers, named_folder
 
 CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
 
@@ -83,7 +83,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Waiting for the cluster is no part of a test's time."""
     if not CLUSTER_STATE.is_dir():
         return (yield)
-    with turn(CLUSTER_STATE, alone=_is_alone(item)):
+    with hold_cluster(CLUSTER_STATE, alone=_is_alone(item)):
         return (yield)
 
 
@@ -132,7 +132,7 @@ def launching(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
-) -> Callable[..., Launching]:
+) -> Callable[..., LaunchedJob]:
     """A job of this test's own, with a home and a prefix among the artifacts of its own."""
     record = running_servers.record
     snapshot = tmp_path / "snapshot"
@@ -147,10 +147,10 @@ def launching(
     }
     monkeypatch.setenv("KUBECONFIG", variables["KUBECONFIG"])
 
-    def make(lease_seconds: int = 8, **facts: Any) -> Launching:
+    def make(lease_seconds: int = 8, **facts: Any) -> LaunchedJob:
         job = job_of(request.node.name, snapshot=snapshot, **facts)
         own = {**variables, "ML_ASSETS_KUBERNETES_LEASE_SECONDS": str(lease_seconds)}
-        return Launching(tidy, settings_of(own), own, job)
+        return LaunchedJob(tidy, settings_of(own), own, job)
 
     return make
 
@@ -158,13 +158,13 @@ def launching(
 @pytest.fixture(scope="module")
 def installation(
     tmp_path_factory: pytest.TempPathFactory, running_servers: Servers, cluster: ClusterEnvironment
-) -> Installation:
+) -> ClusterInstallation:
     """New, with nothing in it."""
     return install(tmp_path_factory.mktemp("platform"), RunningServers(running_servers), cluster)
 
 
 @pytest.fixture(scope="module")
-def dagster(installation: Installation) -> Iterator[Dagster]:
+def dagster(installation: ClusterInstallation) -> Iterator[Dagster]:
     """The UI of the installation."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in installation.variables.items():

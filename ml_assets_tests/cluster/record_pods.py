@@ -19,7 +19,7 @@ from typing import Any
 
 from deployment.testbed.cluster.cluster import Cluster
 from deployment.testbed.cluster.command import DEFAULT
-from ml_assets_tests.cluster.environment import waited_for
+from ml_assets_tests.cluster.cluster_environment import waited_for
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.kubernetes.attempt_objects import CONTAINER, job_manifest

@@ -11,7 +11,7 @@ import pytest
 from deployment.testbed import processes
 from deployment.testbed.cluster.commands import CommandFailed
 from deployment.testbed.processes import Process
-from ml_assets_tests.cluster.environment import ClusterEnvironment, pod, pod_spec, waited_for
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, pod, pod_spec, waited_for
 
 NOTICED_SECONDS = 30.0
 """The controller waits 10 s; a busy machine may take its time."""

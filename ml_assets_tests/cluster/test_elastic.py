@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ml_assets_tests.cluster.environment import ClusterEnvironment, pod
-from ml_assets_tests.cluster.launching import Launching, metric_steps
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, pod
+from ml_assets_tests.cluster.launched_job import LaunchedJob, metric_steps
 from resources.job.errors import Unschedulable
 from resources.job.events import TrainingEvent
 from resources.platform import Platform
 
-Launch = Callable[..., Launching]
+Launch = Callable[..., LaunchedJob]
 pytestmark = [pytest.mark.timeout(180), pytest.mark.alone]  # others' pods would take the room
 
 ONE_OR_TWO = {"min": 1, "max": 2}

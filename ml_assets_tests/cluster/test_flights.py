@@ -10,10 +10,10 @@ import pytest
 from ml_assets.evaluation.metrics import auc, log_losses
 from ml_assets.snapshots.reader import open_snapshot
 from ml_assets.training.step.load import load_model, predict
+from ml_assets_tests.browser.dagster_pages import Pages
 from ml_assets_tests.browser.graphql import Dagster
-from ml_assets_tests.browser.pages import Pages
-from ml_assets_tests.cluster.environment import waited_for
-from ml_assets_tests.cluster.installation import Installation, click
+from ml_assets_tests.cluster.cluster_environment import waited_for
+from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, click
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
 
@@ -24,13 +24,13 @@ GONE_SECONDS = 10.0
 
 
 @pytest.fixture(scope="module")
-def demo(installation: Installation) -> dict[str, Any]:
+def demo(installation: ClusterInstallation) -> dict[str, Any]:
     """Return the demo's own report: all flights of 2013 to a registered model."""
     return json.loads(installation.run("demo", "--json", seconds=600))
 
 
 def test_flights_trained_by_pods_are_the_bits_and_figures_of_a_local_training(
-    installation: Installation, demo: dict[str, Any], tmp_path: Path
+    installation: ClusterInstallation, demo: dict[str, Any], tmp_path: Path
 ) -> None:
     artifacts = installation.settings.artifacts_folder
     (folder,) = (artifacts / "training" / "flight_delay").iterdir()
@@ -51,7 +51,7 @@ def test_flights_trained_by_pods_are_the_bits_and_figures_of_a_local_training(
 
 
 def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster_after_ten_seconds(
-    installation: Installation, demo: dict[str, Any], pages: Pages, dagster: Dagster
+    installation: ClusterInstallation, demo: dict[str, Any], pages: Pages, dagster: Dagster
 ) -> None:
     run_id = click(pages, dagster, "flight_delay", DAY, "cluster-terminate")
     pages.open_run(run_id)

@@ -13,10 +13,10 @@ import torch
 
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.record import storage_variables
-from ml_assets_tests.cluster.environment import REPOSITORY, SECURITY, ClusterEnvironment
-from ml_assets_tests.cluster.launching import Launching, settings_of
-from ml_assets_tests.cluster.workshop import Workshop, workshop
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, SECURITY, ClusterEnvironment
+from ml_assets_tests.cluster.image_builder import ImageBuilder, image_builder
+from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
 from resources.launcher.profile import ResourceProfile
 from resources.platform import Platform
@@ -31,15 +31,15 @@ MODEL = "ml_assets.defs.flights.model.build"
 
 
 @pytest.fixture(scope="module")
-def images(cluster: ClusterEnvironment) -> Iterator[Workshop]:
-    """Workshop in which images are built."""
+def images(cluster: ClusterEnvironment) -> Iterator[ImageBuilder]:
+    """Builder of the real images."""
     base = cluster.image
-    with workshop(base, cluster.cluster.archive(base)) as images:
+    with image_builder(base, cluster.cluster.archive(base)) as images:
         yield images
 
 
 @pytest.fixture(scope="module")
-def trainer(cluster: ClusterEnvironment, images: Workshop) -> Iterator[str]:
+def trainer(cluster: ClusterEnvironment, images: ImageBuilder) -> Iterator[str]:
     """The image's name, known to one node."""
     image = images.build("trainer")
     packed = images.pack("trainer", image)
@@ -48,7 +48,7 @@ def trainer(cluster: ClusterEnvironment, images: Workshop) -> Iterator[str]:
     cluster.cluster.remove_image(image)
 
 
-def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images: Workshop) -> None:
+def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images: ImageBuilder) -> None:
     image = images.build("platform", "--build-arg", f"COMMIT={COMMIT}-dirty")
     said = images.run(image, "ml-assets", "doctor")
     assert "All checks passed." in said
@@ -69,7 +69,7 @@ print(json.dumps(environment_facts(ROOT, Settings().commit)))
 """
 
 
-def test_an_image_has_the_packages_of_a_script_beside_the_trainers(images: Workshop) -> None:
+def test_an_image_has_the_packages_of_a_script_beside_the_trainers(images: ImageBuilder) -> None:
     said = images.run(images.build_more("trees"), "python", "-c", _TREES)
     uid, graph = said.split()
     assert (int(uid), int(graph) > 0) == (SECURITY["runAsUser"], True)
@@ -146,7 +146,7 @@ def test_the_image_trains_to_the_bits_of_this_machine(
         monkeypatch.setenv(name, variables[name])
     job = small_job(small_snapshot(tmp_path / "snapshots"))
     job = dataclasses.replace(job, model_function=MODEL, hyperparameters={})
-    launching = Launching(tidy, settings_of(variables), variables, job)
+    launching = LaunchedJob(tidy, settings_of(variables), variables, job)
     profile = ResourceProfile(
         image=trainer, cpu="500m", memory="3Gi", node_selector={"kubernetes.io/hostname": f"node{NODE}"}
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.cluster.environment import ClusterEnvironment
-from ml_assets_tests.cluster.launching import (
-    Launching,
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
+from ml_assets_tests.cluster.launched_job import (
+    LaunchedJob,
     metric_steps,
     rightful_kubeconfig,
 )
@@ -29,7 +29,7 @@ from resources.job.events import TrainingEvent, training_folder_name
 from resources.launcher.kubernetes.cluster_checks import cluster_checks
 from resources.platform import Platform
 
-Launch = Callable[..., Launching]
+Launch = Callable[..., LaunchedJob]
 pytestmark = pytest.mark.timeout(180)
 
 

@@ -12,8 +12,8 @@ import dagster as dg
 import pytest
 
 from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
-from ml_assets_tests.cluster.environment import ClusterEnvironment
-from ml_assets_tests.cluster.launching import (
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
+from ml_assets_tests.cluster.launched_job import (
     kubeconfig_of,
     manifest,
     rightful_kubeconfig,

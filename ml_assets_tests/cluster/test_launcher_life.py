@@ -8,16 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from ml_assets.components.pruning import EVERY_SECONDS
-from ml_assets_tests.cluster.environment import waited_for
-from ml_assets_tests.cluster.launching import (
-    Launching,
+from ml_assets_tests.cluster.cluster_environment import waited_for
+from ml_assets_tests.cluster.launched_job import (
+    LaunchedJob,
     metric_steps,
 )
 from resources.job.events import TrainingEvent
 from resources.platform import Platform
 from resources.settings import KubernetesSettings
 
-Launch = Callable[..., Launching]
+Launch = Callable[..., LaunchedJob]
 pytestmark = pytest.mark.timeout(180)
 
 

@@ -22,7 +22,7 @@ from deployment.testbed.cluster.commands import run
 from deployment.testbed.cluster.layout import Layout
 from deployment.testbed.cluster.machine import MachineUnfit
 from deployment.testbed.processes import Process
-from ml_assets_tests.cluster.environment import REPOSITORY, pod, waited_for
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, pod, waited_for
 
 # Alone: a pod of another cluster that starts meanwhile sees the mounts of these.
 pytestmark = pytest.mark.alone

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment, pod
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, pod
 from resources.launcher.kubernetes.cluster_checks import NEEDED
 
 FOLDER = REPOSITORY / "deployment" / "kubernetes"

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from ml_assets_tests.browser.dagster_pages import Pages
 from ml_assets_tests.browser.graphql import Dagster
-from ml_assets_tests.browser.pages import Pages
-from ml_assets_tests.cluster.environment import waited_for
-from ml_assets_tests.cluster.installation import Installation, click
+from ml_assets_tests.cluster.cluster_environment import waited_for
+from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, click
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -18,7 +18,7 @@ FIVE_STEPS = ["validate_inputs", "snapshot", "train", "evaluate", "register"]
 
 
 def test_one_click_trains_in_two_pods_on_two_nodes_and_registers(
-    installation: Installation, pages: Pages, dagster: Dagster
+    installation: ClusterInstallation, pages: Pages, dagster: Dagster
 ) -> None:
     installation.run("launch", "datasets/sales", f"2023-01-02..{WEEK}")
     installation.run("launch", "features/sales_features", f"2023-01-30..{WEEK}")

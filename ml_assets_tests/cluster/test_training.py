@@ -14,9 +14,9 @@ import pytest
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.record import storage_variables
 from ml_assets.snapshots.reader import open_snapshot
-from ml_assets_tests.cluster.environment import ClusterEnvironment
-from ml_assets_tests.cluster.launching import Launching, settings_of
-from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
+from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
+from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingResult
 from resources.job.recoveries import recoveries_of
@@ -37,7 +37,7 @@ PROFILE = ResourceProfile(nodes=2, cpu="500m", memory="3Gi", spread="required")
 @pytest.fixture
 def launching(
     tidy: ClusterEnvironment, running_servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Launching]:
+) -> Callable[..., LaunchedJob]:
     """A small job with a home and a prefix among the artifacts of its own, trained by the real workers."""
     record = running_servers.record
     variables = {
@@ -51,14 +51,14 @@ def launching(
         monkeypatch.setenv(name, variables[name])
     snapshot = small_snapshot(tmp_path / "snapshots")
 
-    def make(pace: float, **changes: Any) -> Launching:
+    def make(pace: float, **changes: Any) -> LaunchedJob:
         """`pace` leaves time to do damage. It is a hyperparameter with no part in the arithmetic."""
-        return Launching(tidy, settings_of(variables), variables, small_job(snapshot, pace=pace, **changes))
+        return LaunchedJob(tidy, settings_of(variables), variables, small_job(snapshot, pace=pace, **changes))
 
     return make
 
 
-def assert_as_if_left_alone(launching: Launching, result: TrainingResult, folder: Path) -> None:
+def assert_as_if_left_alone(launching: LaunchedJob, result: TrainingResult, folder: Path) -> None:
     """The bits of processes of this machine, each row once an epoch, and nothing left."""
     assert launching.left() == []
     job = dataclasses.replace(launching.job, hyperparameters={})
@@ -67,7 +67,7 @@ def assert_as_if_left_alone(launching: Launching, result: TrainingResult, folder
     assert_each_row_once_per_epoch(launching.folder, open_snapshot(Path(job.snapshot)), launching.job)
 
 
-def as_script(launching: Launching, name: str, workers: int, **arguments: Any) -> Launching:
+def as_script(launching: LaunchedJob, name: str, workers: int, **arguments: Any) -> LaunchedJob:
     """The same rows for one of `ml_assets_tests.scripts`, which may fail once."""
     job = dataclasses.replace(
         launching.job,
@@ -81,7 +81,7 @@ def as_script(launching: Launching, name: str, workers: int, **arguments: Any) -
 
 
 def test_a_script_whose_worker_is_killed_in_its_pod_goes_on_from_its_own_checkpoint(
-    launching: Callable[..., Launching], tmp_path: Path
+    launching: Callable[..., LaunchedJob], tmp_path: Path
 ) -> None:
     epochs = 24
     launch = as_script(launching(pace=0), "ddp_adapted", 2, **{"epochs": epochs, "batch-size": 13})
@@ -114,7 +114,7 @@ def test_a_script_whose_worker_is_killed_in_its_pod_goes_on_from_its_own_checkpo
 
 
 def test_a_script_without_torch_trains_in_a_pod_what_it_trains_here(
-    launching: Callable[..., Launching], tmp_path: Path
+    launching: Callable[..., LaunchedJob], tmp_path: Path
 ) -> None:
     launch = as_script(launching(pace=0), "trees_adapted", 1, **{"trees": 60, "trees-a-round": 20})
     result = launch.run(PROFILE.changed({"nodes": 1}))
@@ -125,7 +125,7 @@ def test_a_script_without_torch_trains_in_a_pod_what_it_trains_here(
 
 @pytest.mark.alone  # what it measures is not what other tests leave of the machine
 def test_a_pod_deleted_in_the_middle_is_resumed_within_thirty_seconds_and_no_row_is_lost_or_repeated(
-    launching: Callable[..., Launching], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    launching: Callable[..., LaunchedJob], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launch = launching(pace=0.1)
     at: dict[str, float] = {}
@@ -157,7 +157,7 @@ def test_a_pod_deleted_in_the_middle_is_resumed_within_thirty_seconds_and_no_row
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_a_lost_node_is_done_without_within_ninety_seconds_and_used_again_when_it_is_back(
-    launching: Callable[..., Launching], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    launching: Callable[..., LaunchedJob], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # After three of its epochs the loss is no better. Up to then it has enough before it for growing to pay.
     launch = launching(
@@ -210,7 +210,7 @@ def test_a_lost_node_is_done_without_within_ninety_seconds_and_used_again_when_i
     assert_as_if_left_alone(launch, result, tmp_path / "here")
 
 
-def _slowness(launch: Launching, launched: float) -> float:
+def _slowness(launch: LaunchedJob, launched: float) -> float:
     """Return by how much the first start of a training, at `launched`, missed its bar; 1 if it did not."""
     first = next(event.time for event in launch.events if event.kind == "metrics")
     return max(1.0, (first - launched) / START_SECONDS)

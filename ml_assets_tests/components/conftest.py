@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.world import World
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import Installation
 
 
 @pytest.fixture(autouse=True)
-def source() -> Iterator[plant.Source]:
+def source() -> Iterator[readings_pipeline.Source]:
     """The plant's system: a test may spoil it, the next one finds it mended."""
-    plant.SOURCE.mend()
-    yield plant.SOURCE
-    plant.SOURCE.mend()
+    readings_pipeline.SOURCE.mend()
+    yield readings_pipeline.SOURCE
+    readings_pipeline.SOURCE.mend()
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def installation(tmp_path: Path) -> Installation:
     """An empty installation with the plant's three components."""
-    return World(tmp_path)
+    return Installation(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def long_lived(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> World:
+def shared_installation(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Installation:
     """An installation that the tests of a module share, with a tracker that need not be made first."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
-    return World(home)
+    return Installation(home)

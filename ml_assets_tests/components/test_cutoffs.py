@@ -17,20 +17,26 @@ from ml_assets.evaluation.result import Report
 from ml_assets.snapshots.reader import SnapshotError
 from ml_assets.snapshots.rows import LABEL_TOO_LATE, choose_rows, require_same_choice
 from ml_assets.snapshots.spec import Cutoffs
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.plant import HOLDOUT, TRAIN, VALIDATION, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, component, failure_of, plant_components
-from ml_assets_tests.training.jobs import ROW_SPEC, feature_table, small_snapshot, split_of
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import (
+    STAGES,
+    Installation,
+    component,
+    failure_of,
+    readings_components,
+)
+from ml_assets_tests.components.readings_pipeline import HOLDOUT, TRAIN, VALIDATION, WINDOW, days
+from ml_assets_tests.training.small_jobs import ROW_SPEC, feature_table, small_snapshot, split_of
 
-ROWS_A_DAY = len(plant.MACHINES) * len(plant.HOURS)
+ROWS_A_DAY = len(readings_pipeline.MACHINES) * len(readings_pipeline.HOURS)
 DAY = days(1, start=WINDOW)[0]
 
 
 def _pipeline(embargo: int, zone: str = "UTC", cadence: str = "daily") -> dict[str, Any]:
     return {
-        "window": plant.PIPELINE["window"] | {"embargo": embargo},
-        "features": plant.PIPELINE["features"] | {"time_zone": zone},
-        "partitions": plant.PARTITIONS | {"cadence": cadence},
+        "window": readings_pipeline.PIPELINE["window"] | {"embargo": embargo},
+        "features": readings_pipeline.PIPELINE["features"] | {"time_zone": zone},
+        "partitions": readings_pipeline.PARTITIONS | {"cadence": cadence},
     }
 
 
@@ -63,7 +69,9 @@ def test_a_row_is_taken_if_its_label_was_known_an_embargo_before_the_next_split(
         }
     )
     spec = component(
-        TrainingPipeline, plant.PIPELINE, **_pipeline(embargo, zone, "weekly" if weekly else "daily")
+        TrainingPipeline,
+        readings_pipeline.PIPELINE,
+        **_pipeline(embargo, zone, "weekly" if weekly else "daily"),
     ).spec
     chosen = choose_rows(table, *row_choice(spec, [day.isoformat() for day in firsts]))
     limits = [midnight(TRAIN - embargo)] * TRAIN
@@ -77,23 +85,23 @@ def test_a_row_is_taken_if_its_label_was_known_an_embargo_before_the_next_split(
 
 
 @pytest.fixture(scope="module")
-def late(long_lived: World) -> World:
+def late(shared_installation: Installation) -> Installation:
     """Labels of each day are known a day after it."""
-    plant.SOURCE.spoiled |= dict.fromkeys(days(WINDOW + 1), _known_late)
+    readings_pipeline.SOURCE.spoiled |= dict.fromkeys(days(WINDOW + 1), _known_late)
     try:
-        return long_lived.with_tables(1)
+        return shared_installation.with_tables(1)
     finally:
-        plant.SOURCE.mend()
+        readings_pipeline.SOURCE.mend()
 
 
 def _known_late(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("closed_at") + timedelta(days=1))
 
 
-def test_page_and_report_say_how_many_rows_were_known_too_late(late: World) -> None:
+def test_page_and_report_say_how_many_rows_were_known_too_late(late: Installation) -> None:
     """The last day of each split is left out: in 18 days, three."""
-    quick = plant.PIPELINE["training"] | {"epochs": 1, "workers": 1}
-    facts = late.declared_as(plant_components(pipeline={"training": quick})).trained(DAY)
+    quick = readings_pipeline.PIPELINE["training"] | {"epochs": 1, "workers": 1}
+    facts = late.declared_as(readings_components(pipeline={"training": quick})).trained(DAY)
     assert facts[STAGES[0]]["left out"] == {LABEL_TOO_LATE: 3 * ROWS_A_DAY}
     page = Path(facts[STAGES[2]]["report_file"].removeprefix("file://"))
     report = Report.model_validate_json((page.parent / "evaluation.json").read_text())
@@ -108,8 +116,8 @@ def test_page_and_report_say_how_many_rows_were_known_too_late(late: World) -> N
     assert said in facts[STAGES[2]]["summary"]
 
 
-def test_an_embargo_that_leaves_a_split_without_rows_is_refused(late: World) -> None:
-    result = late.declared_as(plant_components(pipeline=_pipeline(1))).train(DAY)
+def test_an_embargo_that_leaves_a_split_without_rows_is_refused(late: Installation) -> None:
+    result = late.declared_as(readings_components(pipeline=_pipeline(1))).train(DAY)
     said = failure_of(result)
     assert (
         f"has no row. Left out: {LABEL_TOO_LATE}: {2 * ROWS_A_DAY}. A label was known in time where" in said

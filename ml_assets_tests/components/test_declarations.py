@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ml_assets.components.declarations import DeclarationRefused
-from ml_assets_tests.components.declared import DECLARED, load
+from ml_assets_tests.components.defs_sandbox import DECLARED, load
 
 
 @pytest.mark.parametrize(

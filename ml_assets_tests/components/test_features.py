@@ -5,38 +5,46 @@ import polars as pl
 from ml_assets.components.failures import missing_in
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
-from ml_assets_tests.components.world import World, failure_metadata, failure_of, materialized, versions
+from ml_assets_tests.components.installation import (
+    Installation,
+    failure_metadata,
+    failure_of,
+    materialized,
+    versions,
+)
+from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
 
 
 def _with_a_robot(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("machine").replace("drill", "robot"))
 
 
-def test_history_ends_where_the_table_begins(world: World) -> None:
+def test_history_ends_where_the_table_begins(installation: Installation) -> None:
     first, second = days(2)
-    world.run(READINGS, partition=first, last=second)
-    assert world.run(FEATURES, partition=first, last=second).success
-    rows = world.main.scan(FEATURES, [first, second]).collect()
+    installation.run(READINGS, partition=first, last=second)
+    assert installation.run(FEATURES, partition=first, last=second).success
+    rows = installation.main.scan(FEATURES, [first, second]).collect()
     known = rows.group_by("partition_date", maintain_order=True).agg(pl.col("made_yesterday").count())
     assert known["made_yesterday"].to_list() == [0, 48]
 
 
-def test_a_range_gives_each_day_the_bytes_a_run_of_its_own_gives(world: World, tmp_path) -> None:
+def test_a_range_gives_each_day_the_bytes_a_run_of_its_own_gives(
+    installation: Installation, tmp_path
+) -> None:
     first, *_, last = wanted = days(4)
-    world.run(READINGS, partition=first, last=last)
-    whole = versions(world.run(FEATURES, partition=first, last=last), FEATURES)
-    other = World(tmp_path / "other")
+    installation.run(READINGS, partition=first, last=last)
+    whole = versions(installation.run(FEATURES, partition=first, last=last), FEATURES)
+    other = Installation(tmp_path / "other")
     other.run(READINGS, partition=first, last=last)
     by_day = {day: versions(other.run(FEATURES, partition=day), FEATURES)[day] for day in wanted}
     assert whole == by_day
 
 
-def test_missing_inputs_are_named_and_what_can_be_built_is(world: World) -> None:
+def test_missing_inputs_are_named_and_what_can_be_built_is(installation: Installation) -> None:
     wanted = days(5)
     for day in (wanted[0], wanted[1], wanted[3], wanted[4]):
-        world.run(READINGS, partition=day)
-    result = world.run(FEATURES, partition=wanted[0], last=wanted[-1])
+        installation.run(READINGS, partition=day)
+    result = installation.run(FEATURES, partition=wanted[0], last=wanted[-1])
     assert not result.success
     said = failure_of(result)
     # The third day lacks itself, the fourth its yesterday.
@@ -46,33 +54,39 @@ def test_missing_inputs_are_named_and_what_can_be_built_is(world: World) -> None
     assert list(materialized(result, FEATURES)) == [wanted[0], wanted[1], wanted[4]]
 
 
-def test_a_rejected_input_is_refused_as_rejected_and_not_asked_for(world: World, source: Source) -> None:
+def test_a_rejected_input_is_refused_as_rejected_and_not_asked_for(
+    installation: Installation, source: Source
+) -> None:
     first, second = days(2)
     source.spoiled[second] = _with_a_robot
-    world.run(READINGS, partition=first, last=second)
-    result = world.run(FEATURES, partition=second)
+    installation.run(READINGS, partition=first, last=second)
+    result = installation.run(FEATURES, partition=second)
     assert f"{FEATURES} {second} ({READINGS} {second} is rejected)" in failure_of(result)
     assert missing_in(failure_metadata(result)) == {}
-    assert world.main.keys(FEATURES) == []
+    assert installation.main.keys(FEATURES) == []
 
 
-def test_an_accepted_input_is_used_as_it_is(world: World, source: Source) -> None:
+def test_an_accepted_input_is_used_as_it_is(installation: Installation, source: Source) -> None:
     (day,) = days(1)
     source.spoiled[day] = _with_a_robot
-    world.run(READINGS, partition=day)
-    accept_partition(world.platform.lake, world.platform.ledger, READINGS, day, "ada", "the robot is real")
-    assert world.run(FEATURES, partition=day).success
-    rows = TableReader.at(world.platform.lake).scan(FEATURES, [day]).collect()
+    installation.run(READINGS, partition=day)
+    accept_partition(
+        installation.platform.lake, installation.platform.ledger, READINGS, day, "ada", "the robot is real"
+    )
+    assert installation.run(FEATURES, partition=day).success
+    rows = TableReader.at(installation.platform.lake).scan(FEATURES, [day]).collect()
     assert "robot" in rows["machine"].to_list()
 
 
 def test_an_accepted_day_with_a_column_more_is_refused_by_the_name_and_type_of_it(
-    world: World, source: Source
+    installation: Installation, source: Source
 ) -> None:
     first, second = days(2)
     source.spoiled[second] = lambda rows: rows.with_columns(pl.lit(3, pl.Int64).alias("crew"))
-    world.run(READINGS, partition=first, last=second)
-    accept_partition(world.platform.lake, world.platform.ledger, READINGS, second, "ada", "crews are new")
-    said = failure_of(world.run(FEATURES, partition=first, last=second))
+    installation.run(READINGS, partition=first, last=second)
+    accept_partition(
+        installation.platform.lake, installation.platform.ledger, READINGS, second, "ada", "crews are new"
+    )
+    said = failure_of(installation.run(FEATURES, partition=first, last=second))
     assert "its columns are not those of the contract: crew (int64) is added" in said
-    assert world.main.keys(FEATURES) == [first]
+    assert installation.main.keys(FEATURES) == [first]

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.steps.identity import training_code
 from ml_assets.components.steps.snapshot import training_job
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.world import component
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import component
 from resources.job.job import TrainingJob
 
 MODEL = """
@@ -47,9 +47,9 @@ def job_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         importlib.invalidate_caches()
         changes = {
             "model": {"function": "lineshop.model.build"},
-            "training": plant.PIPELINE["training"] | training,
+            "training": readings_pipeline.PIPELINE["training"] | training,
         }
-        spec = component(TrainingPipeline, plant.PIPELINE, **changes).spec
+        spec = component(TrainingPipeline, readings_pipeline.PIPELINE, **changes).spec
         return training_job(spec, "2024-01-20", tmp_path, "0" * 64)
 
     yield job
@@ -104,7 +104,7 @@ def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> No
     assert not {name for name in named if name.startswith(("telemetry.", "attempt."))}
     assert not {"beginning", "process.heartbeat"} & named
     assert not any(name.startswith("resources") for name in named)
-    spec = component(TrainingPipeline, plant.PIPELINE).spec
+    spec = component(TrainingPipeline, readings_pipeline.PIPELINE).spec
     assert re.fullmatch("[0-9a-f]{16}", training_code(spec).loop_version)
 
 
@@ -124,9 +124,13 @@ def test_a_library_is_part_of_the_training_of_a_script_that_uses_it_alone() -> N
 
     def packages(**model: str) -> set[str]:
         change = {"model": model, "training": {"workers": 1}}
-        return set(training_code(component(TrainingPipeline, plant.PIPELINE, **change).spec).packages)
+        return set(
+            training_code(component(TrainingPipeline, readings_pipeline.PIPELINE, **change).spec).packages
+        )
 
     libraries = {"lightgbm", "onnxmltools", "scikit-learn", "skl2onnx"}
     assert libraries <= packages(entry="ml_assets_tests.scripts.trees_adapted")
     assert not libraries & packages(entry="ml_assets_tests.scripts.ddp_adapted")
-    assert not (libraries | {"onnx", "onnxruntime"}) & packages(function=plant.PIPELINE["model"]["function"])
+    assert not (libraries | {"onnx", "onnxruntime"}) & packages(
+        function=readings_pipeline.PIPELINE["model"]["function"]
+    )

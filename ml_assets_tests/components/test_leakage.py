@@ -9,33 +9,33 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 
 from ml_assets.components import leakage
 from ml_assets.components.base import SpecComponent
-from ml_assets_tests.components.plant import FEATURE_TABLE, FEATURES, READINGS, WINDOW, days
-from ml_assets_tests.components.world import QUIET, World, key_of, plant_components
+from ml_assets_tests.components.installation import QUIET, Installation, key_of, readings_components
+from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, FEATURES, READINGS, WINDOW, days
 
 CHECK = dg.AssetCheckKey(key_of(FEATURES), leakage.LEAKAGE)
 (LATER,) = days(1, start=WINDOW + 1)
 """The day after those that the plant's tables begin with."""
 
 
-def _tick(world: World) -> Sequence[dg.RunRequest]:
+def _tick(installation: Installation) -> Sequence[dg.RunRequest]:
     """Evaluate the sensor as the daemon does; what it requests."""
     sensor = leakage.request_leakage_tests
     with dg.build_sensor_context(
-        instance=world.instance,
-        definitions=dg.Definitions.merge(world.defs, dg.Definitions(sensors=[sensor])),
-        resources={"platform": world.platform},
+        instance=installation.instance,
+        definitions=dg.Definitions.merge(installation.defs, dg.Definitions(sensors=[sensor])),
+        resources={"platform": installation.platform},
     ) as context:
         return sensor.evaluate_tick(context).run_requests or []
 
 
-def _run(world: World, request: dg.RunRequest) -> ExecuteInProcessResult:
+def _run(installation: Installation, request: dg.RunRequest) -> ExecuteInProcessResult:
     """Execute what was requested."""
     assert list(request.asset_selection or ()) == []
     assert request.asset_check_keys
-    job = world.defs.resolve_implicit_global_asset_job_def().get_subset(
+    job = installation.defs.resolve_implicit_global_asset_job_def().get_subset(
         asset_selection=set(), asset_check_selection=set(request.asset_check_keys)
     )
-    return job.execute_in_process(run_config=QUIET, instance=world.instance)
+    return job.execute_in_process(run_config=QUIET, instance=installation.instance)
 
 
 def _verdicts(result: ExecuteInProcessResult) -> list[dg.AssetCheckEvaluation]:
@@ -44,36 +44,36 @@ def _verdicts(result: ExecuteInProcessResult) -> list[dg.AssetCheckEvaluation]:
 
 
 def _declared(**changes: Any) -> list[SpecComponent]:
-    return plant_components(features=changes)
+    return readings_components(features=changes)
 
 
 def test_the_test_runs_by_itself_and_builds_repeat_its_verdict(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _tick(world) == []  # nothing to test
-    world.with_tables(1)
+    assert _tick(installation) == []  # nothing to test
+    installation.with_tables(1)
     page = dg.AssetCheckKey(key_of(FEATURES), leakage.LEAKAGE)
-    assert leakage.Verdict.newest(world.instance, page) is None  # the build tested nothing
+    assert leakage.Verdict.newest(installation.instance, page) is None  # the build tested nothing
 
-    (request,) = _tick(world)
-    (verdict,) = _verdicts(_run(world, request))
+    (request,) = _tick(installation)
+    (verdict,) = _verdicts(_run(installation, request))
     assert verdict.passed
     assert verdict.description is not None
     assert "no leak: " in verdict.description
     assert "lookback suffices: " in verdict.description
     assert verdict.metadata["partitions"].value == f"{days(1)[0]} to {days(WINDOW + 1)[-1]} ({WINDOW + 1})"
-    assert _tick(world) == []
+    assert _tick(installation) == []
 
     for table in (READINGS, FEATURES):
-        built = world.run(table, partition=LATER)
+        built = installation.run(table, partition=LATER)
     (repeated,) = _verdicts(built)
     assert (repeated.passed, repeated.description) == (True, verdict.description)
     assert repeated.metadata["tested"] == verdict.metadata["tested"]
-    assert _tick(world) == []
+    assert _tick(installation) == []
 
     # Another declaration: what was tested is not this.
     inputs = [FEATURE_TABLE["inputs"][0] | {"lookback": 0}]
-    short = world.declared_as(_declared(inputs=inputs))
+    short = installation.declared_as(_declared(inputs=inputs))
     (changed,) = _tick(short)
     assert changed.run_key != request.run_key
     assert _verdicts(short.run(FEATURES, partition=LATER)) == []  # no verdict of the earlier declaration
@@ -87,9 +87,9 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_verdict(
     assert len(_tick(short)) == 1  # a week later
 
 
-def test_what_cannot_be_tested_is_a_warning_with_the_remedy(world: World) -> None:
-    world.with_tables(1)
-    untold = world.declared_as(_declared(inputs=[{"table": READINGS, "lookback": 1}]))
+def test_what_cannot_be_tested_is_a_warning_with_the_remedy(installation: Installation) -> None:
+    installation.with_tables(1)
+    untold = installation.declared_as(_declared(inputs=[{"table": READINGS, "lookback": 1}]))
     (request,) = _tick(untold)
     (verdict,) = _verdicts(_run(untold, request))
     assert (verdict.passed, verdict.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -99,7 +99,7 @@ def test_what_cannot_be_tested_is_a_warning_with_the_remedy(world: World) -> Non
 
 
 @pytest.mark.parametrize("off", ["off", False])
-def test_off_leaves_the_check_out(world: World, off: object) -> None:
-    graph = world.declared_as(_declared(leakage_check=off)).defs.resolve_asset_graph()
+def test_off_leaves_the_check_out(installation: Installation, off: object) -> None:
+    graph = installation.declared_as(_declared(leakage_check=off)).defs.resolve_asset_graph()
     assert CHECK not in graph.asset_check_keys
-    assert CHECK in world.defs.resolve_asset_graph().asset_check_keys
+    assert CHECK in installation.defs.resolve_asset_graph().asset_check_keys

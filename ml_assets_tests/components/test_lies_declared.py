@@ -3,7 +3,7 @@
 import pytest
 
 from ml_assets.components.declarations import DeclarationRefused
-from ml_assets_tests.components.declared import DECLARED, load
+from ml_assets_tests.components.defs_sandbox import DECLARED, load
 
 NUMERIC = "numeric: [promotion, price, season_sin, season_cos, units_1w, units_2w, units_3w, units_4w, units_mean_4w]"
 

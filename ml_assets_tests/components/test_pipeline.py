@@ -22,20 +22,20 @@ from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.store import WEIGHTS
 from ml_assets.snapshots.keep import keep_branch, version_branch
 from ml_assets.snapshots.reader import FITTED, file_sha256
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.chapter import Chapter, frozen, job_of, live, mlflow_run
-from ml_assets_tests.components.noise import with_noise_for_weights
-from ml_assets_tests.components.plant import FEATURES, MODEL, READINGS, WINDOW, days
-from ml_assets_tests.components.world import (
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import (
     PLANTED,
     STAGES,
-    World,
+    Installation,
     failure_of,
     key_of,
     materialized,
-    plant_components,
+    readings_components,
 )
-from ml_assets_tests.release.judged import judged
+from ml_assets_tests.components.model_run import ModelRun, frozen, job_of, live, mlflow_run
+from ml_assets_tests.components.noise_champion import randomize_weights
+from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, WINDOW, days
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.job.events import EVENTS
 from resources.job.job import TrainingJob
 from resources.ledger import TrainedOn
@@ -47,61 +47,65 @@ FIVE_STEPS = [f"{MODEL}.{name}" for name in ("validate_inputs", "snapshot", "tra
 
 
 @pytest.fixture(scope="module")
-def world(long_lived: World) -> World:
+def installation(shared_installation: Installation) -> Installation:
     """Readings and features for both days."""
-    return long_lived.with_tables(2)
+    return shared_installation.with_tables(2)
 
 
 @pytest.fixture(scope="module")
-def first(world: World) -> Chapter:
+def first(installation: Installation) -> ModelRun:
     """The first version."""
-    return live(world, DAY)
+    return live(installation, DAY)
 
 
 @pytest.fixture(scope="module")
-def again(world: World, first: Chapter) -> Chapter:
+def again(installation: Installation, first: ModelRun) -> ModelRun:
     """The same day once more."""
-    return live(world, DAY)
+    return live(installation, DAY)
 
 
-def trained_on_of(world: World) -> TrainedOn | None:
+def trained_on_of(installation: Installation) -> TrainedOn | None:
     """The window behind the first evaluation."""
-    return releases_of(world.platform).evaluations(MODEL)[0].trained_on
+    return releases_of(installation.platform).evaluations(MODEL)[0].trained_on
 
 
 @pytest.fixture(scope="module")
-def challenger(world: World, again: Chapter) -> Chapter:
+def challenger(installation: Installation, again: ModelRun) -> ModelRun:
     """The next day, with the first version in production."""
-    releases_of(world.platform).promote(MODEL, 1, author="ada", reason="the first")
-    return live(world, NEXT_DAY)
+    releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
+    return live(installation, NEXT_DAY)
 
 
 @pytest.fixture(scope="module")
-def praised(world: World, challenger: Chapter) -> Chapter:
+def praised(installation: Installation, challenger: ModelRun) -> ModelRun:
     """The next day again, after somebody improved all numbers stored with the champion."""
-    champion = registry_of(world.platform).version(MODEL, 1)
-    world.platform.tracker.record(champion.run_id, {"holdout_rmse": 0.001, "best_validation_loss": 0.0}, 1)
+    champion = registry_of(installation.platform).version(MODEL, 1)
+    installation.platform.tracker.record(
+        champion.run_id, {"holdout_rmse": 0.001, "best_validation_loss": 0.0}, 1
+    )
     for name, value in {"holdout_rmse": "0.001", "gate_status": "blessed"}.items():
-        registry_of(world.platform).tag(MODEL, 1, name, value)
-    return live(world, NEXT_DAY)
+        registry_of(installation.platform).tag(MODEL, 1, name, value)
+    return live(installation, NEXT_DAY)
 
 
 @pytest.fixture(scope="module")
-def dethroned(world: World, first: Chapter, praised: Chapter) -> Chapter:
+def dethroned(installation: Installation, first: ModelRun, praised: ModelRun) -> ModelRun:
     """The next day again, with noise for weights in production."""
-    noise = with_noise_for_weights(world, first.facts[EVALUATION]["bundle"], DAY)
+    noise = randomize_weights(installation, first.facts[EVALUATION]["bundle"], DAY)
     run = first.facts[CHECKPOINT]["mlflow/run"]
-    releases = releases_of(world.platform)
-    judged(world.platform.ledger, noise, partition=DAY, trained_on=trained_on_of(world))
+    releases = releases_of(installation.platform)
+    record_evaluation(
+        installation.platform.ledger, noise, partition=DAY, trained_on=trained_on_of(installation)
+    )
     version = releases.register(noise, run_id=run, links={})
     releases.promote(MODEL, version.number, author="eve", reason="noise")
-    return live(world, NEXT_DAY)
+    return live(installation, NEXT_DAY)
 
 
 # One click
 
 
-def test_one_run_of_five_steps_makes_the_four_assets(first: Chapter) -> None:
+def test_one_run_of_five_steps_makes_the_four_assets(first: ModelRun) -> None:
     assert [event.step_key for event in first.result.all_events if event.is_step_success] == FIVE_STEPS
     assert list(first.facts) == list(STAGES)
     assert first.facts[CHECKPOINT]["world size"] == 2
@@ -109,20 +113,20 @@ def test_one_run_of_five_steps_makes_the_four_assets(first: Chapter) -> None:
     assert not any("path" in facts for facts in first.facts.values())  # of values between steps
 
 
-def test_asking_for_any_of_the_four_asks_for_all_of_them(world: World) -> None:
-    graph = world.defs.resolve_asset_graph()
+def test_asking_for_any_of_the_four_asks_for_all_of_them(installation: Installation) -> None:
+    graph = installation.defs.resolve_asset_graph()
     all_four = {key_of(stage) for stage in STAGES}
     for stage in STAGES:
         together = graph.get_execution_set_asset_and_check_keys(key_of(stage))
         assert {key for key in together if isinstance(key, dg.AssetKey)} == all_four
-    (pipeline,) = {world.defs.get_assets_def(key) for key in all_four}
+    (pipeline,) = {installation.defs.get_assets_def(key) for key in all_four}
     assert not pipeline.can_subset
     # `dg launch` needs all four by name; each one's page says how.
     (told,) = {re.findall("--assets '(.*)'", graph.get(key).description or "")[0] for key in all_four}
     assert dg.AssetSelection.from_coercible(told).resolve(graph) == all_four
 
 
-def test_loss_was_observed_on_the_checkpoint_while_it_trained(first: Chapter) -> None:
+def test_loss_was_observed_on_the_checkpoint_while_it_trained(first: ModelRun) -> None:
     observed = [
         event.asset_observation_data.asset_observation
         for event in first.result.get_asset_observation_events()
@@ -133,7 +137,7 @@ def test_loss_was_observed_on_the_checkpoint_while_it_trained(first: Chapter) ->
     assert "validation_loss" in of_checkpoint[-1].metadata
 
 
-def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: Chapter) -> None:
+def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: ModelRun) -> None:
     checks = {check.check_name: check for check in first.result.get_asset_check_evaluations()}
     assert checks["inputs_current"].passed
     assert checks["inputs_current"].description == f"all {WINDOW} partitions are current, at any depth"
@@ -144,10 +148,12 @@ def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: Chapter) 
     assert re.search(r"aive baseline \(mean by machine, prior of \d+ rows?, chosen on validation\)", report)
 
 
-def test_a_regression_on_the_same_columns_stands_beside_the_model(world: World, first: Chapter) -> None:
+def test_a_regression_on_the_same_columns_stands_beside_the_model(
+    installation: Installation, first: ModelRun
+) -> None:
     reference = first.facts[EVALUATION]["reference_rmse"]
     assert reference < 0.5 * first.facts[EVALUATION]["baseline_rmse"]
-    tracked = mlflow_run(world, first.facts[CHECKPOINT]["mlflow/run"]).data.metrics
+    tracked = mlflow_run(installation, first.facts[CHECKPOINT]["mlflow/run"]).data.metrics
     assert tracked["holdout_reference_rmse"] == pytest.approx(reference, rel=1e-6)
     page = Path(first.facts[EVALUATION]["report_file"].removeprefix("file://"))
     report = Report.model_validate_json((page.parent / "evaluation.json").read_text())
@@ -163,13 +169,13 @@ def test_a_regression_on_the_same_columns_stands_beside_the_model(world: World, 
 # Lineage
 
 
-def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
+def test_lineage_leads_both_ways(installation: Installation, first: ModelRun) -> None:
     commit_id, tracked = first.facts[TRAINING_SET]["lake/commit"], first.facts[CHECKPOINT]["mlflow/run"]
     dagster_run = first.result.run_id
-    version = registry_of(world.platform).version(MODEL, first.facts[REGISTERED]["version"])
-    run = mlflow_run(world, tracked).data.tags
+    version = registry_of(installation.platform).version(MODEL, first.facts[REGISTERED]["version"])
+    run = mlflow_run(installation, tracked).data.tags
 
-    commit = world.platform.lake.read_commit(commit_id)
+    commit = installation.platform.lake.read_commit(commit_id)
     assert commit.metadata["dagster_run"] == dagster_run
     assert commit.metadata["::lakefs::Dagster::url[url:ui]"] == f"http://ui.test/runs/{dagster_run}"
     assert run["dagster_run"] == dagster_run
@@ -183,38 +189,47 @@ def test_lineage_leads_both_ways(world: World, first: Chapter) -> None:
     assert (
         run["schema_hash"] == first.facts[TRAINING_SET]["schema_hash"]
     )  # of the job, checked by its workers
-    lineage = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"]).facts.lineage
-    assert lineage.feature_versions == {FEATURES: world.main.manifests(FEATURES, [DAY])[DAY].code_version}
+    lineage = bundles_of(installation.platform).open(first.facts[EVALUATION]["bundle"]).facts.lineage
+    assert lineage.feature_versions == {
+        FEATURES: installation.main.manifests(FEATURES, [DAY])[DAY].code_version
+    }
 
 
-def test_what_was_trained_on_is_kept_for_as_long_as_the_version(world: World, first: Chapter) -> None:
+def test_what_was_trained_on_is_kept_for_as_long_as_the_version(
+    installation: Installation, first: ModelRun
+) -> None:
     commit = first.facts[TRAINING_SET]["lake/commit"]
     assert first.branches == {version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"]): commit}
-    held = {stat.path for stat in world.platform.lake.list(commit, f"snapshots/{MODEL}/{DAY}/")}
+    held = {stat.path for stat in installation.platform.lake.list(commit, f"snapshots/{MODEL}/{DAY}/")}
     assert {path.rsplit("/", 1)[1] for path in held} == {"snapshot.json", "fitted.json"}
 
 
 def test_a_training_that_cannot_start_is_final_and_its_input_was_kept_before(
-    world: World, first: Chapter
+    installation: Installation, first: ModelRun
 ) -> None:
-    wrong = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"start": "high"}}
-    other = world.declared_as(plant_components(pipeline={"model": wrong}))
+    wrong = {
+        "function": readings_pipeline.PIPELINE["model"]["function"],
+        "hyperparameters": {"start": "high"},
+    }
+    other = installation.declared_as(readings_components(pipeline={"model": wrong}))
     result = other.train(DAY)
-    assert f"{plant.HERE}.build refuses hyperparameters {{'start': 'high'}}: " in failure_of(result)
+    assert f"{readings_pipeline.HERE}.build refuses hyperparameters {{'start': 'high'}}: " in failure_of(
+        result
+    )
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.train"]
     kept = materialized(result, TRAINING_SET)[DAY].metadata
     branch = keep_branch(kept["fingerprint"].value)
-    assert world.platform.lake.branches(branch) == {branch: kept["lake/commit"].value}
-    run = world.platform.tracker.find(MODEL, kept["fingerprint"].value)
+    assert installation.platform.lake.branches(branch) == {branch: kept["lake/commit"].value}
+    run = installation.platform.tracker.find(MODEL, kept["fingerprint"].value)
     assert run is not None
-    assert mlflow_run(world, run).info.status == "FAILED"
+    assert mlflow_run(installation, run).info.status == "FAILED"
 
 
 @contextmanager
-def _mlflow_away_until_a_training_started(world: World) -> Generator[None]:
+def _mlflow_away_until_a_training_started(installation: Installation) -> Generator[None]:
     """Take MLflow's experiments away, and give them back when workers have told of a new training."""
-    database = world.platform.tracker.uri.removeprefix("sqlite:///")
-    known = set(world.settings.artifacts_folder.glob(f"training/*/*/{EVENTS}"))
+    database = installation.platform.tracker.uri.removeprefix("sqlite:///")
+    known = set(installation.settings.artifacts_folder.glob(f"training/*/*/{EVENTS}"))
     is_over = threading.Event()
 
     def rename(old: str, new: str) -> None:
@@ -224,7 +239,7 @@ def _mlflow_away_until_a_training_started(world: World) -> Generator[None]:
 
     def come_back() -> None:
         while not is_over.wait(0.05):
-            if set(world.settings.artifacts_folder.glob(f"training/*/*/{EVENTS}")) - known:
+            if set(installation.settings.artifacts_folder.glob(f"training/*/*/{EVENTS}")) - known:
                 break
         rename("taken_away", "experiments")
 
@@ -238,31 +253,31 @@ def _mlflow_away_until_a_training_started(world: World) -> Generator[None]:
         helper.join()
 
 
-def test_a_training_that_diverges_leaves_what_it_took(world: World, first: Chapter) -> None:
+def test_a_training_that_diverges_leaves_what_it_took(installation: Installation, first: ModelRun) -> None:
     """MLflow is away when it starts, and back before it ends."""
-    wild = {"function": plant.PIPELINE["model"]["function"], "hyperparameters": {"start": 1e30}}
-    with _mlflow_away_until_a_training_started(world):
-        result = world.declared_as(plant_components(pipeline={"model": wild})).train(DAY)
+    wild = {"function": readings_pipeline.PIPELINE["model"]["function"], "hyperparameters": {"start": 1e30}}
+    with _mlflow_away_until_a_training_started(installation):
+        result = installation.declared_as(readings_components(pipeline={"model": wild})).train(DAY)
     assert "Diverged" in failure_of(result)
     assert not any(event.is_step_up_for_retry for event in result.all_events)
-    world.platform.tracker.settle()
+    installation.platform.tracker.settle()
     kept = materialized(result, TRAINING_SET)[DAY].metadata
-    run_id = world.platform.tracker.find(MODEL, kept["fingerprint"].value)
+    run_id = installation.platform.tracker.find(MODEL, kept["fingerprint"].value)
     assert run_id is not None
-    run = mlflow_run(world, run_id)
+    run = mlflow_run(installation, run_id)
     assert run.info.status == "FAILED"
     assert run.data.metrics["worker_hours"] > 0
     assert (run.data.metrics["attempts"], run.data.metrics["gpu_hours"]) == (1, 0)
     attempt = json.loads(run.data.tags["attempt/1"])
     assert (attempt["world_size"], attempt["device"], attempt["from_step"]) == (2, "cpu", 0)
-    assert attempt["torch"].partition("+")[0] == json.loads(job_of(world, kept))["packages"]["torch"]
+    assert attempt["torch"].partition("+")[0] == json.loads(job_of(installation, kept))["packages"]["torch"]
 
 
 # Again
 
 
 def test_a_second_identical_run_finds_the_training_and_the_version(
-    world: World, first: Chapter, again: Chapter
+    installation: Installation, first: ModelRun, again: ModelRun
 ) -> None:
     for asset, fact in (
         (TRAINING_SET, "fingerprint"),
@@ -275,11 +290,11 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     ):
         assert again.facts[asset][fact] == first.facts[asset][fact]
     assert again.facts[CHECKPOINT]["reused"] is True
-    run = mlflow_run(world, first.facts[CHECKPOINT]["mlflow/run"])
+    run = mlflow_run(installation, first.facts[CHECKPOINT]["mlflow/run"])
     assert (run.info.status, run.data.tags["dagster_run"]) == ("FINISHED", first.result.run_id)
     starts = [json.loads(tag) for name, tag in sorted(run.data.tags.items()) if name.startswith("start/")]
     assert {one["dagster_run"] for one in starts} >= {first.result.run_id, again.result.run_id}
-    client = open_client(world.platform.tracker.uri)
+    client = open_client(installation.platform.tracker.uri)
     for figure in ("worker_hours", "training_seconds"):
         assert len(client.get_metric_history(run.info.run_id, figure)) == 1
     kept = version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"])
@@ -291,12 +306,12 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
 
 
 def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is_another_training(
-    world: World, first: Chapter
+    installation: Installation, first: ModelRun
 ) -> None:
     last = days(1, start=WINDOW + 1)[0]
-    plain, tuned = (frozen(world, last, init_from) for init_from in (None, f"{MODEL}/1"))
-    bundle = bundles_of(world.platform).open(first.facts[EVALUATION]["bundle"])
-    (evaluation, *_) = reversed(releases_of(world.platform).evaluations(MODEL))
+    plain, tuned = (frozen(installation, last, init_from) for init_from in (None, f"{MODEL}/1"))
+    bundle = bundles_of(installation.platform).open(first.facts[EVALUATION]["bundle"])
+    (evaluation, *_) = reversed(releases_of(installation.platform).evaluations(MODEL))
     assert tuned["initial"] == {
         "version": f"{MODEL}/1",
         "bundle": bundle.digest,
@@ -311,10 +326,10 @@ def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is
 
 
 def test_a_version_that_is_not_there_is_refused_before_anything_is_launched(
-    world: World, first: Chapter
+    installation: Installation, first: ModelRun
 ) -> None:
-    model = plant.PIPELINE["model"] | {"init_from": f"{MODEL}/99"}
-    result = world.declared_as(plant_components(pipeline={"model": model})).train(DAY)
+    model = readings_pipeline.PIPELINE["model"] | {"init_from": f"{MODEL}/99"}
+    result = installation.declared_as(readings_components(pipeline={"model": model})).train(DAY)
     assert f"VersionMissing: {MODEL} has no version 99; it has 1 (1.0.0)" in failure_of(result)
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.snapshot"]
 
@@ -322,7 +337,7 @@ def test_a_version_that_is_not_there_is_refused_before_anything_is_launched(
 # Champion
 
 
-def test_a_challenger_is_compared_with_the_champion_and_rejected_in_a_green_run(challenger: Chapter) -> None:
+def test_a_challenger_is_compared_with_the_champion_and_rejected_in_a_green_run(challenger: ModelRun) -> None:
     assert challenger.result.success
     assert list(challenger.facts) == [TRAINING_SET, CHECKPOINT, EVALUATION]
     assert challenger.facts[EVALUATION]["verdict"] == "rejected"
@@ -331,7 +346,7 @@ def test_a_challenger_is_compared_with_the_champion_and_rejected_in_a_green_run(
     assert checks["gate"].severity == dg.AssetCheckSeverity.WARN
 
 
-def test_an_observation_says_which_rule_kept_it_from_being_registered(challenger: Chapter) -> None:
+def test_an_observation_says_which_rule_kept_it_from_being_registered(challenger: ModelRun) -> None:
     (why,) = [
         event.asset_observation_data.asset_observation
         for event in challenger.result.get_asset_observation_events()
@@ -346,13 +361,13 @@ def test_an_observation_says_which_rule_kept_it_from_being_registered(challenger
     assert row["asks"].startswith("rmse > 30")
 
 
-def test_numbers_stored_with_the_champion_change_no_verdict(challenger: Chapter, praised: Chapter) -> None:
+def test_numbers_stored_with_the_champion_change_no_verdict(challenger: ModelRun, praised: ModelRun) -> None:
     own = {"evaluation": "", "report": "", "report_file": ""}
     assert praised.facts[EVALUATION] | own == challenger.facts[EVALUATION] | own
     assert praised.facts[CHECKPOINT]["reused"] is True
 
 
-def test_noise_for_the_champions_weights_changes_the_verdict(praised: Chapter, dethroned: Chapter) -> None:
+def test_noise_for_the_champions_weights_changes_the_verdict(praised: ModelRun, dethroned: ModelRun) -> None:
     assert praised.facts[EVALUATION]["verdict"] == "rejected"
     assert dethroned.facts[EVALUATION]["verdict"] == "blessed"
     assert dethroned.facts[REGISTERED]["version"] == 3
@@ -360,14 +375,14 @@ def test_noise_for_the_champions_weights_changes_the_verdict(praised: Chapter, d
 
 
 def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
-    world: World, again: Chapter, dethroned: Chapter
+    installation: Installation, again: ModelRun, dethroned: ModelRun
 ) -> None:
     """Its partition again, beside a champion that has seen its holdout: another evaluation, in another folder."""
-    releases = releases_of(world.platform)
+    releases = releases_of(installation.platform)
     report = Path(again.facts[EVALUATION]["report_file"].removeprefix("file://"))
     before = {path.name: path.read_bytes() for path in report.parent.iterdir()}
     releases.promote(MODEL, dethroned.facts[REGISTERED]["version"], author="ada", reason="of the next day")
-    earlier = live(world, DAY)
+    earlier = live(installation, DAY)
 
     assert earlier.facts[EVALUATION]["verdict"] == "undecided"
     assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
@@ -381,7 +396,7 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     shown = {name: earlier.facts[REGISTERED][name] for name in ("version", "gate", "evaluation", "report")}
     assert shown == {name: again.facts[REGISTERED][name] for name in shown}
     assert "goes back to it" in earlier.facts[REGISTERED]["next"]
-    tags = registry_of(world.platform).version(MODEL, 1).tags
+    tags = registry_of(installation.platform).version(MODEL, 1).tags
     assert (tags["gate_status"], tags["evaluation"]) == ("blessed", rows[1].name)
     assert (
         releases.promote(MODEL, 1, author="ada", reason="back").evaluation_digest == rows[1].evaluation_digest
@@ -393,22 +408,24 @@ def _json_beside(report: str) -> bytes:
 
 
 def test_a_champion_that_cannot_score_todays_rows_is_an_outcome_and_can_be_demoted(
-    world: World, first: Chapter, dethroned: Chapter
+    installation: Installation, first: ModelRun, dethroned: ModelRun
 ) -> None:
-    releases = releases_of(world.platform)
+    releases = releases_of(installation.platform)
     renamed = {"made_yesterday": "made_last_week"}
-    stranger = with_noise_for_weights(world, first.facts[EVALUATION]["bundle"], DAY, renamed=renamed)
-    judged(world.platform.ledger, stranger, partition=DAY, trained_on=trained_on_of(world))
+    stranger = randomize_weights(installation, first.facts[EVALUATION]["bundle"], DAY, renamed=renamed)
+    record_evaluation(
+        installation.platform.ledger, stranger, partition=DAY, trained_on=trained_on_of(installation)
+    )
     version = releases.register(stranger, run_id=first.facts[CHECKPOINT]["mlflow/run"], links={})
     releases.promote(MODEL, version.number, author="eve", reason="reads a column that was dropped")
 
-    found = live(world, NEXT_DAY).facts[EVALUATION]
+    found = live(installation, NEXT_DAY).facts[EVALUATION]
     assert found["why"] == "Undecided: the champion cannot score these rows."
     assert "The champion is not compared with: columns ['made_last_week'] are missing" in found["summary"]
     row = releases.evaluations(MODEL)[-1]
     assert (row.status, row.champion_digest) == ("undecided", stranger.digest)
     releases.demote(MODEL, author="ada", reason="nobody can compare with it")
-    again = live(world, NEXT_DAY).facts
+    again = live(installation, NEXT_DAY).facts
     assert again[EVALUATION]["verdict"] == "blessed"
     assert releases.evaluations(MODEL)[-1].champion_digest is None
 
@@ -417,12 +434,12 @@ def test_a_champion_that_cannot_score_todays_rows_is_an_outcome_and_can_be_demot
 
 
 def test_stale_inputs_are_named_and_trained_on_as_main_holds_them(
-    world: World, again: Chapter, dethroned: Chapter
+    installation: Installation, again: ModelRun, dethroned: ModelRun
 ) -> None:
     changed, after = days(WINDOW + 2)[4:6]
-    plant.SOURCE.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
-    assert world.run(READINGS, partition=changed).success
-    stale = live(world, DAY)
+    readings_pipeline.SOURCE.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
+    assert installation.run(READINGS, partition=changed).success
+    stale = live(installation, DAY)
     (check,) = [
         one for one in stale.result.get_asset_check_evaluations() if one.check_name == "inputs_current"
     ]
@@ -433,14 +450,20 @@ def test_stale_inputs_are_named_and_trained_on_as_main_holds_them(
     assert stale.facts[TRAINING_SET]["snapshot"] == again.facts[TRAINING_SET]["snapshot"]
 
 
-def test_nothing_a_run_wrote_holds_a_secret_of_the_settings(world: World, first: Chapter) -> None:
+def test_nothing_a_run_wrote_holds_a_secret_of_the_settings(
+    installation: Installation, first: ModelRun
+) -> None:
     """Files at home (MLflow, ledger, lake, reports, job folders), commits, and events with their metadata."""
-    assert PLANTED in world.settings.ui_url.reveal()
-    files = [path for path in world.settings.home.rglob("*") if path.is_file()]
+    assert PLANTED in installation.settings.ui_url.reveal()
+    files = [path for path in installation.settings.home.rglob("*") if path.is_file()]
     assert {"mlflow.db", "ledger.db", "refs.db", "job.json"} <= {path.name for path in files}
     assert [str(path) for path in files if PLANTED.encode() in path.read_bytes()] == []
-    assert PLANTED not in repr(list(world.platform.lake.log("main", limit=1000)))
-    events = [str(one) for run in world.instance.get_runs() for one in world.instance.all_logs(run.run_id)]
+    assert PLANTED not in repr(list(installation.platform.lake.log("main", limit=1000)))
+    events = [
+        str(one)
+        for run in installation.instance.get_runs()
+        for one in installation.instance.all_logs(run.run_id)
+    ]
     assert len(events) > 50
     assert [one for one in events if PLANTED in one] == []
     assert any("http://ui.test/runs/" in path.read_text() for path in files if path.suffix == ".html")

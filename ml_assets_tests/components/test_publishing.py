@@ -9,15 +9,15 @@ from dagster import ExecuteInProcessResult
 from ml_assets.components.publishing import UNCHANGED
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
-from ml_assets_tests.components.world import (
-    World,
+from ml_assets_tests.components.installation import (
+    Installation,
     failure_metadata,
     failure_of,
     materialized,
-    plant_components,
+    readings_components,
     versions,
 )
+from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
 
 
 def lacking(result: ExecuteInProcessResult) -> list[dict[str, Any]]:
@@ -30,34 +30,36 @@ def _without_load(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.drop("load")
 
 
-def test_a_range_is_one_run_with_a_version_of_its_own_for_every_day(world: World) -> None:
+def test_a_range_is_one_run_with_a_version_of_its_own_for_every_day(installation: Installation) -> None:
     first, *_, last = wanted = days(5)
-    result = world.run(READINGS, partition=first, last=last)
+    result = installation.run(READINGS, partition=first, last=last)
     assert result.success
     found = versions(result, READINGS)
     assert list(found) == wanted
     assert len(set(found.values())) == 5
-    assert found == dict(world.main.digests(READINGS))
+    assert found == dict(installation.main.digests(READINGS))
     day = materialized(result, READINGS)[first].metadata
     assert day["dagster/partition_row_count"].value == 48
-    assert day["lake/commit"].value == world.main.commit_id
+    assert day["lake/commit"].value == installation.main.commit_id
 
 
-def test_materializing_the_same_days_again_changes_nothing(world: World) -> None:
+def test_materializing_the_same_days_again_changes_nothing(installation: Installation) -> None:
     first, *_, last = days(3)
-    before = versions(world.run(READINGS, partition=first, last=last), READINGS)
-    commit = world.main.commit_id
-    again = world.run(READINGS, partition=first, last=last)
+    before = versions(installation.run(READINGS, partition=first, last=last), READINGS)
+    commit = installation.main.commit_id
+    again = installation.run(READINGS, partition=first, last=last)
     assert again.success
     assert versions(again, READINGS) == before
-    assert world.main.commit_id == commit
+    assert installation.main.commit_id == commit
     assert {one.description for one in materialized(again, READINGS).values()} == {UNCHANGED}
 
 
-def test_checks_sum_up_the_run_and_show_findings_of_the_rejected(world: World, source: Source) -> None:
+def test_checks_sum_up_the_run_and_show_findings_of_the_rejected(
+    installation: Installation, source: Source
+) -> None:
     first, second, third = days(3)
     source.spoiled[second] = _without_load
-    result = world.run(READINGS, partition=first, last=third)
+    result = installation.run(READINGS, partition=first, last=third)
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
     assert checks["volume"].passed
     assert not checks["contract"].passed
@@ -68,51 +70,57 @@ def test_checks_sum_up_the_run_and_show_findings_of_the_rejected(world: World, s
     ]
 
 
-def test_a_rejected_day_fails_the_run_by_name_while_the_good_ones_land(world: World, source: Source) -> None:
+def test_a_rejected_day_fails_the_run_by_name_while_the_good_ones_land(
+    installation: Installation, source: Source
+) -> None:
     first, second, third = days(3)
     source.spoiled[second] = _without_load
-    result = world.run(READINGS, partition=first, last=third)
+    result = installation.run(READINGS, partition=first, last=third)
     assert not result.success
     said = failure_of(result)
     assert f"rejected, and stay off main: {second} (1 of 3 partitions)." in said
     assert "missing_column" in said
     assert f"ml-assets accept {READINGS} {second} --reason" in said
     assert list(materialized(result, READINGS)) == [first, third]
-    assert world.main.keys(READINGS) == [first, third]
-    branch = next(name for name in world.platform.lake.branches("audit-") if name in said)
-    evidence = TableReader.at(world.platform.lake, branch)
+    assert installation.main.keys(READINGS) == [first, third]
+    branch = next(name for name in installation.platform.lake.branches("audit-") if name in said)
+    evidence = TableReader.at(installation.platform.lake, branch)
     assert evidence.scan(READINGS, [second]).collect().columns == ["at", "machine", "made", "closed_at"]
 
 
-def test_a_rejection_is_final(world: World, source: Source) -> None:
+def test_a_rejection_is_final(installation: Installation, source: Source) -> None:
     (day,) = days(1)
     source.spoiled[day] = _without_load
-    world.run(READINGS, partition=day)
+    installation.run(READINGS, partition=day)
     assert source.asked == [day]
 
 
-def test_once_the_source_is_mended_one_materialization_heals_the_day(world: World, source: Source) -> None:
+def test_once_the_source_is_mended_one_materialization_heals_the_day(
+    installation: Installation, source: Source
+) -> None:
     (day,) = days(1)
     source.spoiled[day] = _without_load
-    assert not world.run(READINGS, partition=day).success
+    assert not installation.run(READINGS, partition=day).success
     source.mend()
-    healed = world.run(READINGS, partition=day)
+    healed = installation.run(READINGS, partition=day)
     assert healed.success
-    assert world.main.keys(READINGS) == [day]
+    assert installation.main.keys(READINGS) == [day]
     assert all(check.passed for check in healed.get_asset_check_evaluations())
 
 
-def test_yesterdays_good_version_stays_on_main_but_the_table_refuses(world: World, source: Source) -> None:
+def test_yesterdays_good_version_stays_on_main_but_the_table_refuses(
+    installation: Installation, source: Source
+) -> None:
     (day,) = days(1)
-    good = versions(world.run(READINGS, partition=day), READINGS)
+    good = versions(installation.run(READINGS, partition=day), READINGS)
     source.spoiled[day] = _without_load
-    assert not world.run(READINGS, partition=day).success
-    assert dict(world.main.digests(READINGS)) == good
-    assert f"{READINGS} {day} is rejected" in failure_of(world.run(FEATURES, partition=day))
+    assert not installation.run(READINGS, partition=day).success
+    assert dict(installation.main.digests(READINGS)) == good
+    assert f"{READINGS} {day} is rejected" in failure_of(installation.run(FEATURES, partition=day))
 
 
 def test_a_source_that_fails_for_one_day_is_asked_again_and_the_others_land(
-    world: World, source: Source
+    installation: Installation, source: Source
 ) -> None:
     first, second, third = days(3)
 
@@ -121,31 +129,33 @@ def test_a_source_that_fails_for_one_day_is_asked_again_and_the_others_land(
         raise ConnectionError("the plant does not answer")
 
     source.spoiled[second] = fails_once
-    result = world.run(READINGS, partition=first, last=third)
+    result = installation.run(READINGS, partition=first, last=third)
     assert result.success
     assert source.asked == [first, second, third] * 2
-    assert world.main.keys(READINGS) == [first, second, third]
+    assert installation.main.keys(READINGS) == [first, second, third]
 
 
-def test_a_source_that_keeps_failing_is_named_with_its_day(world: World, source: Source) -> None:
+def test_a_source_that_keeps_failing_is_named_with_its_day(
+    installation: Installation, source: Source
+) -> None:
     first, second = days(2)
 
     def broken(rows: pl.DataFrame) -> pl.DataFrame:
         raise KeyError("made")
 
     source.spoiled[second] = broken
-    result = world.run(READINGS, partition=first, last=second)
+    result = installation.run(READINGS, partition=first, last=second)
     assert not result.success
     said = failure_of(result)
     assert re.fullmatch(
         rf"{READINGS}: the source failed for {second}: \S+test_publishing\.py:\d+: \w+ raised KeyError: 'made'",
         said,
     ), said
-    assert world.main.keys(READINGS) == [first]
+    assert installation.main.keys(READINGS) == [first]
 
 
 def test_answers_that_are_no_rows_fail_their_day_alone_by_name_and_column(
-    world: World, source: Source
+    installation: Installation, source: Source
 ) -> None:
     """A None, a LazyFrame, a list, a panic of polars and an infinite time once ended the run of all days."""
     infinite = pl.lit(2**63 - 1).cast(pl.Datetime("us", "UTC"))
@@ -167,46 +177,50 @@ def test_answers_that_are_no_rows_fail_their_day_alone_by_name_and_column(
     }
     good, *bad = days(1 + len(answers))
     source.spoiled = dict(zip(bad, answers.values(), strict=True))
-    result = world.run(READINGS, partition=good, last=bad[-1])
+    result = installation.run(READINGS, partition=good, last=bad[-1])
     assert not result.success
-    assert world.main.keys(READINGS) == [good]
+    assert installation.main.keys(READINGS) == [good]
     why = {row["partition"]: row["why"] for row in lacking(result)}
     for day, said in zip(bad, answers, strict=True):
         assert said in why[day]
 
 
-def test_values_beyond_pythons_calendar_are_rejected_by_column(world: World, source: Source) -> None:
+def test_values_beyond_pythons_calendar_are_rejected_by_column(
+    installation: Installation, source: Source
+) -> None:
     good, late, nested = days(3)
     inside = pl.concat_list(pl.lit(2**63 - 1).cast(pl.Datetime("us")))
     source.spoiled = {
         late: lambda rows: rows.with_columns(load=pl.lit(6_585_000, pl.Int32).cast(pl.Date)),
         nested: lambda rows: rows.with_columns(load=inside),
     }
-    result = world.run(READINGS, partition=good, last=nested)
+    result = installation.run(READINGS, partition=good, last=nested)
     assert not result.success
-    assert world.main.keys(READINGS) == [good]
+    assert installation.main.keys(READINGS) == [good]
     why = {row["partition"]: row["why"] for row in lacking(result)}
     assert "'load' holds date where" in why[late]
     assert "19999-" in why[late]
     assert "'load' holds list" in why[nested]
 
 
-def test_rejected_and_failed_days_of_one_run_are_both_named(world: World, source: Source) -> None:
+def test_rejected_and_failed_days_of_one_run_are_both_named(
+    installation: Installation, source: Source
+) -> None:
     first, second, third = days(3)
 
     def broken(rows: pl.DataFrame) -> pl.DataFrame:
         raise KeyError("made")
 
     source.spoiled = {first: _without_load, third: broken}
-    result = world.run(READINGS, partition=first, last=third)
+    result = installation.run(READINGS, partition=first, last=third)
     said = failure_of(result)
     assert f"stay off main: {first} (1 of 2 partitions)." in said
     assert f"the source failed for {third}" in said
-    assert world.main.keys(READINGS) == [second]
+    assert installation.main.keys(READINGS) == [second]
 
 
-def test_a_warned_day_lands_and_fails_no_blocking_check(world: World, source: Source) -> None:
-    picky = world.declared_as(plant_components(dataset={"volume": {"kind": "previous"}}))
+def test_a_warned_day_lands_and_fails_no_blocking_check(installation: Installation, source: Source) -> None:
+    picky = installation.declared_as(readings_components(dataset={"volume": {"kind": "previous"}}))
     first, second = days(2)
     source.spoiled[second] = lambda rows: rows.head(34)
     result = picky.run(READINGS, partition=first, last=second)
@@ -217,12 +231,16 @@ def test_a_warned_day_lands_and_fails_no_blocking_check(world: World, source: So
     assert checks["warnings"].description == f"2 partitions judged, 1 warned: {second}"
 
 
-def test_an_accepted_day_passes_its_blocking_checks_when_it_comes_again(world: World, source: Source) -> None:
+def test_an_accepted_day_passes_its_blocking_checks_when_it_comes_again(
+    installation: Installation, source: Source
+) -> None:
     (day,) = days(1)
     source.spoiled[day] = lambda rows: rows.with_columns(-pl.col("made"))
-    world.run(READINGS, partition=day)
-    accept_partition(world.platform.lake, world.platform.ledger, READINGS, day, "ada", "returned goods")
-    again = world.run(READINGS, partition=day)
+    installation.run(READINGS, partition=day)
+    accept_partition(
+        installation.platform.lake, installation.platform.ledger, READINGS, day, "ada", "returned goods"
+    )
+    again = installation.run(READINGS, partition=day)
     assert again.success
     checks = {check.check_name: check.passed for check in again.get_asset_check_evaluations()}
     assert checks == {"contract": True, "volume": True, "warnings": False}

@@ -7,24 +7,24 @@ import pytest
 
 from ml_assets.components.reconcile import Apart, compare, reconcile, tell_of_main
 from ml_assets.tables.accept import accept_partition
-from ml_assets_tests.components.plant import FEATURES, READINGS, Source, days
-from ml_assets_tests.components.world import World, key_of
+from ml_assets_tests.components.installation import Installation, key_of
+from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
 
 TABLES = (READINGS, FEATURES)
 DAYS = days(4)
 
 
 @pytest.fixture
-def forgetful(world: World) -> World:
+def forgetful(installation: Installation) -> Installation:
     """A plant of whose four days of readings Dagster knows the first alone."""
-    world.run(READINGS, partition=DAYS[0])
-    told, world.instance = world.instance, dg.DagsterInstance.ephemeral()
-    world.run(READINGS, partition=DAYS[1], last=DAYS[-1])  # an instance that is gone
-    world.instance = told
-    return world
+    installation.run(READINGS, partition=DAYS[0])
+    told, installation.instance = installation.instance, dg.DagsterInstance.ephemeral()
+    installation.run(READINGS, partition=DAYS[1], last=DAYS[-1])  # an instance that is gone
+    installation.instance = told
+    return installation
 
 
-def test_partitions_of_main_are_told_with_the_version_they_have(forgetful: World) -> None:
+def test_partitions_of_main_are_told_with_the_version_they_have(forgetful: Installation) -> None:
     reader = forgetful.main
     apart = [Apart(READINGS, untold=tuple(DAYS[1:]), gone=())]
     assert compare(forgetful.instance, reader, TABLES) == apart
@@ -37,7 +37,7 @@ def test_partitions_of_main_are_told_with_the_version_they_have(forgetful: World
     assert reconcile(forgetful.instance, reader, TABLES) == []
 
 
-def test_nothing_is_told_while_a_run_may_be_about_to(forgetful: World) -> None:
+def test_nothing_is_told_while_a_run_may_be_about_to(forgetful: Installation) -> None:
     forgetful.instance.create_run_for_job(
         forgetful.defs.resolve_implicit_global_asset_job_def(), status=dg.DagsterRunStatus.STARTED
     )
@@ -45,19 +45,27 @@ def test_nothing_is_told_while_a_run_may_be_about_to(forgetful: World) -> None:
     assert compare(forgetful.instance, forgetful.main, TABLES) != []
 
 
-def test_an_accepted_day_and_one_that_main_lost_are_apart(world: World, source: Source) -> None:
+def test_an_accepted_day_and_one_that_main_lost_are_apart(installation: Installation, source: Source) -> None:
     bad, good = days(2)
-    world.run(READINGS, partition=good)
+    installation.run(READINGS, partition=good)
     source.spoiled[bad] = lambda rows: rows.with_columns(-rows["made"])
-    world.run(READINGS, partition=bad)
-    accept_partition(world.platform.lake, world.platform.ledger, READINGS, bad, "ada", "returned goods")
-    world.instance.report_runless_asset_event(dg.AssetMaterialization(key_of(READINGS), partition=DAYS[-1]))
-    assert compare(world.instance, world.main, TABLES) == [Apart(READINGS, untold=(bad,), gone=(DAYS[-1],))]
-    reconcile(world.instance, world.main, TABLES)
-    assert compare(world.instance, world.main, TABLES) == [Apart(READINGS, untold=(), gone=(DAYS[-1],))]
+    installation.run(READINGS, partition=bad)
+    accept_partition(
+        installation.platform.lake, installation.platform.ledger, READINGS, bad, "ada", "returned goods"
+    )
+    installation.instance.report_runless_asset_event(
+        dg.AssetMaterialization(key_of(READINGS), partition=DAYS[-1])
+    )
+    assert compare(installation.instance, installation.main, TABLES) == [
+        Apart(READINGS, untold=(bad,), gone=(DAYS[-1],))
+    ]
+    reconcile(installation.instance, installation.main, TABLES)
+    assert compare(installation.instance, installation.main, TABLES) == [
+        Apart(READINGS, untold=(), gone=(DAYS[-1],))
+    ]
 
 
-def test_a_sensor_tells_where_nobody_types_a_command(forgetful: World) -> None:
+def test_a_sensor_tells_where_nobody_types_a_command(forgetful: Installation) -> None:
     def evaluate(cursor: str | None = None) -> dg.SensorResult:
         context = dg.build_sensor_context(
             instance=forgetful.instance,

@@ -17,8 +17,20 @@ from ml_assets.release.initial import InitialModelRefused
 from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.promotion import NotPromotable
 from ml_assets.tables.accept import accept_partition
-from ml_assets_tests.components.chapter import frozen, mlflow_run
-from ml_assets_tests.components.plant import (
+from ml_assets_tests.components.installation import (
+    QUIET,
+    STAGES,
+    Installation,
+    component,
+    facts_of,
+    failure_metadata,
+    failure_of,
+    key_of,
+    materialized,
+    readings_components,
+)
+from ml_assets_tests.components.model_run import frozen, mlflow_run
+from ml_assets_tests.components.readings_pipeline import (
     DATASET,
     FEATURE_TABLE,
     FEATURES,
@@ -31,30 +43,18 @@ from ml_assets_tests.components.plant import (
     days,
     shifts,
 )
-from ml_assets_tests.components.world import (
-    QUIET,
-    STAGES,
-    World,
-    component,
-    facts_of,
-    failure_metadata,
-    failure_of,
-    key_of,
-    materialized,
-    plant_components,
-)
-from ml_assets_tests.release.judged import judged
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.lake import LakeBusy
 
 FIRST, LAST = days(WINDOW, start=1)[0], days(WINDOW, start=1)[-1]
 
 
 @pytest.fixture
-def ready(world: World) -> World:
+def ready(installation: Installation) -> Installation:
     """Readings and features for the whole window."""
-    world.run(READINGS, partition=days(1)[0], last=LAST)
-    assert world.run(FEATURES, partition=FIRST, last=LAST).success
-    return world
+    installation.run(READINGS, partition=days(1)[0], last=LAST)
+    assert installation.run(FEATURES, partition=FIRST, last=LAST).success
+    return installation
 
 
 def _steps(result: Any) -> list[str]:
@@ -91,11 +91,13 @@ def test_a_terminated_step_is_not_tried_again_even_where_ending_it_failed(
     assert run.status == dg.DagsterRunStatus.CANCELED
 
 
-def test_missing_partitions_are_refused_by_name_before_anything_is_launched(world: World) -> None:
+def test_missing_partitions_are_refused_by_name_before_anything_is_launched(
+    installation: Installation,
+) -> None:
     present = days(WINDOW, start=1)[:-2]
-    world.run(READINGS, partition=days(1)[0], last=present[-1])
-    world.run(FEATURES, partition=present[0], last=present[-1])
-    result = world.train(LAST)
+    installation.run(READINGS, partition=days(1)[0], last=present[-1])
+    installation.run(FEATURES, partition=present[0], last=present[-1])
+    result = installation.train(LAST)
     lacking = days(WINDOW, start=1)[-2:]
     said = failure_of(result)
     assert said.startswith(f"{MODEL} {LAST} refuses to build on unusable inputs: ")
@@ -105,7 +107,7 @@ def test_missing_partitions_are_refused_by_name_before_anything_is_launched(worl
 
 
 def test_a_rejected_partition_is_refused_with_its_reason_though_main_holds_an_older_one(
-    ready: World, source: Source
+    ready: Installation, source: Source
 ) -> None:
     day = days(WINDOW, start=1)[3]
     source.spoiled[day] = lambda rows: rows.with_columns(pl.col("made") * 100)
@@ -118,7 +120,7 @@ def test_a_rejected_partition_is_refused_with_its_reason_though_main_holds_an_ol
 
 
 def test_a_raw_day_rejected_after_its_features_were_built_is_refused_by_name(
-    ready: World, source: Source
+    ready: Installation, source: Source
 ) -> None:
     """The features stand on main as they were, all current: only the verdict on what they were made from changed."""
     day, after = days(WINDOW, start=1)[5:7]
@@ -134,20 +136,20 @@ def test_a_raw_day_rejected_after_its_features_were_built_is_refused_by_name(
     accept_partition(
         ready.platform.lake, ready.platform.ledger, READINGS, day, "ada", "the sensor was turned"
     )
-    strict = ready.declared_as(plant_components(pipeline={"stale": "refuse"}))
+    strict = ready.declared_as(readings_components(pipeline={"stale": "refuse"}))
     said = failure_of(strict.train(LAST))
     assert f"{FEATURES} {day} (is stale: {READINGS} {day} changed)" in said
     assert "is rejected" not in said
 
 
-def test_features_cannot_be_built_on_features_of_a_rejected_day(ready: World, source: Source) -> None:
+def test_features_cannot_be_built_on_features_of_a_rejected_day(ready: Installation, source: Source) -> None:
     before, day = days(WINDOW, start=1)[4:6]
     ideas: dict[str, Any] = {
         "name": "ideas",
         "function": f"{__name__}.ideas",
         "inputs": [{"table": FEATURES, "lookback": 0}],
     }
-    deeper = ready.declared_as([*plant_components(), component(FeatureTable, FEATURE_TABLE, **ideas)])
+    deeper = ready.declared_as([*readings_components(), component(FeatureTable, FEATURE_TABLE, **ideas)])
     assert deeper.run("features/ideas", partition=day).success
     raw = deeper.main.digests(READINGS)
     made_from = deeper.main.manifest("features/ideas", day).behind
@@ -168,7 +170,7 @@ def other_shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) ->
     return shifts(inputs, first, last)
 
 
-def test_a_changed_declaration_makes_what_was_built_before_stale_by_name(ready: World) -> None:
+def test_a_changed_declaration_makes_what_was_built_before_stale_by_name(ready: Installation) -> None:
     rules = FEATURE_TABLE["contract"]
     tightened = [{**column, "ge": 0} if column["name"] == "made" else column for column in rules["columns"]]
     (reads,) = FEATURE_TABLE["inputs"]
@@ -179,28 +181,28 @@ def test_a_changed_declaration_makes_what_was_built_before_stale_by_name(ready: 
         "the volume rule changed": {"volume": {"kind": "previous"}},
     }
     for why, change in changes.items():
-        strict = ready.declared_as(plant_components(features=change, pipeline={"stale": "refuse"}))
+        strict = ready.declared_as(readings_components(features=change, pipeline={"stale": "refuse"}))
         result = strict.train(LAST)
         assert f"{FEATURES} {days(WINDOW, start=1)[4]} (is stale: {why}" in failure_of(result)
         assert _steps(result) == [f"{MODEL}.validate_inputs"]
 
 
-def test_a_changed_contract_of_a_raw_table_is_found_through_its_features(ready: World) -> None:
+def test_a_changed_contract_of_a_raw_table_is_found_through_its_features(ready: Installation) -> None:
     rules = DATASET["contract"]
     tightened = [
         {**column, "le": 1000} if column["name"] == "made" else column for column in rules["columns"]
     ]
     dataset = {"contract": {**rules, "columns": tightened}}
-    strict = ready.declared_as(plant_components(dataset=dataset, pipeline={"stale": "refuse"}))
+    strict = ready.declared_as(readings_components(dataset=dataset, pipeline={"stale": "refuse"}))
     before, day = days(2)
     why = f"is stale: {READINGS} {before}, {day} are stale themselves"
     assert f"{FEATURES} {day} ({why})" in failure_of(strict.train(LAST))
 
 
-def test_days_do_not_pass_for_the_weeks_that_begin_with_them(ready: World) -> None:
+def test_days_do_not_pass_for_the_weeks_that_begin_with_them(ready: Installation) -> None:
     weekly: dict[str, Any] = {"partitions": {**PARTITIONS, "cadence": "weekly"}}
     window = {"window": {"train": 1, "validation": 1, "holdout": 1}}
-    weeks = ready.declared_as(plant_components(weekly, weekly, weekly | window))
+    weeks = ready.declared_as(readings_components(weekly, weekly, weekly | window))
     result = weeks.train(days(15)[14])
     mondays = [days(15)[0], days(15)[7], days(15)[14]]
     assert set(mondays[1:]) <= set(ready.main.keys(FEATURES))
@@ -208,18 +210,20 @@ def test_days_do_not_pass_for_the_weeks_that_begin_with_them(ready: World) -> No
     assert missing_in(failure_metadata(result)) == {READINGS: mondays, FEATURES: mondays}
 
 
-def test_columns_other_than_those_declared_are_refused_before_anything_is_launched(ready: World) -> None:
+def test_columns_other_than_those_declared_are_refused_before_anything_is_launched(
+    ready: Installation,
+) -> None:
     """The window is of one piece, and still no window of the declared table."""
     rules = FEATURE_TABLE["contract"]
     wider = {**rules, "columns": [*rules["columns"], {"name": "crew", "dtype": "int64"}]}
-    result = ready.declared_as(plant_components(features={"contract": wider})).train(LAST)
+    result = ready.declared_as(readings_components(features={"contract": wider})).train(LAST)
     said = failure_of(result)
     assert "is unusable: its columns are not those of the contract: crew (int64) is missing" in said
     assert missing_in(failure_metadata(result)) == {FEATURES: days(WINDOW, start=1)}
     assert _steps(result) == [f"{MODEL}.validate_inputs"]
 
 
-def test_a_window_longer_than_the_table_is_refused_with_the_arithmetic(ready: World) -> None:
+def test_a_window_longer_than_the_table_is_refused_with_the_arithmetic(ready: Installation) -> None:
     result = ready.train(days(WINDOW)[-2])
     assert failure_of(result) == (
         f"{MODEL} {days(WINDOW)[-2]} needs 18 partitions of {FEATURES} (train 10, validation 2, holdout 6), but "
@@ -227,32 +231,34 @@ def test_a_window_longer_than_the_table_is_refused_with_the_arithmetic(ready: Wo
     )
 
 
-def test_stale_inputs_are_refused_where_the_pipeline_says_so(ready: World, source: Source) -> None:
+def test_stale_inputs_are_refused_where_the_pipeline_says_so(ready: Installation, source: Source) -> None:
     changed, after = days(WINDOW, start=1)[3:5]
     source.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
     assert ready.run(READINGS, partition=changed).success
-    strict = ready.declared_as(plant_components(pipeline={"stale": "refuse"}))
+    strict = ready.declared_as(readings_components(pipeline={"stale": "refuse"}))
     said = failure_of(strict.train(LAST))
     for key in (changed, after):
         assert f"{FEATURES} {key} (is stale: {READINGS} {changed} changed)" in said
 
 
 def test_numbers_under_a_binary_objective_are_refused_by_row_before_anything_is_launched(
-    ready: World,
+    ready: Installation,
 ) -> None:
     gate = {"name": "ranks", "metric": "auc", "better_than": "baseline"}
-    judged = PIPELINE["evaluation"] | {"objective": "binary", "gates": [gate]}
-    result = ready.declared_as(plant_components(pipeline={"evaluation": judged})).train(LAST)
+    record_evaluation = PIPELINE["evaluation"] | {"objective": "binary", "gates": [gate]}
+    result = ready.declared_as(readings_components(pipeline={"evaluation": record_evaluation})).train(LAST)
     said = failure_of(result)
     assert f"label 'made' is neither 0 nor 1 in {WINDOW * 48} of {WINDOW * 48} rows: at={FIRST} 06:00" in said
     assert "machine=drill has " in said
     assert _steps(result) == [f"{MODEL}.validate_inputs", f"{MODEL}.snapshot"]
 
 
-def test_a_gate_on_a_slice_that_no_row_is_in_is_refused_before_anything_is_launched(ready: World) -> None:
+def test_a_gate_on_a_slice_that_no_row_is_in_is_refused_before_anything_is_launched(
+    ready: Installation,
+) -> None:
     gate = {"name": "saws", "metric": "rmse", "better_than": "baseline", "slice": {"machine": "saw"}}
     evaluation = PIPELINE["evaluation"] | {"gates": [gate]}
-    result = ready.declared_as(plant_components(pipeline={"evaluation": evaluation})).train(LAST)
+    result = ready.declared_as(readings_components(pipeline={"evaluation": evaluation})).train(LAST)
     assert "gate 'saws' judges the slice machine=saw" in failure_of(result)
     assert "machine has drill, lathe, mill, press" in failure_of(result)
     assert _steps(result)[-1] == f"{MODEL}.snapshot"
@@ -263,10 +269,10 @@ _HOME, _NO_LAUNCHER = "REFUSALS_HOME", "REFUSALS_NO_LAUNCHER"
 
 def _train_job() -> dg.JobDefinition:
     """Made anew for each run, as a process of its own does."""
-    world = World(Path(os.environ[_HOME]))
+    installation = Installation(Path(os.environ[_HOME]))
     if _NO_LAUNCHER in os.environ:
-        world.platform.__dict__["launcher"] = None  # the step fails where it would launch
-    return world.defs.resolve_job_def(f"train_{MODEL}")
+        installation.platform.__dict__["launcher"] = None  # the step fails where it would launch
+    return installation.defs.resolve_job_def(f"train_{MODEL}")
 
 
 def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejected_since(
@@ -274,14 +280,14 @@ def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejecte
 ) -> None:
     """Its window was judged by the run before, which failed when the training was to begin."""
     monkeypatch.setenv(_HOME, str(tmp_path))
-    world = World(tmp_path)
+    installation = Installation(tmp_path)
     (tmp_path / "dagster").mkdir()
     job = dg.reconstructable(_train_job)
     common: dict[str, Any] = {"tags": {"dagster/partition": LAST}, "run_config": QUIET}
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
-        world.instance = instance
-        world.run(READINGS, partition=days(1)[0], last=LAST)
-        assert world.run(FEATURES, partition=FIRST, last=LAST).success
+        installation.instance = instance
+        installation.run(READINGS, partition=days(1)[0], last=LAST)
+        assert installation.run(FEATURES, partition=FIRST, last=LAST).success
         with monkeypatch.context() as away:
             away.setenv(_NO_LAUNCHER, "yes")
             four = [key_of(name) for name in STAGES]
@@ -289,7 +295,7 @@ def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejecte
         assert _failed(failed) == {f"{MODEL}.train"}
         day = days(WINDOW, start=1)[5]
         source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
-        assert not world.run(READINGS, partition=day).success
+        assert not installation.run(READINGS, partition=day).success
         onward = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
         again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
         assert _steps(again) == [f"{MODEL}.train"]
@@ -301,7 +307,7 @@ def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejecte
 
 
 def test_a_day_rejected_while_a_model_is_made_keeps_it_from_being_registered(
-    ready: World, source: Source
+    ready: Installation, source: Source
 ) -> None:
     """Whenever it is: as the training ends, as the evaluation is recorded, before the promotion."""
     platform = ready.platform
@@ -359,9 +365,11 @@ def test_a_day_rejected_while_a_model_is_made_keeps_it_from_being_registered(
     platform.__dict__["lake"] = _Then(
         platform.lake,
         "commit",  # of the snapshot, before the training
-        lambda: judged(platform.ledger, bundle, "rejected", partition=LAST, trained_on=newest.trained_on),
+        lambda: record_evaluation(
+            platform.ledger, bundle, "rejected", partition=LAST, trained_on=newest.trained_on
+        ),
     )
-    result = ready.declared_as(plant_components(pipeline=begun_with)).train(LAST)
+    result = ready.declared_as(readings_components(pipeline=begun_with)).train(LAST)
     assert f"{MODEL}/1 is rejected by its newest evaluation" in failure_of(result)
     assert _failed(result) == {f"{MODEL}.train"}
 
@@ -393,9 +401,9 @@ def _failed(result: Any) -> set[str]:
     return {event.step_key for event in result.all_events if event.is_step_failure}
 
 
-def test_a_lake_that_is_busy_is_asked_again(world: World) -> None:
-    world.platform.__dict__["lake"] = _BusyOnce(world.platform.lake)
-    result = world.train(LAST)
+def test_a_lake_that_is_busy_is_asked_again(installation: Installation) -> None:
+    installation.platform.__dict__["lake"] = _BusyOnce(installation.platform.lake)
+    result = installation.train(LAST)
     assert "refuses to build on unusable inputs" in failure_of(result)
     assert [event.step_key for event in result.all_events if event.is_step_up_for_retry] == [
         f"{MODEL}.validate_inputs"

@@ -7,7 +7,7 @@ import pytest
 from ml_assets.components.declarations import DeclarationRefused
 from ml_assets.components.documents import faults_in
 from ml_assets.renamed_keys import RENAMED_KEYS
-from ml_assets_tests.components.declared import DECLARED, load
+from ml_assets_tests.components.defs_sandbox import DECLARED, load
 
 # Section of `RENAMED_KEYS` → text of the store chain before which an old key is written, and the section's path.
 PLACES = {

@@ -19,7 +19,7 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import require_consistent
 from ml_assets.features.leaktest import Alone, leak_test
 from ml_assets.tables.imports import resolve_function
-from ml_assets_tests.components.world import World, key_of
+from ml_assets_tests.components.installation import Installation, key_of
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -84,7 +84,7 @@ def test_scaffolds_of_two_names_live_side_by_side(sandbox: DefsFolderSandbox) ->
     sandbox.scaffold_component(FeatureTable, "parcels_features")
     sandbox.scaffold_component(FeatureTable, "other", scaffold_params={"input": "datasets/parcels"})
     with loaded(sandbox) as components:
-        defs = World(sandbox.project_root, components).defs
+        defs = Installation(sandbox.project_root, components).defs
         dg.Definitions.validate_loadable(defs)
         graph = defs.resolve_asset_graph()
     assert {key_of("shop_visits/registered_model"), key_of("datasets/parcels")} <= graph.get_all_asset_keys()

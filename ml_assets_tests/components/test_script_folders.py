@@ -12,8 +12,8 @@ from ml_assets.components.loading import load_pipelines
 from ml_assets.pipeline.spec import ModelSection
 from ml_assets.tables.code_version import script_version
 from ml_assets.tables.reach import SourceUnavailable
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.declared import DECLARED
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.defs_sandbox import DECLARED
 
 _SCRIPT = '''"""Trains."""
 from ml_assets.training.script import attach
@@ -85,4 +85,6 @@ def test_a_module_that_only_a_changed_path_would_find_is_refused(project: Path) 
 
 def test_positional_arguments_are_for_scripts() -> None:
     with pytest.raises(ValidationError, match="a model function takes hyperparameters, by their names"):
-        ModelSection.model_validate({"function": plant.PIPELINE["model"]["function"], "arguments": [1]})
+        ModelSection.model_validate(
+            {"function": readings_pipeline.PIPELINE["model"]["function"], "arguments": [1]}
+        )

@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.plant import MACHINES, READINGS, Source, days
-from ml_assets_tests.components.world import World, plant_components
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import Installation, readings_components
+from ml_assets_tests.components.readings_pipeline import MACHINES, READINGS, Source, days
 
 NAME, NUMBER = "lovelace", 77.654321
 PLANTED = (NAME, "77.65")
@@ -35,8 +35,8 @@ SPOILED: list[Callable[[pl.DataFrame], pl.DataFrame]] = [
 """A good day, then one for each rule that shows values or the rows they stand in."""
 
 
-def _world(home: Path, *, sensitive: bool) -> World:
-    contract: dict[str, Any] = deepcopy(plant.DATASET["contract"])
+def _world(home: Path, *, sensitive: bool) -> Installation:
+    contract: dict[str, Any] = deepcopy(readings_pipeline.DATASET["contract"])
     by_name = {column["name"]: column for column in contract["columns"]}
     by_name["machine"] = {
         "name": "machine",
@@ -45,18 +45,24 @@ def _world(home: Path, *, sensitive: bool) -> World:
         "sensitive": sensitive,
     }
     by_name["load"] |= {"sensitive": sensitive}
-    return World(home, plant_components(dataset={"contract": contract | {"columns": list(by_name.values())}}))
+    return Installation(
+        home, readings_components(dataset={"contract": contract | {"columns": list(by_name.values())}})
+    )
 
 
-def _written(world: World, said: str) -> dict[str, str]:
+def _written(installation: Installation, said: str) -> dict[str, str]:
     """Place → everything a run wrote there, but for the table's own files."""
-    events = [str(one) for run in world.instance.get_runs() for one in world.instance.all_logs(run.run_id)]
+    events = [
+        str(one)
+        for run in installation.instance.get_runs()
+        for one in installation.instance.all_logs(run.run_id)
+    ]
     places = {
         "events": "\n".join(events),
         "log": said,
-        "commits": repr(list(world.platform.lake.log("main"))),
+        "commits": repr(list(installation.platform.lake.log("main"))),
     }
-    for path in world.settings.home.rglob("*"):
+    for path in installation.settings.home.rglob("*"):
         if path.is_file() and not (content := path.read_bytes()).startswith(b"PAR1"):
             places[str(path)] = content.decode(errors="replace")
     return places
@@ -69,20 +75,20 @@ def test_values_of_a_sensitive_column_are_in_nothing_that_a_run_writes(
     wanted = days(len(SPOILED))
     for day, spoil in zip(wanted, SPOILED, strict=True):
         source.spoiled[day] = lambda rows, spoil=spoil: spoil(_named(rows))
-    world = _world(tmp_path / "home", sensitive=sensitive)
-    assert not world.run(READINGS, partition=wanted[0], last=wanted[-1]).success
-    newest = world.platform.ledger.newest_verdicts(READINGS)
+    installation = _world(tmp_path / "home", sensitive=sensitive)
+    assert not installation.run(READINGS, partition=wanted[0], last=wanted[-1]).success
+    newest = installation.platform.ledger.newest_verdicts(READINGS)
     assert [day for day in wanted if newest[day].blocks] == wanted[1:]
     out, err = capfd.readouterr()
-    places = _written(world, out + err)
+    places = _written(installation, out + err)
     found = {value: [place for place, text in places.items() if value in text.lower()] for value in PLANTED}
     if sensitive:
         assert not any(found.values()), found
         assert any("(hidden)" in text for text in places.values())
-        assert world.main.manifest(READINGS, wanted[0]).profile["columns"]["machine"] == {
+        assert installation.main.manifest(READINGS, wanted[0]).profile["columns"]["machine"] == {
             "nulls": 0,
             "hidden": True,
         }
     else:
         assert all(found.values()), "what is not sensitive is shown"
-    assert world.main.scan(READINGS, wanted[:1]).collect()["machine"].str.contains(NAME).all()
+    assert installation.main.scan(READINGS, wanted[:1]).collect()["machine"].str.contains(NAME).all()

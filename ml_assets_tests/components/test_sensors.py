@@ -16,14 +16,23 @@ from ml_assets.components import Dataset
 from ml_assets.components.declared import declared_tables
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets.tables.imports import NewestMisdeclared
-from ml_assets_tests.components.plant import DATASET, FEATURES, FIRST, MODEL, READINGS, WINDOW, Source, days
-from ml_assets_tests.components.world import (
+from ml_assets_tests.components.installation import (
     STAGES,
-    World,
+    Installation,
     component,
     failure_of,
     key_of,
-    plant_components,
+    readings_components,
+)
+from ml_assets_tests.components.readings_pipeline import (
+    DATASET,
+    FEATURES,
+    FIRST,
+    MODEL,
+    READINGS,
+    WINDOW,
+    Source,
+    days,
 )
 
 WINDOW_DAYS = days(WINDOW, start=1)
@@ -31,15 +40,15 @@ WINDOW_DAYS = days(WINDOW, start=1)
 LAST_DAY = WINDOW_DAYS[-1]
 
 
-def _tell_of_failure(world: World, result: ExecuteInProcessResult) -> str:
+def _tell_of_failure(installation: Installation, result: ExecuteInProcessResult) -> str:
     """Evaluate the failed-upstream sensor on a failed run; its reason."""
     context = dg.build_run_status_sensor_context(
         sensor_name="build_missing_upstream",
         dagster_event=result.get_run_failure_event(),
-        dagster_instance=world.instance,
+        dagster_instance=installation.instance,
         dagster_run=result.dagster_run,
-        resources={"platform": world.platform, "tables": declared_tables(world.defs)},
-        repository_def=world.defs.get_repository_def(),
+        resources={"platform": installation.platform, "tables": declared_tables(installation.defs)},
+        repository_def=installation.defs.get_repository_def(),
         partition_key=None,
     ).for_run_failure()
     answer = build_missing_upstream(context)
@@ -47,9 +56,9 @@ def _tell_of_failure(world: World, result: ExecuteInProcessResult) -> str:
     return answer.skip_message or ""
 
 
-def _contents(world: World, backfill: PartitionBackfill) -> dict[str, list[str]]:
+def _contents(installation: Installation, backfill: PartitionBackfill) -> dict[str, list[str]]:
     """Asset → partitions of a backfill, sorted."""
-    graph = world.defs.resolve_asset_graph()
+    graph = installation.defs.resolve_asset_graph()
     subset = backfill.asset_backfill_data
     assert subset is not None
     found: dict[str, list[str]] = {}
@@ -61,71 +70,73 @@ def _contents(world: World, backfill: PartitionBackfill) -> dict[str, list[str]]
     return found
 
 
-def test_a_run_refused_for_missing_inputs_gets_one_backfill_of_exactly_those(world: World) -> None:
-    refused = world.train(LAST_DAY)
-    assert "requested backfill" in _tell_of_failure(world, refused)
-    (backfill,) = world.instance.get_backfills()
+def test_a_run_refused_for_missing_inputs_gets_one_backfill_of_exactly_those(
+    installation: Installation,
+) -> None:
+    refused = installation.train(LAST_DAY)
+    assert "requested backfill" in _tell_of_failure(installation, refused)
+    (backfill,) = installation.instance.get_backfills()
     assert backfill.tags[ASKED_BY] == refused.run_id
-    assert _contents(world, backfill) == {
+    assert _contents(installation, backfill) == {
         READINGS: days(WINDOW + 1),
         FEATURES: WINDOW_DAYS,
         **{stage: [LAST_DAY] for stage in STAGES},
     }
 
 
-def test_what_exists_is_not_requested_again(world: World) -> None:
-    world.run(READINGS, partition=days(1)[0], last=LAST_DAY)
-    world.run(FEATURES, partition=WINDOW_DAYS[0], last=WINDOW_DAYS[-3])
-    _tell_of_failure(world, world.train(LAST_DAY))
-    (backfill,) = world.instance.get_backfills()
-    assert _contents(world, backfill) == {
+def test_what_exists_is_not_requested_again(installation: Installation) -> None:
+    installation.run(READINGS, partition=days(1)[0], last=LAST_DAY)
+    installation.run(FEATURES, partition=WINDOW_DAYS[0], last=WINDOW_DAYS[-3])
+    _tell_of_failure(installation, installation.train(LAST_DAY))
+    (backfill,) = installation.instance.get_backfills()
+    assert _contents(installation, backfill) == {
         FEATURES: WINDOW_DAYS[-2:],
         **{stage: [LAST_DAY] for stage in STAGES},
     }
 
 
-def test_the_refused_run_of_a_job_gets_the_rest_of_its_chain_requested(world: World) -> None:
-    refused = world.run_job(LAST_DAY)
+def test_the_refused_run_of_a_job_gets_the_rest_of_its_chain_requested(installation: Installation) -> None:
+    refused = installation.run_job(LAST_DAY)
     assert f"{READINGS} {days(WINDOW)[-1]} is missing" in failure_of(refused)
-    _tell_of_failure(world, refused)
-    (backfill,) = world.instance.get_backfills()
-    assert _contents(world, backfill) == {
+    _tell_of_failure(installation, refused)
+    (backfill,) = installation.instance.get_backfills()
+    assert _contents(installation, backfill) == {
         READINGS: days(WINDOW),  # those of the last day came with the refused run
         FEATURES: WINDOW_DAYS,
         **{stage: [LAST_DAY] for stage in STAGES},
     }
 
 
-def test_evaluated_twice_the_sensor_adds_nothing(world: World) -> None:
-    refused = world.train(LAST_DAY)
-    _tell_of_failure(world, refused)
-    assert _tell_of_failure(world, refused) == f"already requested as backfill for-{refused.run_id}"
-    assert len(world.instance.get_backfills()) == 1
+def test_evaluated_twice_the_sensor_adds_nothing(installation: Installation) -> None:
+    refused = installation.train(LAST_DAY)
+    _tell_of_failure(installation, refused)
+    assert _tell_of_failure(installation, refused) == f"already requested as backfill for-{refused.run_id}"
+    assert len(installation.instance.get_backfills()) == 1
 
 
-def test_other_failures_and_its_own_runs_are_left_alone(world: World, source: Source) -> None:
+def test_other_failures_and_its_own_runs_are_left_alone(installation: Installation, source: Source) -> None:
     (day,) = days(1)
     source.spoiled[day] = lambda rows: rows.drop("load")
-    rejected = world.run(READINGS, partition=day)
-    assert _tell_of_failure(world, rejected) == "the run did not fail for missing inputs"
-    own = world.run(*STAGES, partition=LAST_DAY, **{ASKED_BY: "an earlier run"})
-    assert _tell_of_failure(world, own) == "the run was itself asked for by this sensor"
-    assert world.instance.get_backfills() == []
+    rejected = installation.run(READINGS, partition=day)
+    assert _tell_of_failure(installation, rejected) == "the run did not fail for missing inputs"
+    own = installation.run(*STAGES, partition=LAST_DAY, **{ASKED_BY: "an earlier run"})
+    assert _tell_of_failure(installation, own) == "the run was itself asked for by this sensor"
+    assert installation.instance.get_backfills() == []
 
 
-def test_a_refused_range_of_features_gets_its_inputs(world: World) -> None:
+def test_a_refused_range_of_features_gets_its_inputs(installation: Installation) -> None:
     first, second, third = days(3)
-    world.run(READINGS, partition=first)
-    refused = world.run(FEATURES, partition=first, last=third)
-    _tell_of_failure(world, refused)
-    (backfill,) = world.instance.get_backfills()
-    assert _contents(world, backfill)[READINGS] == [second, third]
+    installation.run(READINGS, partition=first)
+    refused = installation.run(FEATURES, partition=first, last=third)
+    _tell_of_failure(installation, refused)
+    (backfill,) = installation.instance.get_backfills()
+    assert _contents(installation, backfill)[READINGS] == [second, third]
 
 
-def _ask_for_news(world: World, cursor: str | None = None) -> dg.SensorResult:
-    sensor = world.defs.get_repository_def().get_sensor_def("readings_new_data")
-    resources = {"platform": world.platform, "tables": declared_tables(world.defs)}
-    context = dg.build_sensor_context(instance=world.instance, resources=resources, cursor=cursor)
+def _ask_for_news(installation: Installation, cursor: str | None = None) -> dg.SensorResult:
+    sensor = installation.defs.get_repository_def().get_sensor_def("readings_new_data")
+    resources = {"platform": installation.platform, "tables": declared_tables(installation.defs)}
+    context = dg.build_sensor_context(instance=installation.instance, resources=resources, cursor=cursor)
     answer: Any = sensor(context)
     return answer
 
@@ -139,13 +150,13 @@ def _an_hour_later(cursor: str | None) -> str:
     return json.dumps({key: at - 3600 for key, at in json.loads(cursor or "{}").items()})
 
 
-def test_new_days_of_a_source_are_requested_as_one_range(world: World, source: Source) -> None:
+def test_new_days_of_a_source_are_requested_as_one_range(installation: Installation, source: Source) -> None:
     source.newest = FIRST + timedelta(2)
     first, _, third = days(3)
-    assert _ranges(_ask_for_news(world)) == [(first, third)]
+    assert _ranges(_ask_for_news(installation)) == [(first, third)]
 
-    assert world.run(READINGS, partition=first, last=third).success
-    nothing = _ask_for_news(world)
+    assert installation.run(READINGS, partition=first, last=third).success
+    nothing = _ask_for_news(installation)
     assert nothing.skip_reason is not None
     assert (
         nothing.skip_reason.skip_message
@@ -154,11 +165,11 @@ def test_new_days_of_a_source_are_requested_as_one_range(world: World, source: S
 
     source.newest += timedelta(1)
     fourth = source.newest.isoformat()
-    assert _ranges(_ask_for_news(world, nothing.cursor)) == [(fourth, fourth)]
+    assert _ranges(_ask_for_news(installation, nothing.cursor)) == [(fourth, fourth)]
 
 
 def test_days_that_failed_or_were_rejected_are_requested_again_after_a_while(
-    world: World, source: Source
+    installation: Installation, source: Source
 ) -> None:
     source.newest = FIRST + timedelta(4)
     first, second, _, fourth, fifth = days(5)
@@ -166,106 +177,118 @@ def test_days_that_failed_or_were_rejected_are_requested_again_after_a_while(
     def away(rows: pl.DataFrame) -> pl.DataFrame:
         raise ConnectionError("the plant does not answer")
 
-    asked = _ask_for_news(world)
+    asked = _ask_for_news(installation)
     source.spoiled = {second: away, fourth: lambda rows: rows.drop("load")}
-    world.run(READINGS, partition=first, last=fifth)
-    soon = _ask_for_news(world, asked.cursor)
+    installation.run(READINGS, partition=first, last=fifth)
+    soon = _ask_for_news(installation, asked.cursor)
     assert not soon.run_requests
     assert soon.skip_reason is not None
     assert f"before {READINGS} {second}, {fourth} is requested again" in (soon.skip_reason.skip_message or "")
-    later = _ask_for_news(world, _an_hour_later(soon.cursor))
+    later = _ask_for_news(installation, _an_hour_later(soon.cursor))
     assert _ranges(later) == [(second, second), (fourth, fourth)]
-    assert not _ask_for_news(world, later.cursor).run_requests
+    assert not _ask_for_news(installation, later.cursor).run_requests
 
     source.mend()
     source.newest = FIRST + timedelta(4)
     for day in (second, fourth):
-        assert world.run(READINGS, partition=day, last=day).success
-    assert not _ask_for_news(world, _an_hour_later(later.cursor)).run_requests
+        assert installation.run(READINGS, partition=day, last=day).success
+    assert not _ask_for_news(installation, _an_hour_later(later.cursor)).run_requests
 
 
-def test_a_table_that_was_daily_asks_for_its_weeks(world: World, source: Source) -> None:
+def test_a_table_that_was_daily_asks_for_its_weeks(installation: Installation, source: Source) -> None:
     """A Monday's day has the key of its week, and is none."""
     first, *_, last = days(14)
-    assert world.run(READINGS, partition=first, last=last).success
+    assert installation.run(READINGS, partition=first, last=last).success
     weekly = {"cadence": "weekly", "start": FIRST.isoformat()}
-    world = world.declared_as([component(Dataset, DATASET, partitions=weekly)])
+    installation = installation.declared_as([component(Dataset, DATASET, partitions=weekly)])
     source.newest = date(2024, 1, 14)
-    (request,) = _ask_for_news(world).run_requests or []
+    (request,) = _ask_for_news(installation).run_requests or []
     assert (request.tags[RANGE_START], request.tags[RANGE_END]) == (first, days(8)[7])
 
 
-def test_a_week_is_requested_once_its_source_is_done_with_its_sunday(world: World, source: Source) -> None:
+def test_a_week_is_requested_once_its_source_is_done_with_its_sunday(
+    installation: Installation, source: Source
+) -> None:
     weekly = {"cadence": "weekly", "start": FIRST.isoformat()}
-    world = world.declared_as([component(Dataset, DATASET, partitions=weekly)])
+    installation = installation.declared_as([component(Dataset, DATASET, partitions=weekly)])
     source.newest = date(2024, 1, 13)
-    assert _ranges(_ask_for_news(world)) == [("2024-01-01", "2024-01-01")]
+    assert _ranges(_ask_for_news(installation)) == [("2024-01-01", "2024-01-01")]
     source.newest = date(2024, 1, 14)
-    assert _ranges(_ask_for_news(world)) == [("2024-01-01", "2024-01-08")]
+    assert _ranges(_ask_for_news(installation)) == [("2024-01-01", "2024-01-08")]
 
 
-def test_a_source_that_names_a_moment_or_nothing_is_told_what_to_return(world: World, source: Source) -> None:
+def test_a_source_that_names_a_moment_or_nothing_is_told_what_to_return(
+    installation: Installation, source: Source
+) -> None:
     for wrong in (datetime(2024, 1, 5, 13, tzinfo=UTC), None):
         source.newest = wrong  # pyright: ignore[reportAttributeAccessIssue]
         for ask in (_ask_for_news, _tick):
             with pytest.raises(
                 NewestMisdeclared, match=r"plant\.newest\(\) returned .*: return a datetime\.date"
             ):
-                ask(world)
+                ask(installation)
 
 
-def _tick(world: World) -> dg.RunRequest | dg.SkipReason:
-    schedule = world.defs.get_repository_def().get_schedule_def(f"train_{MODEL}_schedule")
-    answer: Any = schedule(dg.build_schedule_context(instance=world.instance))
+def _tick(installation: Installation) -> dg.RunRequest | dg.SkipReason:
+    schedule = installation.defs.get_repository_def().get_schedule_def(f"train_{MODEL}_schedule")
+    answer: Any = schedule(dg.build_schedule_context(instance=installation.instance))
     return answer
 
 
 def test_the_nightly_tick_trains_the_sources_newest_day_once(
-    world: World, source: Source, tmp_path: Path
+    installation: Installation, source: Source, tmp_path: Path
 ) -> None:
-    world.instance = dg.DagsterInstance.local_temp(
+    installation.instance = dg.DagsterInstance.local_temp(
         str(tmp_path)
     )  # a schedule opens its instance by reference
     source.newest = date(2024, 2, 1)
-    request = _tick(world)
+    request = _tick(installation)
     assert isinstance(request, dg.RunRequest)
     assert request.partition_key == "2024-02-01"
 
-    world.instance.report_runless_asset_event(
+    installation.instance.report_runless_asset_event(
         dg.AssetMaterialization(key_of(f"{MODEL}/evaluation"), partition="2024-02-01")
     )
-    nothing = _tick(world)
+    nothing = _tick(installation)
     assert isinstance(nothing, dg.SkipReason)
     assert "throughput 2024-02-01 is trained" in (nothing.skip_message or "")
 
     source.newest = FIRST - timedelta(1)
-    early = _tick(world)
+    early = _tick(installation)
     assert isinstance(early, dg.SkipReason)
     assert "before the first partition" in (early.skip_message or "")
 
 
 def test_features_are_requested_only_once_all_of_the_inputs_checks_passed(
-    world: World, source: Source
+    installation: Installation, source: Source
 ) -> None:
     *_, three_before, _, _, newest = days(91)
     features = key_of(FEATURES)
-    cursor = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance).cursor
+    cursor = dg.evaluate_automation_conditions(defs=installation.defs, instance=installation.instance).cursor
     source.spoiled[three_before] = lambda rows: rows.drop("load")
-    world.run(READINGS, partition=three_before, last=newest)
-    held = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance, cursor=cursor)
+    installation.run(READINGS, partition=three_before, last=newest)
+    held = dg.evaluate_automation_conditions(
+        defs=installation.defs, instance=installation.instance, cursor=cursor
+    )
     assert held.get_num_requested(features) == 0
 
     source.mend()
-    world.run(READINGS, partition=three_before)
-    asked = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance, cursor=held.cursor)
+    installation.run(READINGS, partition=three_before)
+    asked = dg.evaluate_automation_conditions(
+        defs=installation.defs, instance=installation.instance, cursor=held.cursor
+    )
     assert asked.get_requested_partitions(features) == {newest}
 
 
-def test_a_warning_about_an_input_does_not_hold_its_features_back(world: World, source: Source) -> None:
-    world = world.declared_as(plant_components(dataset={"volume": {"kind": "previous"}}))
+def test_a_warning_about_an_input_does_not_hold_its_features_back(
+    installation: Installation, source: Source
+) -> None:
+    installation = installation.declared_as(readings_components(dataset={"volume": {"kind": "previous"}}))
     *_, before, newest = days(91)
-    cursor = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance).cursor
+    cursor = dg.evaluate_automation_conditions(defs=installation.defs, instance=installation.instance).cursor
     source.spoiled[newest] = lambda rows: rows.head(34)
-    world.run(READINGS, partition=before, last=newest)
-    asked = dg.evaluate_automation_conditions(defs=world.defs, instance=world.instance, cursor=cursor)
+    installation.run(READINGS, partition=before, last=newest)
+    asked = dg.evaluate_automation_conditions(
+        defs=installation.defs, instance=installation.instance, cursor=cursor
+    )
     assert asked.get_requested_partitions(key_of(FEATURES)) == {newest}

@@ -10,7 +10,7 @@ import pytest
 from ml_assets.training.attempt.attempts import read_attempts
 from ml_assets_tests.chaos.summary import KILLED
 from ml_assets_tests.drills.kills import train_through_kills
-from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
 
 

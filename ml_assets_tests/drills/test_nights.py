@@ -15,9 +15,9 @@ import pytest
 from ml_assets.checkout import ROOT
 from ml_assets.cli.project import Project, prepare_home
 from ml_assets.components.sensors import ASKED_BY
-from ml_assets_tests.components.location import NEWEST
-from ml_assets_tests.components.plant import FEATURES, FIRST, MODEL, READINGS, WINDOW, days
-from ml_assets_tests.components.world import STAGES, key_of
+from ml_assets_tests.components.installation import STAGES, key_of
+from ml_assets_tests.components.readings_location import NEWEST
+from ml_assets_tests.components.readings_pipeline import FEATURES, FIRST, MODEL, READINGS, WINDOW, days
 from resources.settings import Settings
 
 PATIENCE = 600.0
@@ -49,7 +49,7 @@ def instance(home: Path) -> Iterator[dg.DagsterInstance]:
                 Path(sys.executable).with_name("dagster-daemon"),
                 "run",
                 "-m",
-                "ml_assets_tests.components.location",
+                "ml_assets_tests.components.readings_location",
             ],
             cwd=ROOT,
             env=os.environ | {"DAGSTER_HOME": str(settings.dagster_home)},

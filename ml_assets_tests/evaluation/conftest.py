@@ -2,10 +2,10 @@
 
 import pytest
 
-from ml_assets_tests.evaluation.cases import Case, make_case
+from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 
 
 @pytest.fixture(scope="session")
-def case() -> Case:
+def case() -> HoldoutCase:
     """Forty days of sixty rows; never changed by a test."""
-    return make_case()
+    return make_holdout()

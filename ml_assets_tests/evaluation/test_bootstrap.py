@@ -17,12 +17,12 @@ from ml_assets.evaluation.bootstrap import (
     widening,
 )
 from ml_assets.evaluation.metrics import METRICS
-from ml_assets_tests.evaluation.cases import Case, make_case
+from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 
 LOGLOSS = METRICS["logloss"]
 
 
-def difference(case: Case, draws: int = 400, *, by_day: bool = True) -> Sample:
+def difference(case: HoldoutCase, draws: int = 400, *, by_day: bool = True) -> Sample:
     """Improvement of the challenger's log loss on the champion's."""
     y = case.holdout.get_column("label").to_numpy()
     days = case.holdout.get_column("date").rank("dense").cast(int).to_numpy() - 1
@@ -46,19 +46,19 @@ def test_every_redraw_has_as_many_blocks_as_the_holdout() -> None:
 
 @pytest.mark.parametrize("days", [8, 30])
 def test_ninety_five_percent_interval_holds_the_truth_about_as_often(days: int) -> None:
-    [truth] = [interval(difference(make_case(days=6000, rows_a_day=20, seed=99), draws=100), 0.95).value]
+    [truth] = [interval(difference(make_holdout(days=6000, rows_a_day=20, seed=99), draws=100), 0.95).value]
     assert truth is not None
     held = 0
     rounds = 150
     for seed in range(rounds):
-        found = interval(difference(make_case(days=days, rows_a_day=30, seed=seed), draws=300), 0.95)
+        found = interval(difference(make_holdout(days=days, rows_a_day=30, seed=seed), draws=300), 0.95)
         held += bool(found.low is not None and found.high is not None and found.low <= truth <= found.high)
     # Bounds of a binomial of 150 at 0.95 ± what few and skewed blocks cost; plain percentiles get 0.80 at 8.
     assert 0.85 <= held / rounds <= 0.995
 
 
 def test_single_rows_make_intervals_too_narrow() -> None:
-    case = make_case(days=40, rows_a_day=200)
+    case = make_holdout(days=40, rows_a_day=200)
     y = case.holdout.get_column("label").to_numpy()
     days = case.holdout.get_column("date").rank("dense").cast(int).to_numpy() - 1
 
@@ -73,7 +73,7 @@ def test_single_rows_make_intervals_too_narrow() -> None:
     assert width(days) > 3 * width(np.arange(len(y)))
 
 
-def test_pairing_makes_the_difference_sharper_than_either_model(case: Case) -> None:
+def test_pairing_makes_the_difference_sharper_than_either_model(case: HoldoutCase) -> None:
     y = case.holdout.get_column("label").to_numpy()
     blocks = (case.holdout.get_column("date").rank("dense").cast(int).to_numpy() - 1).astype(np.intp)
     counts = draw_blocks(40, 400, seed=0)

@@ -14,7 +14,7 @@ from ml_assets.evaluation.gates import Champion
 from ml_assets.evaluation.metrics import METRICS
 from ml_assets.evaluation.result import Evaluation
 from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets_tests.evaluation.cases import Case
+from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 
 SPEC = EvaluationSpec.model_validate(
     {
@@ -33,11 +33,11 @@ CHAMPION = Champion("version 7")
 
 
 @pytest.fixture(scope="module")
-def evaluation(case: Case) -> Evaluation:
+def evaluation(case: HoldoutCase) -> Evaluation:
     return evaluate(case.holdout, case.predictions(), SPEC, champion=CHAMPION)
 
 
-def test_metrics_are_those_of_the_rows(case: Case, evaluation: Evaluation) -> None:
+def test_metrics_are_those_of_the_rows(case: HoldoutCase, evaluation: Evaluation) -> None:
     y = case.holdout.get_column("label").to_numpy()
     for role, p in case.predictions().items():
         for name, one in evaluation.overall.metrics[role].items():  # pyright: ignore
@@ -47,7 +47,7 @@ def test_metrics_are_those_of_the_rows(case: Case, evaluation: Evaluation) -> No
     assert evaluation.values()["auc"] == evaluation.overall.metrics["challenger"]["auc"].value
 
 
-def test_slices_are_measured_on_their_rows(case: Case, evaluation: Evaluation) -> None:
+def test_slices_are_measured_on_their_rows(case: HoldoutCase, evaluation: Evaluation) -> None:
     [part] = [one for one in evaluation.slices if (one.slice, one.value) == ("origin", "JFK")]
     inside = (case.holdout.get_column("origin") == "JFK").to_numpy()
     y, p = case.holdout.get_column("label").to_numpy()[inside], case.challenger[inside]
@@ -73,7 +73,7 @@ def test_better_challenger_is_blessed(evaluation: Evaluation) -> None:
     assert evaluation.names["champion"] == "champion (version 7)"
 
 
-def test_same_input_gives_the_same_document(case: Case, evaluation: Evaluation) -> None:
+def test_same_input_gives_the_same_document(case: HoldoutCase, evaluation: Evaluation) -> None:
     again = evaluate(case.holdout, case.predictions(), SPEC, champion=CHAMPION)
     assert again.model_dump_json() == evaluation.model_dump_json()
 
@@ -84,7 +84,7 @@ def test_document_survives_json_and_holds_no_nan(evaluation: Evaluation) -> None
     assert Evaluation.model_validate_json(text) == evaluation
 
 
-def test_order_of_rows_does_not_matter(case: Case, evaluation: Evaluation) -> None:
+def test_order_of_rows_does_not_matter(case: HoldoutCase, evaluation: Evaluation) -> None:
     order = np.random.default_rng(0).permutation(case.holdout.height)
     shuffled = {role: p[order] for role, p in case.predictions().items()}
     again = evaluate(case.holdout[order.tolist()], shuffled, SPEC, champion=CHAMPION)
@@ -109,7 +109,7 @@ class TestChampionIsWhatItPredicts:
             "reference_name",
         }
 
-    def test_noise_in_its_place_changes_the_verdict(self, case: Case) -> None:
+    def test_noise_in_its_place_changes_the_verdict(self, case: HoldoutCase) -> None:
         challenger, strong = case.champion, case.challenger
         against_strong = case.predictions() | {"challenger": challenger, "champion": strong}
         noise = np.random.default_rng(1).random(len(strong))
@@ -120,33 +120,33 @@ class TestChampionIsWhatItPredicts:
         ]
         assert verdicts == ["rejected", "blessed"]
 
-    def test_its_name_changes_nothing(self, case: Case, evaluation: Evaluation) -> None:
+    def test_its_name_changes_nothing(self, case: HoldoutCase, evaluation: Evaluation) -> None:
         renamed = evaluate(case.holdout, case.predictions(), SPEC, champion=Champion("auc=0.99 logloss=0.01"))
         assert renamed.verdict == evaluation.verdict
         assert renamed.overall == evaluation.overall
 
 
-def test_first_model_needs_no_champion(case: Case) -> None:
+def test_first_model_needs_no_champion(case: HoldoutCase) -> None:
     found = evaluate(case.holdout, case.predictions(champion=False), SPEC)
     assert found.verdict.status == "blessed"
     assert found.verdict.rules[2].status == "not_applicable"
     assert list(found.overall.improvements) == ["baseline", "reference"]
 
 
-def test_champion_that_has_seen_the_holdout_is_told(case: Case) -> None:
+def test_champion_that_has_seen_the_holdout_is_told(case: HoldoutCase) -> None:
     found = evaluate(case.holdout, case.predictions(), SPEC, champion=Champion("version 7", ("2013-11-01",)))
     assert found.verdict.status == "undecided"
     assert found.champion_seen == ("2013-11-01",)
 
 
-def test_blocks_may_be_any_column(case: Case) -> None:
+def test_blocks_may_be_any_column(case: HoldoutCase) -> None:
     text = case.holdout.with_columns(pl.col("date").cast(pl.String))
     spec = EvaluationSpec.model_validate(SPEC.model_dump(exclude_unset=True) | {"slices": ["origin"]})
     found = evaluate(text, case.predictions(), spec, champion=CHAMPION)
     assert (found.blocks, found.first_block, found.last_block) == (40, "2013-11-01", "2013-12-10")
 
 
-def test_slice_of_one_class_has_no_auc_and_does_no_harm(case: Case) -> None:
+def test_slice_of_one_class_has_no_auc_and_does_no_harm(case: HoldoutCase) -> None:
     lucky = case.holdout.with_columns(
         pl.when(pl.col("origin") == "JFK").then(0.0).otherwise("label").alias("label")
     )
@@ -184,7 +184,7 @@ def test_regression_is_measured_in_the_labels_unit() -> None:
     assert not found.curves.roc
 
 
-def scores(case: Case, **changes: Any) -> dict[str, Any]:
+def scores(case: HoldoutCase, **changes: Any) -> dict[str, Any]:
     return case.predictions() | changes
 
 
@@ -197,12 +197,12 @@ def scores(case: Case, **changes: Any) -> dict[str, Any]:
         ({"challenger ": np.zeros(2400)}, "expected baseline, challenger, champion, reference"),
     ],
 )
-def test_bad_predictions_are_refused(case: Case, changes: dict[str, Any], complaint: str) -> None:
+def test_bad_predictions_are_refused(case: HoldoutCase, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(EvaluationInputError, match=complaint):
         evaluate(case.holdout, scores(case, **changes), SPEC, champion=CHAMPION)
 
 
-def test_champion_and_its_predictions_go_together(case: Case) -> None:
+def test_champion_and_its_predictions_go_together(case: HoldoutCase) -> None:
     with pytest.raises(EvaluationInputError, match="both or neither"):
         evaluate(case.holdout, case.predictions(), SPEC)
     with pytest.raises(EvaluationInputError, match="both or neither"):
@@ -223,6 +223,6 @@ def test_champion_and_its_predictions_go_together(case: Case) -> None:
         ),
     ],
 )
-def test_bad_holdouts_are_refused(case: Case, holdout: Any, complaint: str) -> None:
+def test_bad_holdouts_are_refused(case: HoldoutCase, holdout: Any, complaint: str) -> None:
     with pytest.raises(EvaluationInputError, match=complaint):
         evaluate(holdout(case.holdout), case.predictions(), SPEC, champion=CHAMPION)

@@ -16,7 +16,7 @@ from ml_assets.evaluation.pictures import pictures
 from ml_assets.evaluation.report import plain_findings, render, summary_markdown, write_report
 from ml_assets.evaluation.result import LossCurve, Report
 from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets_tests.evaluation.cases import Case
+from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 from resources.job.recoveries import Recovery
 
 SPEC = EvaluationSpec.model_validate(
@@ -50,7 +50,9 @@ RECOVERIES = (
 )
 
 
-def make_report(case: Case, champion: Champion | None, recoveries: tuple[Recovery, ...] = ()) -> Report:
+def make_report(
+    case: HoldoutCase, champion: Champion | None, recoveries: tuple[Recovery, ...] = ()
+) -> Report:
     predictions = case.predictions(champion=champion is not None)
     return Report(
         title="flight_delay & <i>friends</i>",
@@ -68,7 +70,7 @@ def make_report(case: Case, champion: Champion | None, recoveries: tuple[Recover
 
 
 @pytest.fixture(scope="module")
-def report(case: Case) -> Report:
+def report(case: HoldoutCase) -> Report:
     return make_report(case, Champion("version 7"), RECOVERIES)
 
 
@@ -133,7 +135,7 @@ def test_of_many_interruptions_the_longest_are_shown_in_their_order(report: Repo
     assert "and 22 shorter, in evaluation.json" in html
 
 
-def test_a_training_that_ran_through_has_no_such_table(case: Case) -> None:
+def test_a_training_that_ran_through_has_no_such_table(case: HoldoutCase) -> None:
     assert "Interruptions" not in render(make_report(case, champion=None))
 
 
@@ -143,14 +145,14 @@ def test_written_and_read_back_it_is_the_same_to_the_byte(html: str, report: Rep
     assert files.html.read_text() == html
 
 
-def test_first_model_is_compared_with_the_baseline(case: Case) -> None:
+def test_first_model_is_compared_with_the_baseline(case: HoldoutCase) -> None:
     html = render(make_report(case, champion=None))
     assert "improvement on baseline" in html
     assert "improvement on champion" not in html
     assert "first model" in html
 
 
-def test_flattered_champion_is_not_called_worse(case: Case) -> None:
+def test_flattered_champion_is_not_called_worse(case: HoldoutCase) -> None:
     seen = make_report(case, Champion("version 7", ("2013-11-01",))).evaluation
     assert all("champion" not in sentence for sentence in plain_findings(seen))
 
@@ -170,7 +172,7 @@ def test_asset_page_gets_verdict_metrics_and_pictures(report: Report) -> None:
     assert page.count("](data:image/png;base64,") == 4
 
 
-def test_roc_is_thin_and_its_area_is_the_auc(case: Case) -> None:
+def test_roc_is_thin_and_its_area_is_the_auc(case: HoldoutCase) -> None:
     import numpy as np
     import sklearn.metrics as sk
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.features.rolling import RollingError, window_sums
-from ml_assets_tests.features.moments import asked, facts, hours, keys
+from ml_assets_tests.features.event_tables import asked, facts, hours, keys
 
 Row = tuple[str | None, int | None]
 Fact = tuple[str | None, int | None, int]

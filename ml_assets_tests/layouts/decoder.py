@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets_tests.layouts.models import Block
+from ml_assets_tests.layouts.residual_models import Block
 
 BYTES = 256
 

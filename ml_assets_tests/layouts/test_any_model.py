@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets_tests.layouts.generated import FINE, REFUSED
-from ml_assets_tests.layouts.pool import MOST, Ranks, ranks
-from ml_assets_tests.training.jobs import feature_table, small_job, small_snapshot
+from ml_assets_tests.layouts.generated_models import FINE, REFUSED
+from ml_assets_tests.layouts.rank_pool import MOST, Ranks, ranks
+from ml_assets_tests.training.small_jobs import feature_table, small_job, small_snapshot
 from resources.job.job import TrainingJob
 
 MODELS = int(os.environ.get("MODELS", "200"))
@@ -65,7 +65,7 @@ def job_of(
 ) -> TrainingJob:
     job = small_job(
         snapshot,
-        "ml_assets_tests.layouts.generated.generated",
+        "ml_assets_tests.layouts.generated_models.generated",
         objective,
         epochs=2,
         global_batch=GLOBAL_BATCH,

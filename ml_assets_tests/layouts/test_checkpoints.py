@@ -16,8 +16,8 @@ from ml_assets.training.checkpoint.state import like_of, restore, state_of
 from ml_assets.training.data.preprocess import FullModel
 from ml_assets.training.parallel.layouts import Layout, lay_out
 from ml_assets.training.process.group import Group
-from ml_assets_tests.layouts.models import residual
-from ml_assets_tests.training.ranks import in_ranks
+from ml_assets_tests.layouts.residual_models import residual
+from ml_assets_tests.training.rank_processes import in_ranks
 from resources.job.training_settings import Parallel, TrainingSettings
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {

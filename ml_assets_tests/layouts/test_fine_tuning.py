@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ml_assets.release.parts import releases_of
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.plant import MODEL, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, plant_components
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import STAGES, Installation, readings_components
+from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from resources.job.events import read_events
 
 TRAINING_SET, CHECKPOINT, *_ = STAGES
@@ -23,21 +23,23 @@ def losses(facts: dict[str, dict[str, Any]]) -> list[float]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, _empty_tracker: Path) -> World:
+def installation(tmp_path: Path, _empty_tracker: Path) -> Installation:
     """The plant with its tables of both days."""
     shutil.copy(_empty_tracker, tmp_path / "mlflow.db")
-    return World(tmp_path).with_tables(2)
+    return Installation(tmp_path).with_tables(2)
 
 
-def test_a_version_is_trained_further_with_the_next_day(world: World) -> None:
+def test_a_version_is_trained_further_with_the_next_day(installation: Installation) -> None:
     from mlflow import MlflowClient
 
-    from_nothing = world.trained(DAY)
-    releases_of(world.platform).promote(MODEL, 1, author="ada", reason="the first")
+    from_nothing = installation.trained(DAY)
+    releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
 
-    model = plant.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
-    tuned = world.declared_as(plant_components(pipeline={"model": model})).trained(NEXT_DAY)
+    model = readings_pipeline.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
+    tuned = installation.declared_as(readings_components(pipeline={"model": model})).trained(NEXT_DAY)
     assert tuned[TRAINING_SET]["begins with"] == f"{MODEL}/1"
-    run = MlflowClient(world.settings.resolved_tracking_uri.reveal()).get_run(tuned[CHECKPOINT]["mlflow/run"])
+    run = MlflowClient(installation.settings.resolved_tracking_uri.reveal()).get_run(
+        tuned[CHECKPOINT]["mlflow/run"]
+    )
     assert run.data.tags["init_from"] == f"{MODEL}/1"
     assert losses(tuned)[0] < 1.5 * min(losses(from_nothing)) < losses(from_nothing)[0]

@@ -16,11 +16,11 @@ from ml_assets.training.gradients import gradients_of
 from ml_assets.training.parallel.compression import PowerSgd
 from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
-from ml_assets_tests.training.jobs import small_job, small_snapshot
-from ml_assets_tests.training.ranks import in_ranks, one_rank
-from ml_assets_tests.training.steps import Step, one_step
+from ml_assets_tests.training.rank_processes import in_ranks, one_rank
+from ml_assets_tests.training.single_step import Step, one_step
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
-from ml_assets_tests.training.texts import text_snapshot
+from ml_assets_tests.training.text_snapshots import text_snapshot
 from resources.job.errors import OutOfMemory
 from resources.job.training_settings import Parallel
 
@@ -75,7 +75,7 @@ def test_bf16_has_the_same_bits_for_any_number_of_workers_where_they_are_asked_f
 
 
 def in_parts(group: Group, place: Path) -> None:
-    snapshot, model = snapshot_in(place), "ml_assets_tests.layouts.models.residual"
+    snapshot, model = snapshot_in(place), "ml_assets_tests.layouts.residual_models.residual"
     plain = flat(one_step(snapshot, place, group, model))
     for parallel in (Parallel(shard="full"), Parallel(tensor=2)):
         for changes, most in (({"accumulate": 3, "recompute": "full"}, 1e-5), ({"precision": "bf16"}, 0.02)):

@@ -11,9 +11,9 @@ import pytest
 
 from ml_assets.release.parts import releases_of
 from ml_assets.release.runtime import InputRefused
-from ml_assets_tests.components.plant import MODEL, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, plant_components
-from ml_assets_tests.layouts.pictures import (
+from ml_assets_tests.components.installation import STAGES, Installation, failure_of, readings_components
+from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
+from ml_assets_tests.layouts.picture_pipeline import (
     DATASET_CHANGES,
     FEATURE_CHANGES,
     HERE,
@@ -26,22 +26,24 @@ from resources.job.job import TrainingJob
 DAY, NEXT_DAY = days(2, start=WINDOW)
 
 
-def declared(world: World, **changes: Any) -> World:
+def declared(installation: Installation, **changes: Any) -> Installation:
     """With these changes of the pipeline's top-level attributes."""
-    return world.declared_as(plant_components(DATASET_CHANGES, FEATURE_CHANGES, PIPELINE_CHANGES | changes))
+    return installation.declared_as(
+        readings_components(DATASET_CHANGES, FEATURE_CHANGES, PIPELINE_CHANGES | changes)
+    )
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> World:
+def installation(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Installation:
     """The plant with its pictures, both days."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
-    return declared(World(home)).with_tables(2)
+    return declared(Installation(home)).with_tables(2)
 
 
 @pytest.fixture(scope="module")
-def trained(world: World) -> Trained:
-    return train(world, DAY)
+def trained(installation: Installation) -> Trained:
+    return train(installation, DAY)
 
 
 def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: Trained) -> None:
@@ -60,7 +62,7 @@ def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
 ) -> None:
     import mlflow.pyfunc
 
-    uri = trained.world.settings.resolved_tracking_uri.reveal()
+    uri = trained.installation.settings.resolved_tracking_uri.reveal()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", uri)
     loaded = mlflow.pyfunc.load_model(f"models:/{MODEL}/1")
@@ -82,12 +84,12 @@ def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
 def test_the_next_version_is_compared_on_the_same_pictures_whether_it_sees_them_or_not(
     trained: Trained,
 ) -> None:
-    releases_of(trained.world.platform).promote(MODEL, 1, author="ada", reason="the first")
-    assert "champion (version 1)" in train(trained.world, NEXT_DAY).report
+    releases_of(trained.installation.platform).promote(MODEL, 1, author="ada", reason="the first")
+    assert "champion (version 1)" in train(trained.installation, NEXT_DAY).report
     blind = declared(
-        trained.world,
+        trained.installation,
         features={**PIPELINE_CHANGES["features"], "sample": None},
-        model={"function": "ml_assets_tests.components.plant.build"},
+        model={"function": "ml_assets_tests.components.readings_pipeline.build"},
     )
     without = train(blind, NEXT_DAY)
     assert "champion (version 1)" in without.report
@@ -95,9 +97,11 @@ def test_the_next_version_is_compared_on_the_same_pictures_whether_it_sees_them_
     assert without.served.sample == ""
 
 
-def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(world: World) -> None:
+def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(
+    installation: Installation,
+) -> None:
     sample = {"column": "picture", "decode": f"{HERE}.uncompressed"}
-    result = declared(world, features={**PIPELINE_CHANGES["features"], "sample": sample}).train(DAY)
+    result = declared(installation, features={**PIPELINE_CHANGES["features"], "sample": sample}).train(DAY)
     assert not result.success
     said = failure_of(result)
     assert "the sample 'picture' of row at=2024-01-02 06:00:00" in said
@@ -106,8 +110,8 @@ def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(world
 
 
 def test_a_script_learns_from_samples_and_its_model_is_served_with_them(trained: Trained) -> None:
-    model = {"entry": "ml_assets_tests.scripts.pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
-    script = train(declared(trained.world, model=model, training={"workers": 1}), DAY)
+    model = {"entry": "ml_assets_tests.scripts.learn_pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
+    script = train(declared(trained.installation, model=model, training={"workers": 1}), DAY)
     assert script.facts[EVALUATION]["rmse"] < 0.4 * script.facts[EVALUATION]["baseline_rmse"]
     assert script.served.sample == "picture"
     made = script.rows["made"].to_numpy()

@@ -21,10 +21,10 @@ from ml_assets.features.encoding import FittedState
 from ml_assets.release.parts import registry_of
 from ml_assets.snapshots.reader import FITTED, open_snapshot
 from ml_assets.training.script.api import FOLDER, JOB
-from ml_assets_tests.components.plant import MODEL, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, plant_components
+from ml_assets_tests.components.installation import STAGES, Installation, readings_components
+from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, REGISTERED, TRAINING_SET, Trained, train
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
 from resources.job.errors import AttemptsExhausted, BadConfiguration
 from resources.job.events import TrainingEvent, read_events
@@ -38,15 +38,19 @@ EPOCHS = 14
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> World:
+def installation(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Installation:
     """The plant with its tables."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
-    return World(home).with_tables(1)
+    return Installation(home).with_tables(1)
 
 
 def train_by(
-    script: str, world: World, workers: int, arguments: Sequence[int] = (), **hyperparameters: Any
+    script: str,
+    installation: Installation,
+    workers: int,
+    arguments: Sequence[int] = (),
+    **hyperparameters: Any,
 ) -> Trained:
     """With the plant's pipeline, and a script for its model."""
     model = {
@@ -55,26 +59,26 @@ def train_by(
         "hyperparameters": hyperparameters,
     }
     change = {"model": model, "training": {"workers": workers}}
-    return train(world.declared_as(plant_components(pipeline=change)), DAY)
+    return train(installation.declared_as(readings_components(pipeline=change)), DAY)
 
 
 @pytest.fixture(scope="module")
-def by_ddp(world: World) -> Trained:
-    return train_by("ddp_adapted", world, 2, epochs=8, lr=0.03)
+def by_ddp(installation: Installation) -> Trained:
+    return train_by("ddp_adapted", installation, 2, epochs=8, lr=0.03)
 
 
 @pytest.fixture(scope="module")
-def by_trees(world: World) -> Trained:
-    return train_by("trees_adapted", world, 1, **{"trees": 60, "trees-a-round": 20})
+def by_trees(installation: Installation) -> Trained:
+    return train_by("trees_adapted", installation, 1, **{"trees": 60, "trees-a-round": 20})
 
 
 @pytest.fixture(scope="module")
-def by_eager(world: World) -> Trained:
+def by_accelerate_style(installation: Installation) -> Trained:
     """Positional arguments, a module beside the script, a group that is destroyed before the model is handed in."""
-    return train_by("eager_adapted", world, 2, arguments=[8], lr=0.03)
+    return train_by("accelerate_style_adapted", installation, 2, arguments=[8], lr=0.03)
 
 
-@pytest.fixture(params=["by_ddp", "by_eager", "by_trees"])
+@pytest.fixture(params=["by_ddp", "by_accelerate_style", "by_trees"])
 def trained(request: pytest.FixtureRequest) -> Trained:
     return request.getfixturevalue(request.param)
 
@@ -83,14 +87,14 @@ def test_one_click_makes_a_registered_version_of_a_script(trained: Trained) -> N
     assert list(trained.facts) == list(STAGES)
     assert trained.facts[EVALUATION]["verdict"] == "blessed"
     assert trained.facts[EVALUATION]["rmse"] < 0.5 * trained.facts[EVALUATION]["baseline_rmse"]
-    version = registry_of(trained.world.platform).version(MODEL, trained.facts[REGISTERED]["version"])
+    version = registry_of(trained.installation.platform).version(MODEL, trained.facts[REGISTERED]["version"])
     assert version.tags["fingerprint"] == trained.facts[TRAINING_SET]["fingerprint"]
 
 
 def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(trained: Trained) -> None:
     from mlflow import MlflowClient
 
-    client = MlflowClient(trained.world.settings.resolved_tracking_uri.reveal())
+    client = MlflowClient(trained.installation.settings.resolved_tracking_uri.reveal())
     run = trained.facts[CHECKPOINT]["mlflow/run"]
     told = client.get_metric_history(run, "validation_loss")
     assert len(told) >= 3
@@ -107,7 +111,7 @@ def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(train
 
 
 def test_a_second_click_finds_the_training_of_a_script(by_ddp: Trained) -> None:
-    again = train_by("ddp_adapted", by_ddp.world, 2, epochs=8, lr=0.03)
+    again = train_by("ddp_adapted", by_ddp.installation, 2, epochs=8, lr=0.03)
     assert again.facts[CHECKPOINT]["reused"] is True
     assert again.facts[EVALUATION]["bundle"] == by_ddp.facts[EVALUATION]["bundle"]
     assert again.facts[REGISTERED]["version"] == by_ddp.facts[REGISTERED]["version"]
@@ -122,10 +126,10 @@ def test_served_trees_answer_as_scikit_learn_does(by_trees: Trained) -> None:
     np.testing.assert_allclose(by_trees.served.predict(rows), expected, rtol=1e-5)
 
 
-def test_a_booster_of_lightgbm_is_handed_in_as_it_is_and_served(world: World) -> None:
+def test_a_booster_of_lightgbm_is_handed_in_as_it_is_and_served(installation: Installation) -> None:
     import lightgbm
 
-    trained = train_by("boosted", world, 1, rounds=60, categories=True)
+    trained = train_by("boosted", installation, 1, rounds=60, categories=True)
     assert trained.facts[EVALUATION]["verdict"] == "blessed"
     newest = max((trained.folder / "checkpoints").glob("step-*"))
     rows, matrix = _with_holes(trained)
@@ -195,7 +199,7 @@ def test_a_script_that_stands_still_is_found_and_goes_on_from_its_checkpoint(
 ) -> None:
     job = dataclasses.replace(
         job,
-        entry="ml_assets_tests.scripts.wayward",
+        entry="ml_assets_tests.scripts.misbehaving",
         hyperparameters={"how": "still"},
         settings=TrainingSettings(workers=1, max_attempts=2, still_seconds=1.0),
     )
@@ -212,7 +216,7 @@ def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
 ) -> None:
     job = dataclasses.replace(
         job,
-        entry="ml_assets_tests.scripts.wayward",
+        entry="ml_assets_tests.scripts.misbehaving",
         hyperparameters={"how": "alone"},
         settings=TrainingSettings(workers=3, max_attempts=1),
     )
@@ -258,6 +262,8 @@ def test_ranks_that_save_together_go_on_from_a_whole_checkpoint_at_any_world_siz
 
 
 def test_a_rank_that_ends_without_its_part_of_a_checkpoint_is_named(tmp_path: Path, job: TrainingJob) -> None:
-    job = dataclasses.replace(job, entry="ml_assets_tests.scripts.wayward", hyperparameters={"how": "uneven"})
+    job = dataclasses.replace(
+        job, entry="ml_assets_tests.scripts.misbehaving", hyperparameters={"how": "uneven"}
+    )
     with pytest.raises(BadConfiguration, match="rank 1 came to its end, and rank 0 waits for its part"):
         Watcher().run(job, tmp_path)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ml_assets.components.steps.stragglers import Stragglers
-from ml_assets_tests.layouts.lame import SLOW_RANK
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.layouts.slow_rank_model import SLOW_RANK
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.events import TrainingEvent
 from resources.launcher.local import LocalLauncher
 
@@ -19,7 +19,7 @@ def test_a_slow_worker_is_named_with_its_delay(tmp_path: Path, determinism: str,
     snapshot = small_snapshot(tmp_path / "snapshots")
     settings = {"epochs": 1, "metric_steps": 10, "lanes": 2 * passes, "global_batch": 28, "peak_tflops": 1e-6}
     job = small_job(snapshot, determinism=determinism, workers=2, pace=_PACE, **settings)
-    job = replace(job, model_function="ml_assets_tests.layouts.lame.lame")
+    job = replace(job, model_function="ml_assets_tests.layouts.slow_rank_model.lame")
     told: list[TrainingEvent] = []
     LocalLauncher().run(job, tmp_path / "job", told.append, lambda _: None)
     figures = [event.values for event in told if event.kind == "metrics"]

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets_tests.layouts.curves import Trained, train
-from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job
-from ml_assets_tests.training.texts import text_snapshot, text_table
+from ml_assets_tests.layouts.layout_jobs import FinishedTraining, train
+from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job
+from ml_assets_tests.training.text_snapshots import text_snapshot, text_table
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
 from resources.job.training_settings import Parallel
@@ -55,7 +55,7 @@ def text_job(snapshot: Snapshot, workers: int, heads: int = 4, **parallel: Any) 
 
 
 @pytest.fixture(scope="module")
-def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> FinishedTraining:
     """One worker, which has everything."""
     return train(text_job(snapshot, 1), tmp_path_factory.mktemp("alone"))
 
@@ -69,7 +69,7 @@ def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Train
     ],
 )
 def test_a_transformer_in_parts_learns_as_on_one_worker(
-    tmp_path: Path, snapshot: Snapshot, alone: Trained, workers: int, parallel: dict[str, Any]
+    tmp_path: Path, snapshot: Snapshot, alone: FinishedTraining, workers: int, parallel: dict[str, Any]
 ) -> None:
     job = text_job(snapshot, workers, **parallel)
     spread = train(job, tmp_path)
@@ -79,7 +79,7 @@ def test_a_transformer_in_parts_learns_as_on_one_worker(
     assert_each_row_once_per_epoch(spread.folder, snapshot, job)
 
 
-def test_it_does_learn(alone: Trained) -> None:
+def test_it_does_learn(alone: FinishedTraining) -> None:
     assert alone.curve("loss")[0] == pytest.approx(GUESSED, abs=0.4)
     assert alone.result.best_validation_loss < 3.2
     assert max(alone.curve("gradient_norm")) > 1  # so that clipping counts

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.step.load import load_model, predict
-from ml_assets_tests.layouts.curves import Trained, residual_job, train
-from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_snapshot
+from ml_assets_tests.layouts.layout_jobs import FinishedTraining, residual_job, train
+from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_snapshot
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
@@ -24,7 +24,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> FinishedTraining:
     """One rank, which has everything."""
     return train(residual_job(snapshot, 1), tmp_path_factory.mktemp("alone"))
 
@@ -41,13 +41,15 @@ def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Train
     ],
 )
 def test_a_layout_changes_nothing_but_the_rounding(
-    tmp_path: Path, snapshot: Snapshot, alone: Trained, workers: int, parallel: dict[str, Any]
+    tmp_path: Path, snapshot: Snapshot, alone: FinishedTraining, workers: int, parallel: dict[str, Any]
 ) -> None:
     job = residual_job(snapshot, workers, **parallel)
     assert_like(train(job, tmp_path), alone, job, snapshot)
 
 
-def assert_like(trained: Trained, alone: Trained, job: TrainingJob, snapshot: Snapshot) -> None:
+def assert_like(
+    trained: FinishedTraining, alone: FinishedTraining, job: TrainingJob, snapshot: Snapshot
+) -> None:
     for name in ("loss", "gradient_norm"):
         assert trained.curve(name) == pytest.approx(alone.curve(name), rel=2e-3)
     assert trained.result.best_validation_loss == pytest.approx(alone.result.best_validation_loss, rel=1e-3)
@@ -61,7 +63,7 @@ def assert_like(trained: Trained, alone: Trained, job: TrainingJob, snapshot: Sn
 
 
 def test_shards_of_layers_that_are_cut_change_nothing_and_a_killed_rank_costs_no_row_and_no_bit(
-    tmp_path: Path, snapshot: Snapshot, alone: Trained
+    tmp_path: Path, snapshot: Snapshot, alone: FinishedTraining
 ) -> None:
     job = residual_job(snapshot, 4, shard="full", tensor=2)
     unbroken = train(job, tmp_path / "unbroken")

@@ -10,8 +10,8 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.components.steps.evaluation import report_name
 from ml_assets.release.parts import bundles_of
 from ml_assets.release.runtime import ServingModel
-from ml_assets_tests.components.plant import FEATURES, MODEL
-from ml_assets_tests.components.world import STAGES, World, facts_of
+from ml_assets_tests.components.installation import STAGES, Installation, facts_of
+from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 
@@ -20,7 +20,7 @@ TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 class Trained:
     """A run that succeeded, of one day."""
 
-    world: World
+    installation: Installation
     day: str
     result: ExecuteInProcessResult
     facts: dict[str, dict[str, Any]]
@@ -34,22 +34,22 @@ class Trained:
     def report(self) -> str:
         """The evaluation's, as JSON."""
         name = report_name(MODEL, self.day, self.facts[EVALUATION]["evaluation"])
-        return next(self.world.platform.artifacts.folder(name).glob("*.json")).read_text()
+        return next(self.installation.platform.artifacts.folder(name).glob("*.json")).read_text()
 
     @property
     def served(self) -> ServingModel:
         """Return the model that would be served."""
         return ServingModel.load(
-            bundles_of(self.world.platform).open(self.facts[EVALUATION]["bundle"]).folder
+            bundles_of(self.installation.platform).open(self.facts[EVALUATION]["bundle"]).folder
         )
 
     @property
     def rows(self) -> pl.DataFrame:
         """Raw ones of the day."""
-        return self.world.main.scan(FEATURES, [self.day]).collect()
+        return self.installation.main.scan(FEATURES, [self.day]).collect()
 
 
-def train(world: World, day: str) -> Trained:
-    """Materialize the execution set of `world` for `day`; it must succeed."""
-    result = world.train(day)
-    return Trained(world, day, result, facts_of(result, day))
+def train(installation: Installation, day: str) -> Trained:
+    """Materialize the execution set of `installation` for `day`; it must succeed."""
+    result = installation.train(day)
+    return Trained(installation, day, result, facts_of(result, day))

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
 from ml_assets.pipeline.one_process import one_process_library
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.world import component
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import component
 
 ALONE = """
 import os
@@ -88,12 +88,12 @@ def test_a_script_that_may_share_its_work_is_never_refused(
 def test_two_workers_for_a_library_of_one_process_are_refused_when_the_file_is_read() -> None:
     model = {"entry": "ml_assets_tests.scripts.trees_adapted", "hyperparameters": {}}
     with pytest.raises(ValidationError) as refused:
-        component(TrainingPipeline, plant.PIPELINE, model=model, training={"workers": 2})
+        component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 2})
     (error,) = refused.value.errors()
     assert error["loc"] == ("training", "workers")
     assert "2 workers would each train the same model" in error["msg"]
     assert "trains with sklearn in one process" in error["msg"]
     assert "Say workers: 1" in error["msg"]
-    component(TrainingPipeline, plant.PIPELINE, model=model, training={"workers": 1})
+    component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 1})
     model["entry"] = "ml_assets_tests.scripts.ddp_adapted"
-    component(TrainingPipeline, plant.PIPELINE, model=model, training={"workers": 2})
+    component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 2})

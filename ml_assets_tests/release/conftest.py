@@ -21,8 +21,8 @@ from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
 from ml_assets.release.runtime import FACTS
 from ml_assets.release.store import Bundle, BundleStore
-from ml_assets_tests.release.judged import judged
-from ml_assets_tests.tables.shop import ORDERS, Place, days, keys
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.artifacts import FolderArtifacts
 from resources.ledger import EvaluationRow, Ledger, TrainedOn
 
@@ -113,20 +113,20 @@ def first_answer_elsewhere() -> Callable[[Bundle], float]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> OrdersTable:
     """A lake with three days of orders, and the ledger that judged them."""
-    place = Place(tmp_path)
+    place = OrdersTable(tmp_path)
     place.publish(days(3))
     return place
 
 
 @pytest.fixture
-def ledger(place: Place) -> Ledger:
+def ledger(place: OrdersTable) -> Ledger:
     return place.ledger
 
 
 @pytest.fixture
-def window(place: Place) -> TrainedOn:
+def window(place: OrdersTable) -> TrainedOn:
     """All three days."""
     first, *_, last = keys(3)
     commit = place.store.resolve("main")
@@ -136,7 +136,7 @@ def window(place: Place) -> TrainedOn:
 @pytest.fixture
 def judge(ledger: Ledger, window: TrainedOn) -> Judge:
     """`(bundle, status, **changes) -> EvaluationRow`: an evaluation of a bundle that was trained on the window."""
-    return partial(judged, ledger, trained_on=window)
+    return partial(record_evaluation, ledger, trained_on=window)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def registry(tracking_uri: str) -> Registry:
 
 
 @pytest.fixture
-def releases(place: Place, registry: Registry, store: BundleStore) -> Releases:
+def releases(place: OrdersTable, registry: Registry, store: BundleStore) -> Releases:
     return Releases(place.ledger, registry, store, place.store)
 
 

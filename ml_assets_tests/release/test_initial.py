@@ -11,7 +11,7 @@ from ml_assets.release.store import Bundle, BundleStore
 from ml_assets.snapshots.reader import file_sha256
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Judge
-from ml_assets_tests.tables.shop import ORDERS, Place, keys, reject
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, keys, reject
 from resources.mlflow_client import open_client
 
 Resolve = Callable[[str], InitialModel]
@@ -95,7 +95,7 @@ def test_a_version_that_its_newest_evaluation_rejected_is_refused(
 
 @pytest.mark.parametrize("reference", ["small/1", "small@production"])
 def test_a_version_of_rows_that_were_rejected_since_is_refused(
-    resolve: Resolve, releases: Releases, place: Place, reference: str
+    resolve: Resolve, releases: Releases, place: OrdersTable, reference: str
 ) -> None:
     day = keys(3)[1]
     releases.promote("small", 1, author="ada", reason="a test")

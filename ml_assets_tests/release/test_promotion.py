@@ -16,8 +16,8 @@ from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.release.store import Bundle, BundleDamaged, BundleStore
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.release.conftest import Judge
-from ml_assets_tests.release.judged import judged
-from ml_assets_tests.tables.shop import ORDERS, Place, day, keys, reject
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
 from resources.ledger import Ledger, TrainedOn
 from resources.mlflow_client import open_client
 
@@ -89,7 +89,11 @@ def test_promoting_what_is_in_production_adds_nothing(
 
 
 def test_a_rejection_that_comes_while_the_bundle_is_verified_stops_the_promotion(
-    place: Place, judge: Judge, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
+    place: OrdersTable,
+    judge: Judge,
+    registry: Registry,
+    store: BundleStore,
+    two_versions: tuple[Bundle, Bundle],
 ) -> None:
     """Reading the files of a bundle takes its time, and another run evaluates it meanwhile."""
     slow = _Meanwhile(store, lambda bundle: judge(bundle, "rejected", told="meanwhile"))
@@ -117,7 +121,7 @@ class _Meanwhile(BundleStore):
 
 
 def test_a_version_trained_on_a_day_that_was_rejected_since_is_promoted_only_with_a_word_on_record(
-    releases: Releases, place: Place, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, place: OrdersTable, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     bad = keys(3)[1]
     reject(place, bad)
@@ -138,7 +142,7 @@ def test_a_word_on_inputs_leaves_no_trace_where_nothing_stood_against_them(
 
 
 def test_a_day_that_was_accepted_or_mended_no_longer_stands_against_a_version(
-    releases: Releases, place: Place, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, place: OrdersTable, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     accepted, mended, _ = keys(3)
     for key in (accepted, mended):
@@ -152,7 +156,7 @@ def test_a_day_that_was_accepted_or_mended_no_longer_stands_against_a_version(
 
 
 def test_a_rejection_of_a_day_that_comes_while_the_bundle_is_verified_stops_the_promotion(
-    place: Place, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
+    place: OrdersTable, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     bad = keys(3)[2]
     slow = _Meanwhile(store, lambda _: reject(place, bad))
@@ -163,7 +167,7 @@ def test_a_rejection_of_a_day_that_comes_while_the_bundle_is_verified_stops_the_
 
 
 def test_a_version_is_not_registered_on_a_day_that_was_rejected_after_its_evaluation(
-    releases: Releases, registry: Registry, place: Place, judge: Judge, run_id: str, bundle: Bundle
+    releases: Releases, registry: Registry, place: OrdersTable, judge: Judge, run_id: str, bundle: Bundle
 ) -> None:
     bad = keys(3)[0]
     judge(bundle)
@@ -176,14 +180,14 @@ def test_a_version_is_not_registered_on_a_day_that_was_rejected_after_its_evalua
 
 
 def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
-    releases: Releases, place: Place, ledger: Ledger, window: TrainedOn, run_id: str, bundle: Bundle,
+    releases: Releases, place: OrdersTable, ledger: Ledger, window: TrainedOn, run_id: str, bundle: Bundle,
     variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
     bad, _, last = keys(3)
-    begun_with = judged(ledger, bundle, trained_on=window)
+    begun_with = record_evaluation(ledger, bundle, trained_on=window)
     later = replace(window, first=last, partitions=1, begins_with=begun_with.evaluation_digest)
     tuned = variant(fingerprint="2" * 64)
-    judged(ledger, tuned, trained_on=later)
+    record_evaluation(ledger, tuned, trained_on=later)
     releases.register(tuned, run_id=run_id, links={})
     reject(place, bad)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
@@ -203,7 +207,7 @@ def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
     releases: Releases, ledger: Ledger, window: TrainedOn, changes: dict[str, Any] | None, why: str,
     two_versions: tuple[Bundle, Bundle],
 ) -> None:  # fmt: skip
-    judged(
+    record_evaluation(
         ledger,
         two_versions[0],
         told="again",
@@ -246,7 +250,7 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
 
 
 def test_of_two_versions_promoted_at_once_beside_one_champion_one_is_refused(
-    place: Place, registry: Registry, store: BundleStore, releases: Releases, judge: Judge, run_id: str,
+    place: OrdersTable, registry: Registry, store: BundleStore, releases: Releases, judge: Judge, run_id: str,
     two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
     """Both were compared with version 1: whoever comes second was not compared with the first."""
@@ -458,7 +462,7 @@ def test_what_cannot_be_promoted_is_refused_before_it_is_written(
 
 def test_the_champion_is_known_while_the_tracker_is_away(
     releases: Releases,
-    place: Place,
+    place: OrdersTable,
     store: BundleStore,
     two_versions: tuple[Bundle, Bundle],
     tmp_path: Path,

@@ -14,7 +14,7 @@ import pytest
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.record import load
 from ml_assets_tests.scheduling import Grouped
-from ml_assets_tests.servers.running import RunningServers, named_folder, other_worker
+from ml_assets_tests.servers.running_servers import RunningServers, named_folder, other_worker
 
 _VERSIONS = pytest.StashKey[dict[str, str]]()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.artifacts import (
     ArtifactMissing,
     Artifacts,

@@ -19,7 +19,7 @@ import pytest
 from deployment.testbed import processes
 from deployment.testbed.build import build
 from deployment.testbed.servers import Servers
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.artifacts import ArtifactsError, ArtifactsRefused, ArtifactsUnavailable, artifacts_of
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.lake import LakeError, LakeUnavailable

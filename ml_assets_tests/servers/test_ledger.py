@@ -20,7 +20,7 @@ from ml_assets_tests.resources.ledger_writer import (
     verdicts_come_after,
     write_one_of_each,
 )
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import Ledger, LedgerBusy, LedgerError, LedgerUnavailable, migrations
 from resources.ledger.tables import metadata
 

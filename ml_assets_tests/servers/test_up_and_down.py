@@ -14,7 +14,7 @@ from deployment.testbed.processes import ServerFailed
 from deployment.testbed.servers import NAMES, Servers
 from deployment.testbed.servers.leftovers import leftovers
 from deployment.testbed.servers.record import load
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 
 
 def test_each_server_says_which_version_it_is(servers: RunningServers) -> None:

@@ -27,7 +27,7 @@ from ml_assets.snapshots.reader import (
 )
 from ml_assets.snapshots.rows import LABEL_TOO_LATE, NO_LABEL, choose_rows
 from ml_assets.snapshots.spec import Cutoffs
-from ml_assets_tests.training.jobs import (
+from ml_assets_tests.training.small_jobs import (
     CATEGORICAL,
     NUMERIC,
     ROW_SPEC,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.tables.shop import Place
+from ml_assets_tests.tables.orders_table import OrdersTable
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> OrdersTable:
     """An empty lake and ledger."""
-    return Place(tmp_path)
+    return OrdersTable(tmp_path)

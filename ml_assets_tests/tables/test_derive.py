@@ -14,12 +14,12 @@ from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
 from ml_assets.tables.user_code import FeatureFunctionError
-from ml_assets_tests.tables import shop
-from ml_assets_tests.tables.shop import FIRST, ORDERS, Place, day, days, keys
+from ml_assets_tests.tables import orders_table
+from ml_assets_tests.tables.orders_table import FIRST, ORDERS, OrdersTable, day, days, keys
 
 DAILY = Cadence("daily", FIRST)
-SHOPS = shop.spec(name="shops", cadence=Cadence("none"))
-TABLES = DeclaredTables(DeclaredTable.of(spec) for spec in (shop.spec(), SHOPS))
+SHOPS = orders_table.spec(name="shops", cadence=Cadence("none"))
+TABLES = DeclaredTables(DeclaredTable.of(spec) for spec in (orders_table.spec(), SHOPS))
 
 
 def _orders(upto: int, lookback: int = 1) -> InputTable:
@@ -40,7 +40,7 @@ def sums(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Data
     return joined.filter(pl.col("partition_date").is_between(first, last))
 
 
-def _build(place: Place, wanted: list[str], function=sums, lookback: int = 1) -> dict[str, Incoming]:
+def _build(place: OrdersTable, wanted: list[str], function=sums, lookback: int = 1) -> dict[str, Incoming]:
     reader = TableReader.at(place.store)
     inputs = [_orders(30, lookback)]
     possible = plan(reader, place.ledger, TABLES, inputs, wanted, DAILY)
@@ -63,7 +63,7 @@ def test_a_table_without_partitions_is_needed_whole() -> None:
     assert InputTable(table="datasets/shops", cadence=Cadence("none")).needed_for("2013-01-05") == ("all",)
 
 
-def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(place: Place) -> None:
+def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(place: OrdersTable) -> None:
     beyond = keys(1, start=40)
     possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(30)], beyond, DAILY)
     assert possible.missing == {ORDERS: tuple(beyond)}
@@ -72,7 +72,7 @@ def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(place: Pl
 # What can be built
 
 
-def test_neighbours_are_built_together_and_a_gap_parts_them(place: Place) -> None:
+def test_neighbours_are_built_together_and_a_gap_parts_them(place: OrdersTable) -> None:
     place.publish(days(10))
     wanted = [*keys(3), *keys(2, start=5)]
     possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(10)], wanted[::-1], DAILY)
@@ -81,14 +81,14 @@ def test_neighbours_are_built_together_and_a_gap_parts_them(place: Place) -> Non
     assert possible.missing == {}
 
 
-def test_weeks_in_a_row_are_neighbours(place: Place) -> None:
+def test_weeks_in_a_row_are_neighbours(place: OrdersTable) -> None:
     weekly = Cadence("weekly", date(2013, 1, 7))
     mondays = weekly.keys(date(2013, 1, 7), date(2013, 2, 3))
     possible = plan(TableReader.at(place.store), place.ledger, TABLES, [], mondays, weekly)
     assert possible.ranges == (tuple(mondays),)
 
 
-def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: Place) -> None:
+def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: OrdersTable) -> None:
     present = days(8)
     hole = keys(8)[3]
     del present[hole]
@@ -102,7 +102,7 @@ def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: Place) -> N
 
 
 def test_a_rejected_input_refuses_although_main_holds_an_older_one_and_is_not_called_missing(
-    place: Place,
+    place: OrdersTable,
 ) -> None:
     place.publish(days(3))
     bad = keys(3)[1]
@@ -113,7 +113,7 @@ def test_a_rejected_input_refuses_although_main_holds_an_older_one_and_is_not_ca
     assert possible.ranges == ((keys(3)[0],),)
 
 
-def test_every_input_table_is_named_in_a_refusal(place: Place) -> None:
+def test_every_input_table_is_named_in_a_refusal(place: OrdersTable) -> None:
     shops = InputTable(table="datasets/shops", cadence=Cadence("none"))
     possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(2, 0), shops], keys(1), DAILY)
     assert possible.refused == {
@@ -125,7 +125,7 @@ def test_every_input_table_is_named_in_a_refusal(place: Place) -> None:
 # What is built
 
 
-def test_the_function_is_called_once_a_range_with_all_it_needs(place: Place) -> None:
+def test_the_function_is_called_once_a_range_with_all_it_needs(place: OrdersTable) -> None:
     place.publish(days(9))
     calls: list[tuple[date, date, list[date]]] = []
 
@@ -138,7 +138,7 @@ def test_the_function_is_called_once_a_range_with_all_it_needs(place: Place) -> 
     assert calls == [(january[2], january[3], january[1:4]), (january[8], january[8], january[7:9])]
 
 
-def test_a_range_gives_what_single_days_give_and_records_the_inputs_of_each(place: Place) -> None:
+def test_a_range_gives_what_single_days_give_and_records_the_inputs_of_each(place: OrdersTable) -> None:
     place.publish(days(6))
     together = _build(place, keys(6))
     digests = TableReader.at(place.store).digests(ORDERS)
@@ -151,7 +151,7 @@ def test_a_range_gives_what_single_days_give_and_records_the_inputs_of_each(plac
         assert together[key].inputs == {ORDERS: {name: digests[name] for name in needed}}
 
 
-def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(place: Place) -> None:
+def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(place: OrdersTable) -> None:
     place.publish(days(3))
     second = date.fromisoformat(keys(3)[1])
 
@@ -163,7 +163,7 @@ def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(place: Place) 
     assert built[keys(3)[1]].data.columns == built[keys(3)[0]].data.columns
 
 
-def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: Place) -> None:
+def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: OrdersTable) -> None:
     place.publish(days(4))
 
     def eager(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -181,7 +181,9 @@ def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: Place
     [pl.col("partition_date").alias("day"), pl.col("partition_date").cast(pl.String)],
     ids=["absent", "text"],
 )
-def test_an_answer_without_its_days_is_an_error_that_names_the_column(place: Place, column: pl.Expr) -> None:
+def test_an_answer_without_its_days_is_an_error_that_names_the_column(
+    place: OrdersTable, column: pl.Expr
+) -> None:
     place.publish(days(1))
 
     def undated(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -195,7 +197,7 @@ def _deep(first: date) -> int:
     return 1 // (first - first).days
 
 
-def test_a_row_without_its_day_is_an_error_that_counts_such_rows(place: Place) -> None:
+def test_a_row_without_its_day_is_an_error_that_counts_such_rows(place: OrdersTable) -> None:
     place.publish(days(2))
 
     def lagged(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -213,7 +215,7 @@ class Builder:
         raise ValueError(_deep(first))
 
 
-def test_what_a_function_raises_is_said_with_the_innermost_line_of_its_folder(place: Place) -> None:
+def test_what_a_function_raises_is_said_with_the_innermost_line_of_its_folder(place: OrdersTable) -> None:
     place.publish(days(1))
     line = _deep.__code__.co_firstlineno + 1
     with pytest.raises(
@@ -222,7 +224,7 @@ def test_what_a_function_raises_is_said_with_the_innermost_line_of_its_folder(pl
         _build(place, keys(1), Builder())
 
 
-def test_a_panic_of_polars_is_an_error_like_any_other(place: Place) -> None:
+def test_a_panic_of_polars_is_an_error_like_any_other(place: OrdersTable) -> None:
     place.publish(days(1))
 
     def panics(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -234,7 +236,7 @@ def test_a_panic_of_polars_is_an_error_like_any_other(place: Place) -> None:
 
 @pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
 def test_errors_that_may_be_gone_at_the_next_attempt_keep_their_type(
-    place: Place, error: type[Exception]
+    place: OrdersTable, error: type[Exception]
 ) -> None:
     place.publish(days(1))
 

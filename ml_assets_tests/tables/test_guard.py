@@ -13,8 +13,8 @@ from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
 from ml_assets.validation.contract import Contract
-from ml_assets_tests.tables import shop
-from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
+from ml_assets_tests.tables import orders_table
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 
 FEATURES = "features/habits"
 SUMMARY = "features/summary"
@@ -22,13 +22,13 @@ SUMMARY = "features/summary"
 
 def _spec(name: str, table: str, lookback: int = 1, **changes: Any) -> TableSpec:
     """A table made from a partition of `table` and `lookback` before it."""
-    return shop.spec(kind="features", name=name, inputs={table: lookback}, **changes)
+    return orders_table.spec(kind="features", name=name, inputs={table: lookback}, **changes)
 
 
 HABITS = _spec("habits", ORDERS)
 
 
-def _derive(place: Place, spec: TableSpec, wanted: list[str], factor: float = 2.0) -> None:
+def _derive(place: OrdersTable, spec: TableSpec, wanted: list[str], factor: float = 2.0) -> None:
     """Publish a table made from what main holds of its inputs."""
     reader = TableReader.at(place.store)
     incoming: list[Incoming] = []
@@ -44,16 +44,16 @@ def _derive(place: Place, spec: TableSpec, wanted: list[str], factor: float = 2.
     assert list(result.merged) == wanted
 
 
-def test_a_window_that_is_whole_and_current_is_ok(place: Place) -> None:
+def test_a_window_that_is_whole_and_current_is_ok(place: OrdersTable) -> None:
     place.publish(days(5))
     _derive(place, HABITS, keys(5))
-    window = place.judge(keys(5), shop.spec(), HABITS)
+    window = place.judge(keys(5), orders_table.spec(), HABITS)
     assert window.ok
     assert not window.stale
     assert window.explain() == "features/habits: all 5 partitions are there, passed and current"
 
 
-def test_missing_and_rejected_partitions_are_named_apart(place: Place) -> None:
+def test_missing_and_rejected_partitions_are_named_apart(place: OrdersTable) -> None:
     first, second, third = keys(3)
     place.publish({first: day(first), third: day(third).drop("amount")})
     window = place.judge(keys(3))
@@ -64,68 +64,68 @@ def test_missing_and_rejected_partitions_are_named_apart(place: Place) -> None:
     assert window.explain().splitlines()[0].endswith(f"{second}. Materialize them.")
 
 
-def test_a_table_nobody_made_is_missing_whole(place: Place) -> None:
-    assert place.judge(keys(2), shop.spec(), HABITS).missing == tuple(keys(2))
+def test_a_table_nobody_made_is_missing_whole(place: OrdersTable) -> None:
+    assert place.judge(keys(2), orders_table.spec(), HABITS).missing == tuple(keys(2))
 
 
-def test_partitions_with_other_columns_than_the_declared_are_unusable(place: Place) -> None:
+def test_partitions_with_other_columns_than_the_declared_are_unusable(place: OrdersTable) -> None:
     place.publish(days(3))
-    columns = [*shop.RULES["columns"], {"name": "coupon", "dtype": "bool"}]
-    wider = Contract.model_validate(shop.RULES | {"columns": columns})
+    columns = [*orders_table.RULES["columns"], {"name": "coupon", "dtype": "bool"}]
+    wider = Contract.model_validate(orders_table.RULES | {"columns": columns})
     last = keys(4)[3]
     place.publish({last: day(last).with_columns(coupon=pl.lit(value=True))}, contract=wider)
-    window = place.judge(keys(4), shop.spec(contract=wider))
+    window = place.judge(keys(4), orders_table.spec(contract=wider))
     assert list(window.barred) == keys(3)
     assert "coupon (bool) is missing; materialize it again" in window.unusable[f"{ORDERS} {keys(1)[0]}"]
     assert window.to_build == {ORDERS: tuple(keys(3))}
 
 
-def test_a_changed_input_makes_exactly_its_readers_stale(place: Place) -> None:
+def test_a_changed_input_makes_exactly_its_readers_stale(place: OrdersTable) -> None:
     place.publish(days(6))
     _derive(place, HABITS, keys(6))
     place.publish({keys(6)[2]: day(keys(6)[2], factor=2)}, run="correction")
-    window = place.judge(keys(6), shop.spec(), HABITS)
+    window = place.judge(keys(6), orders_table.spec(), HABITS)
     assert window.ok
     assert window.stale == dict.fromkeys(keys(6)[2:4], f"{ORDERS} {keys(6)[2]} changed")
     _derive(place, HABITS, keys(6)[2:4])
-    assert not place.judge(keys(6), shop.spec(), HABITS).stale
+    assert not place.judge(keys(6), orders_table.spec(), HABITS).stale
 
 
-def test_equal_rows_from_a_changed_input_are_current_after_a_rebuild(place: Place) -> None:
+def test_equal_rows_from_a_changed_input_are_current_after_a_rebuild(place: OrdersTable) -> None:
     place.publish(days(1))
     _derive(place, HABITS, keys(1))
     before = TableReader.at(place.store).digests(FEATURES)
     place.publish({keys(1)[0]: day(keys(1)[0], factor=2)}, run="correction")
     _derive(place, HABITS, keys(1))
     assert TableReader.at(place.store).digests(FEATURES) == before
-    assert not place.judge(keys(1), shop.spec(), HABITS).stale
+    assert not place.judge(keys(1), orders_table.spec(), HABITS).stale
 
 
-def test_an_input_that_came_late_makes_its_readers_stale(place: Place) -> None:
+def test_an_input_that_came_late_makes_its_readers_stale(place: OrdersTable) -> None:
     first, second = keys(2)
     place.publish({second: day(second)})
     _derive(place, HABITS, [second])
-    assert not place.judge([second], shop.spec(), HABITS).stale
+    assert not place.judge([second], orders_table.spec(), HABITS).stale
     place.publish({first: day(first)}, run="late")
-    assert list(place.judge([second], shop.spec(), HABITS).stale) == [second]
+    assert list(place.judge([second], orders_table.spec(), HABITS).stale) == [second]
 
 
-def test_staleness_reaches_through_tables_made_from_tables(place: Place) -> None:
+def test_staleness_reaches_through_tables_made_from_tables(place: OrdersTable) -> None:
     place.publish(days(4))
     _derive(place, HABITS, keys(4))
     summary = _spec("summary", FEATURES, lookback=0)
     _derive(place, summary, keys(4))
     place.publish({keys(4)[1]: day(keys(4)[1], factor=2)}, run="correction")
-    window = place.judge(keys(4), shop.spec(), HABITS, summary)
+    window = place.judge(keys(4), orders_table.spec(), HABITS, summary)
     assert list(window.stale) == keys(4)[1:3]
     assert window.stale[keys(4)[2]] == f"{FEATURES} {keys(4)[2]} is stale itself"
 
 
-def test_what_came_to_main_past_the_audit_is_unusable(place: Place) -> None:
+def test_what_came_to_main_past_the_audit_is_unusable(place: OrdersTable) -> None:
     """Main holds the day, and no verdict is about those rows: a writer of its own, or a run that was killed."""
     first, second = keys(2)
     place.publish(days(2))
-    other = Place(place.folder / "other")
+    other = OrdersTable(place.folder / "other")
     other.publish({second: day(second, factor=3)})
     reader = TableReader.at(other.store)
     branch = "by-hand"
@@ -144,7 +144,7 @@ def test_what_came_to_main_past_the_audit_is_unusable(place: Place) -> None:
     assert "the ledger has no verdict on it" in nobody.unusable[f"{ORDERS} {first}"]
 
 
-def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(place: Place) -> None:
+def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(place: OrdersTable) -> None:
     place.publish(days(4))
     gone, damaged, swapped, _ = keys(4)
     reader = TableReader.at(place.store)
@@ -167,19 +167,25 @@ def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(place:
 
 
 TIGHT = Contract.model_validate(
-    shop.RULES
-    | {"columns": [dict(one, le=10) if one["name"] == "amount" else one for one in shop.RULES["columns"]]}
+    orders_table.RULES
+    | {
+        "columns": [
+            dict(one, le=10) if one["name"] == "amount" else one for one in orders_table.RULES["columns"]
+        ]
+    }
 )
 """Rejects what `day` gives from the second day on."""
 
 
-def test_features_of_rows_that_were_rejected_later_are_unusable_though_main_was_mended(place: Place) -> None:
+def test_features_of_rows_that_were_rejected_later_are_unusable_though_main_was_mended(
+    place: OrdersTable,
+) -> None:
     place.publish(days(3))
     _derive(place, HABITS, keys(3))
     (bad,) = keys(1, start=1)
     assert list(place.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
     assert list(place.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
-    window = place.judge(keys(3), shop.spec(contract=TIGHT), HABITS)
+    window = place.judge(keys(3), orders_table.spec(contract=TIGHT), HABITS)
     assert list(window.barred) == keys(2, start=1)
     assert (
         f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{FEATURES} {bad}"]
@@ -188,7 +194,7 @@ def test_features_of_rows_that_were_rejected_later_are_unusable_though_main_was_
 
 
 def test_features_of_features_of_rejected_rows_are_unusable_though_all_between_was_built_again(
-    place: Place,
+    place: OrdersTable,
 ) -> None:
     """No partition on main was made from the rejected rows but the last, and what it read was never rejected."""
     place.publish(days(3))
@@ -197,7 +203,7 @@ def test_features_of_features_of_rejected_rows_are_unusable_though_all_between_w
     _derive(place, summary, keys(3))
     (bad,) = keys(1, start=1)
     assert list(place.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
-    tables = (shop.spec(contract=TIGHT), HABITS, summary)
+    tables = (orders_table.spec(contract=TIGHT), HABITS, summary)
     assert not place.judge(keys(3), *tables).unusable
     assert list(place.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
     _derive(place, HABITS, keys(3), factor=0.2)
@@ -211,35 +217,39 @@ def test_features_of_features_of_rejected_rows_are_unusable_though_all_between_w
     assert place.judge(keys(3), *tables).ok
 
 
-def test_features_of_a_rejected_table_stay_unusable_where_it_is_cut_into_days(place: Place) -> None:
+def test_features_of_a_rejected_table_stay_unusable_where_it_is_cut_into_days(place: OrdersTable) -> None:
     """A verdict on the whole table is none on its days, and still one on the rows that were read."""
     (key,) = keys(1, start=1)
     whole = Cadence("none")
     place.publish({UNPARTITIONED: day(key)}, cadence=whole)
-    of_whole = shop.spec(kind="features", name="habits", inputs={ORDERS: None})
+    of_whole = orders_table.spec(kind="features", name="habits", inputs={ORDERS: None})
     _derive(place, of_whole, [key])
     assert place.publish({UNPARTITIONED: day(key)}, cadence=whole, contract=TIGHT).rejected
-    assert not place.judge([key], shop.spec(cadence=whole, contract=TIGHT), of_whole).ok
-    window = place.judge([key], shop.spec(contract=TIGHT), _spec("habits", ORDERS, lookback=0))
+    assert not place.judge([key], orders_table.spec(cadence=whole, contract=TIGHT), of_whole).ok
+    window = place.judge([key], orders_table.spec(contract=TIGHT), _spec("habits", ORDERS, lookback=0))
     assert list(window.barred) == [key]
     assert "it was made from rows of datasets/orders all that were rejected" in window.explain()
 
 
-def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(place: Place) -> None:
+def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(place: OrdersTable) -> None:
     (bad,) = keys(1)
     strict = Contract.model_validate(
-        shop.RULES
-        | {"columns": [dict(one, le=1) if one["name"] == "amount" else one for one in shop.RULES["columns"]]}
+        orders_table.RULES
+        | {
+            "columns": [
+                dict(one, le=1) if one["name"] == "amount" else one for one in orders_table.RULES["columns"]
+            ]
+        }
     )
     place.publish({bad: day(bad)}, contract=strict)
-    assert list(place.judge([bad], shop.spec(contract=strict)).rejected) == [f"{ORDERS} {bad}"]
+    assert list(place.judge([bad], orders_table.spec(contract=strict)).rejected) == [f"{ORDERS} {bad}"]
     assert place.judge([bad]).to_build == {ORDERS: (bad,)}
 
 
-def test_days_are_no_weeks_and_a_whole_table_is_no_day(place: Place) -> None:
+def test_days_are_no_weeks_and_a_whole_table_is_no_day(place: OrdersTable) -> None:
     mondays = ["2013-01-07", "2013-01-14"]
     place.publish({key: day(key) for key in mondays})
-    weekly = shop.spec(cadence=Cadence("weekly", shop.FIRST))
+    weekly = orders_table.spec(cadence=Cadence("weekly", orders_table.FIRST))
     window = place.judge(mondays, weekly)
     assert window.missing == tuple(mondays)
     assert window.to_build == {ORDERS: tuple(mondays)}
@@ -254,10 +264,10 @@ def test_days_are_no_weeks_and_a_whole_table_is_no_day(place: Place) -> None:
     assert place.judge(mondays).missing == tuple(mondays)
 
 
-def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(place: Place) -> None:
+def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(place: OrdersTable) -> None:
     summary = _spec("summary", FEATURES, lookback=1)
     place.publish({keys(1)[0]: day(keys(1)[0])})
-    window = place.judge(keys(1, start=2), shop.spec(), HABITS, summary)
+    window = place.judge(keys(1, start=2), orders_table.spec(), HABITS, summary)
     assert list(window.to_build.items()) == [
         (ORDERS, tuple(keys(2, start=1))),
         (FEATURES, tuple(keys(2, start=1))),
@@ -265,14 +275,14 @@ def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(place:
     ]
 
 
-def test_many_ways_to_one_partition_cost_no_more_than_one(place: Place) -> None:
+def test_many_ways_to_one_partition_cost_no_more_than_one(place: OrdersTable) -> None:
     """Thirty tables, each made from the two before it: 1.3 million ways lead to the first."""
     place.publish(days(1))
     names = [f"level{n}" for n in range(30)]
-    specs = [shop.spec()]
+    specs = [orders_table.spec()]
     for name in names:
         above = [spec.table for spec in specs[-2:]]
-        specs.append(shop.spec(kind="features", name=name, inputs=dict.fromkeys(above, 0)))
+        specs.append(orders_table.spec(kind="features", name=name, inputs=dict.fromkeys(above, 0)))
         _derive(place, specs[-1], keys(1))
     place.publish({keys(1)[0]: day(keys(1)[0], factor=3)}, run="correction")
     started = time.perf_counter()
@@ -282,15 +292,15 @@ def test_many_ways_to_one_partition_cost_no_more_than_one(place: Place) -> None:
     assert len(window.inputs) == len(specs)
 
 
-def test_a_year_is_looked_up_and_scanned_in_place(place: Place) -> None:
+def test_a_year_is_looked_up_and_scanned_in_place(place: OrdersTable) -> None:
     """The bar is 0.3 s for a guard over 337 days; here a second in the best of three, for busy machines."""
     place.publish(days(365))
     monthly = _spec("habits", ORDERS, lookback=27)
-    tables = DeclaredTables(DeclaredTable.of(spec) for spec in (shop.spec(), monthly))
+    tables = DeclaredTables(DeclaredTable.of(spec) for spec in (orders_table.spec(), monthly))
     _derive(place, monthly, keys(337, start=28))
     seconds: list[float] = []
     for _ in range(3):
-        fresh = Place(place.folder)
+        fresh = OrdersTable(place.folder)
         started = time.perf_counter()
         reader = TableReader.at(fresh.store)
         window = judge_window(reader, fresh.ledger, tables, FEATURES, keys(337, start=28))

@@ -33,7 +33,7 @@ from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
-from ml_assets_tests.tables.shop import Place
+from ml_assets_tests.tables.orders_table import OrdersTable
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
 """Number of histories; the nightly plays 100,000."""
@@ -142,7 +142,7 @@ def _whole() -> Path:
     """An installation with every partition of each table, to be copied: histories begin where there is much to lose."""
     folder = Path(tempfile.mkdtemp(prefix="histories-", dir=_MEMORY))
     atexit.register(shutil.rmtree, folder)
-    place = Place(folder)
+    place = OrdersTable(folder)
     for table, lookback in ((ORDERS, 1), (HABITS, 1), (SUMMARY, 0)):
         declared, reader = Declared(lookback=lookback), TableReader.at(place.store)
         incoming: list[Incoming] = []
@@ -160,7 +160,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="histories-", dir=_MEMORY))
         shutil.copytree(_whole(), self.folder, dirs_exist_ok=True)
-        self.place = Place(self.folder)
+        self.place = OrdersTable(self.folder)
         # As Dagster's daemon does beside runs: else each query of the ledger would be the last connection, which
         # writes SQLite's log back and removes it. That took a third of a history's time.
         self.beside = sqlite3.connect(self.folder / "ledger.db")

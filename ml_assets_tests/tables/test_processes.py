@@ -11,8 +11,8 @@ import pytest
 from ml_assets.tables import parquet
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.chaos.summary import KILLED
-from ml_assets_tests.tables import children, shop
-from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
+from ml_assets_tests.tables import orders_table, publishers
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 
 GOOD, BAD = keys(12), keys(2, start=12)
 OLD = {key: day(key, factor=9) for key in [*GOOD[:6], BAD[0]]}
@@ -24,13 +24,13 @@ NEW = days(12) | {key: day(key).drop("shop") for key in BAD}
 def moments(tmp_path_factory: pytest.TempPathFactory) -> int:
     """Number of moments to die at."""
     folder = tmp_path_factory.mktemp("clean")
-    Place(folder).publish(OLD, "before")
+    OrdersTable(folder).publish(OLD, "before")
     assert _end(folder, "clean", None) == 0
     return int((folder / "calls").read_text())
 
 
 def _end(folder: Path, run: str, moment: int | None) -> int | None:
-    child = children.context().Process(target=children.publish_until, args=(folder, NEW, run, moment))
+    child = publishers.context().Process(target=publishers.publish_until, args=(folder, NEW, run, moment))
     child.start()
     child.join(60)
     return child.exitcode
@@ -38,7 +38,7 @@ def _end(folder: Path, run: str, moment: int | None) -> int | None:
 
 @pytest.mark.chaos
 def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
-    place: Place, moments: int, chaos_seed: int, record_property: Callable[[str, object], None]
+    place: OrdersTable, moments: int, chaos_seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     rng = random.Random(chaos_seed)
     place.publish(OLD, "before")
@@ -58,7 +58,7 @@ def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
     assert list(result.rejected) == BAD
     reader = TableReader.at(place.store)
     assert reader.keys(ORDERS) == [*GOOD, BAD[0]]
-    expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in GOOD])
+    expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in GOOD])
     assert reader.scan(ORDERS, GOOD).collect().equals(expected)
     assert reader.digests(ORDERS)[BAD[0]] == before[BAD[0]]
     window = place.judge([*GOOD, *BAD])
@@ -71,7 +71,7 @@ def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
     assert place.publish(NEW, "once more").commit_id == result.commit_id
 
 
-def _assert_whole(place: Place, before: dict[str, str]) -> None:
+def _assert_whole(place: OrdersTable, before: dict[str, str]) -> None:
     """Every partition on main is wholly its old or wholly its new version, with the manifest of that one."""
     reader = TableReader.at(place.store)
     for key, digest in reader.digests(ORDERS).items():
@@ -80,21 +80,21 @@ def _assert_whole(place: Place, before: dict[str, str]) -> None:
         rows = reader.scan(ORDERS, [key]).collect()
         assert rows.height == manifest.rows == 40
         version = OLD[key] if digest == before.get(key) else NEW[key]
-        assert rows.equals(parquet.canonical(version, shop.spec().order))
+        assert rows.equals(parquet.canonical(version, orders_table.spec().order))
 
 
-def test_two_processes_publishing_other_days_of_one_table_lose_none(place: Place) -> None:
+def test_two_processes_publishing_other_days_of_one_table_lose_none(place: OrdersTable) -> None:
     _together(place, [(0, 15, "left", 1.0), (15, 15, "right", 1.0)])
     reader = TableReader.at(place.store)
     assert reader.keys(ORDERS) == keys(30)
-    expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in keys(30)])
+    expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in keys(30)])
     assert reader.scan(ORDERS, keys(30)).collect().equals(expected)
     assert place.judge(keys(30)).ok
 
 
 @pytest.mark.parametrize("runs", [("left", "right"), ("resumed", "resumed")])
 def test_two_processes_publishing_the_same_days_differently_both_land(
-    place: Place, runs: tuple[str, str]
+    place: OrdersTable, runs: tuple[str, str]
 ) -> None:
     """Also where they have one run id: a run that was resumed while its first worker lived."""
     _together(place, [(0, 10, runs[0], 1.0), (0, 10, runs[1], 2.0)])
@@ -105,14 +105,16 @@ def test_two_processes_publishing_the_same_days_differently_both_land(
     newest = place.ledger.newest_verdicts(ORDERS)
     for key in keys(10):
         rows = reader.scan(ORDERS, [key]).collect()
-        assert any(rows.equals(parquet.canonical(v[key], shop.spec().order)) for v in versions.values())
+        assert any(
+            rows.equals(parquet.canonical(v[key], orders_table.spec().order)) for v in versions.values()
+        )
         assert reader.manifest(ORDERS, key).content_digest == reader.digests(ORDERS)[key]
         assert newest[key].content_digest == reader.digests(ORDERS)[key]
     assert place.judge(keys(10)).ok
     assert place.store.branches("audit-") == {}
 
 
-def test_two_processes_publishing_the_same_content_make_one_version(place: Place) -> None:
+def test_two_processes_publishing_the_same_content_make_one_version(place: OrdersTable) -> None:
     _together(place, [(0, 10, "left", 1.0), (0, 10, "right", 1.0)])
     assert TableReader.at(place.store).keys(ORDERS) == keys(10)
     merged = [
@@ -121,9 +123,10 @@ def test_two_processes_publishing_the_same_content_make_one_version(place: Place
     assert sorted(merged) == keys(10), "each day was merged once"
 
 
-def _together(place: Place, jobs: list[tuple[int, int, str, float]]) -> None:
+def _together(place: OrdersTable, jobs: list[tuple[int, int, str, float]]) -> None:
     started = [
-        children.context().Process(target=children.publish_days, args=(place.folder, *job)) for job in jobs
+        publishers.context().Process(target=publishers.publish_days, args=(place.folder, *job))
+        for job in jobs
     ]
     for child in started:
         child.start()

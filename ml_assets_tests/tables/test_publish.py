@@ -13,13 +13,13 @@ from ml_assets.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
 from ml_assets.tables.spec import Incoming, SourceFailed
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
-from ml_assets_tests.tables import shop
-from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
+from ml_assets_tests.tables import orders_table
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 from resources.lake import LakeBusy
 from resources.lake.local import LocalStore
 
 
-def test_good_days_land_in_one_merge_that_says_what_it_brought(place: Place) -> None:
+def test_good_days_land_in_one_merge_that_says_what_it_brought(place: OrdersTable) -> None:
     before = place.store.resolve("main")
     result = place.publish(days(5), run="0f9c2b1a-7d")
     merge = place.store.read_commit(result.commit_id)
@@ -34,16 +34,16 @@ def test_good_days_land_in_one_merge_that_says_what_it_brought(place: Place) -> 
     assert place.store.branches("audit-") == {}
 
 
-def test_what_is_read_is_what_was_published(place: Place) -> None:
+def test_what_is_read_is_what_was_published(place: OrdersTable) -> None:
     place.publish(days(4))
     reader = TableReader.at(place.store)
     wanted = [keys(4)[2], keys(4)[0]]
-    expected = pl.concat([parquet.canonical(day(key), shop.spec().order) for key in wanted])
+    expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in wanted])
     assert reader.scan(ORDERS, wanted).collect().equals(expected)
     assert reader.keys(ORDERS) == keys(4)
 
 
-def test_a_manifest_describes_its_partition(place: Place) -> None:
+def test_a_manifest_describes_its_partition(place: OrdersTable) -> None:
     key = keys(1)[0]
     inputs = {"datasets/raw": {"2012-12-31": "", key: "ab" * 32}}
     watermark = datetime(2013, 1, 2, tzinfo=UTC)
@@ -52,9 +52,9 @@ def test_a_manifest_describes_its_partition(place: Place) -> None:
     assert manifest.content_digest == result.merged[key].content_digest
     assert manifest.content_digest == TableReader.at(place.store).digests(ORDERS)[key]
     assert manifest.rows == 40
-    assert manifest.schema == dict(shop.CONTRACT.stored_schema)
-    assert manifest.schema_hash == shop.CONTRACT.schema_hash
-    assert manifest.contract_digest == shop.CONTRACT.contract_digest
+    assert manifest.schema == dict(orders_table.CONTRACT.stored_schema)
+    assert manifest.schema_hash == orders_table.CONTRACT.schema_hash
+    assert manifest.contract_digest == orders_table.CONTRACT.contract_digest
     assert manifest.event_time == ("2013-01-01T00:00:00Z", "2013-01-01T06:30:00Z")
     assert manifest.source_watermark == "2013-01-02T00:00:00+00:00"
     assert manifest.inputs == inputs
@@ -62,7 +62,7 @@ def test_a_manifest_describes_its_partition(place: Place) -> None:
     assert manifest.profile["columns"]["note"]["nulls"] == 32
 
 
-def test_publishing_the_same_content_again_changes_nothing(place: Place) -> None:
+def test_publishing_the_same_content_again_changes_nothing(place: OrdersTable) -> None:
     first = place.publish(days(6), run="first")
     shuffled = {key: frame.sample(fraction=1, shuffle=True, seed=1) for key, frame in days(6).items()}
     reordered = {key: frame.select(reversed(frame.columns)) for key, frame in shuffled.items()}
@@ -75,7 +75,7 @@ def test_publishing_the_same_content_again_changes_nothing(place: Place) -> None
     assert [len(place.ledger.attempts(ORDERS, key)) for key in keys(6)] == [1] * 6
 
 
-def test_a_commit_names_only_the_partitions_it_changed(place: Place) -> None:
+def test_a_commit_names_only_the_partitions_it_changed(place: OrdersTable) -> None:
     place.publish(days(5))
     late = keys(5)[1]
     result = place.publish(days(5) | {late: day(late, factor=2)})
@@ -86,7 +86,7 @@ def test_a_commit_names_only_the_partitions_it_changed(place: Place) -> None:
     assert [len(place.ledger.attempts(ORDERS, key)) for key in keys(5)] == [1, 2, 1, 1, 1]
 
 
-def test_new_code_with_equal_rows_keeps_the_data_version(place: Place) -> None:
+def test_new_code_with_equal_rows_keeps_the_data_version(place: OrdersTable) -> None:
     first = place.publish(days(2))
     second = place.publish(days(2), code_version="v2")
     assert second.commit_id != first.commit_id
@@ -94,14 +94,14 @@ def test_new_code_with_equal_rows_keeps_the_data_version(place: Place) -> None:
     assert TableReader.at(place.store).manifest(ORDERS, keys(1)[0]).code_version == "v2"
 
 
-def test_new_rules_judge_old_content_again(place: Place) -> None:
+def test_new_rules_judge_old_content_again(place: OrdersTable) -> None:
     place.publish(days(2))
-    stricter = Contract.model_validate(shop.RULES | {"key": ["shop"]})
+    stricter = Contract.model_validate(orders_table.RULES | {"key": ["shop"]})
     result = place.publish(days(2), contract=stricter, sort_key=("ordered_at", "order"))
     assert list(result.rejected) == keys(2)
 
 
-def test_a_day_the_source_cannot_give_leaves_the_others_alone(place: Place) -> None:
+def test_a_day_the_source_cannot_give_leaves_the_others_alone(place: OrdersTable) -> None:
     first, second = keys(2)
     place.publish({first: day(first)})
     gone = Incoming(key=first, data=SourceFailed("archive http://ada:p@ss@shop/x is being moved"))
@@ -112,14 +112,14 @@ def test_a_day_the_source_cannot_give_leaves_the_others_alone(place: Place) -> N
     assert not place.ledger.newest_verdicts(ORDERS)[first].blocks
 
 
-def test_values_that_no_file_can_hold_are_a_failure_of_the_source(place: Place) -> None:
+def test_values_that_no_file_can_hold_are_a_failure_of_the_source(place: OrdersTable) -> None:
     key = keys(1)[0]
     odd = day(key).with_columns(pl.Series("note", [object()] * 40, dtype=pl.Object))
     result = place.publish({key: odd})
     assert "note" in result.failed[key]
 
 
-def test_an_iterable_is_read_once_and_one_partition_at_a_time(place: Place) -> None:
+def test_an_iterable_is_read_once_and_one_partition_at_a_time(place: OrdersTable) -> None:
     given: list[str] = []
 
     def source():
@@ -131,7 +131,9 @@ def test_an_iterable_is_read_once_and_one_partition_at_a_time(place: Place) -> N
     assert given == keys(3)
 
 
-def test_a_key_given_twice_or_not_of_the_table_is_refused_before_anything_is_written(place: Place) -> None:
+def test_a_key_given_twice_or_not_of_the_table_is_refused_before_anything_is_written(
+    place: OrdersTable,
+) -> None:
     key = keys(1)[0]
     with pytest.raises(KeyTwice, match=key):
         place.publish([Incoming(key=key, data=day(key))] * 2)
@@ -142,12 +144,14 @@ def test_a_key_given_twice_or_not_of_the_table_is_refused_before_anything_is_wri
     ):
         place.publish({key: day(key), "2012-12-31": day("2012-12-31")})
     with pytest.raises(KeyRefused, match="2013-01-03: partitions end with 2013-01-02"):
-        place.publish(days(3), cadence=Cadence("daily", shop.FIRST, date(2013, 1, 2)))
+        place.publish(days(3), cadence=Cadence("daily", orders_table.FIRST, date(2013, 1, 2)))
     assert TableReader.at(place.store).keys(ORDERS) == []
     assert place.store.branches("audit-") == {}
 
 
-def test_days_are_judged_by_the_days_before_them_in_the_same_call_and_in_the_ledger(place: Place) -> None:
+def test_days_are_judged_by_the_days_before_them_in_the_same_call_and_in_the_ledger(
+    place: OrdersTable,
+) -> None:
     short = keys(30)[29]
     result = place.publish(days(29) | {short: day(short, rows=20)})
     assert list(result.rejected) == [short]
@@ -165,7 +169,7 @@ def test_days_are_judged_by_the_days_before_them_in_the_same_call_and_in_the_led
     ],
 )
 def test_an_empty_day_is_published_where_the_rule_allows_it(
-    place: Place, empty: Callable[[pl.DataFrame], pl.DataFrame]
+    place: OrdersTable, empty: Callable[[pl.DataFrame], pl.DataFrame]
 ) -> None:
     first, second = keys(2)
     nothing = {first: day(first), second: empty(day(second))}
@@ -177,15 +181,17 @@ def test_an_empty_day_is_published_where_the_rule_allows_it(
     assert TableReader.at(place.store).scan(ORDERS, [first, second]).collect().height == day(first).height
 
 
-def test_an_empty_day_of_another_shape_is_judged_by_its_columns(place: Place) -> None:
+def test_an_empty_day_of_another_shape_is_judged_by_its_columns(place: OrdersTable) -> None:
     (key,) = keys(1)
     result = place.publish({key: day(key).clear().drop("amount")}, volume=VolumeRule(allow_empty=True))
     assert [one.rule for one in result.rejected[key].verdict.findings] == ["missing_column"]
 
 
-def test_weekly_and_unpartitioned_tables_publish_alike(place: Place) -> None:
+def test_weekly_and_unpartitioned_tables_publish_alike(place: OrdersTable) -> None:
     week = pl.concat(list(days(6, start=6).values()))
-    weekly = place.publish({"2013-01-07": week}, cadence=Cadence("weekly", shop.FIRST), sort_key=("order",))
+    weekly = place.publish(
+        {"2013-01-07": week}, cadence=Cadence("weekly", orders_table.FIRST), sort_key=("order",)
+    )
     assert weekly.merged["2013-01-07"].rows == 240
     whole = place.publish({"all": day("2013-01-01")}, cadence=Cadence("none"), name="shops")
     assert list(whole.merged) == ["all"]
@@ -193,13 +199,13 @@ def test_weekly_and_unpartitioned_tables_publish_alike(place: Place) -> None:
 
 
 def test_several_files_are_read_in_order_and_removed_where_a_newer_version_has_fewer(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = keys(1)[0]
     monkeypatch.setattr(parquet, "FILE_ROWS", 3)
     place.publish({key: day(key)})
     assert len(place.store.list("main", "datasets/orders/")) == 14
-    in_order = parquet.canonical(day(key), shop.spec().order)
+    in_order = parquet.canonical(day(key), orders_table.spec().order)
     assert TableReader.at(place.store).scan(ORDERS, [key]).collect().equals(in_order)
     monkeypatch.setattr(parquet, "FILE_ROWS", 25)
     place.publish({key: day(key, factor=2)})
@@ -226,7 +232,7 @@ class StrangersStore(LocalStore):
 
 
 @pytest.mark.parametrize("races", [1, 3])
-def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(place: Place, races: int) -> None:
+def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(place: OrdersTable, races: int) -> None:
     place.publish(days(2))
     racing = StrangersStore(place.folder / "lake")
     racing.races = races
@@ -241,7 +247,7 @@ def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(place: Place,
 
 
 def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ml_assets.tables.landing.ATTEMPTS", 2)
 
@@ -255,7 +261,7 @@ def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
     assert place.store.branches("audit-") == {}
 
 
-def test_missing_partitions_are_named(place: Place) -> None:
+def test_missing_partitions_are_named(place: OrdersTable) -> None:
     place.publish(days(1))
     with pytest.raises(PartitionMissing, match="2013-01-02, 2013-01-03 at commit") as caught:
         TableReader.at(place.store).scan(ORDERS, keys(3))
@@ -275,11 +281,11 @@ def test_missing_partitions_are_named(place: Place) -> None:
     ids=["type", "added"],
 )
 def test_a_column_that_changes_from_some_day_on_is_named_with_the_days_to_build_again(
-    place: Place, change: pl.Expr, declared: dict[str, str], said: str
+    place: OrdersTable, change: pl.Expr, declared: dict[str, str], said: str
 ) -> None:
     place.publish(days(3))
-    columns = {one["name"]: one for one in shop.RULES["columns"]} | {declared["name"]: declared}
-    contract = Contract.model_validate(shop.RULES | {"columns": [*columns.values()]})
+    columns = {one["name"]: one for one in orders_table.RULES["columns"]} | {declared["name"]: declared}
+    contract = Contract.model_validate(orders_table.RULES | {"columns": [*columns.values()]})
     later = {key: day(key).with_columns(change) for key in keys(2, start=3)}
     place.publish(later, run="run00002", contract=contract)
     reader = TableReader.at(place.store)

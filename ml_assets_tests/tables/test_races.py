@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.tables.schedule import Schedule, place_of
-from ml_assets_tests.tables.shop import ORDERS, Place, day, keys
+from ml_assets_tests.tables.interleaving import Interleaving, place_of
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys
 from resources.lake.local import LocalStore
 from resources.ledger import Acceptance, NothingToAccept
 
 DAY = keys(1)[0]
-JOBS: dict[str, Callable[[Place], object]] = {
+JOBS: dict[str, Callable[[OrdersTable], object]] = {
     "mend": lambda place: place.publish({DAY: day(DAY, factor=2)}),
     "mend otherwise": lambda place: place.publish({DAY: day(DAY, factor=3)}),
     "undo": lambda place: place.publish({DAY: day(DAY)}),
@@ -33,7 +33,7 @@ JOBS: dict[str, Callable[[Place], object]] = {
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A day that passed, and was rejected after that. All jobs have one run id."""
     folder = tmp_path_factory.mktemp("begun")
-    place = Place(folder)
+    place = OrdersTable(folder)
     JOBS["undo"](place)
     JOBS["spoil"](place)
     return folder
@@ -43,7 +43,7 @@ def _run(begun: Path, names: set[str], choose: Callable[[int], int]) -> dict[str
     """Run jobs in the order that `choose` makes; check what must hold afterwards."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(shutil.copytree(begun, Path(temporary) / "place"))
-        schedule = Schedule(choose)
+        schedule = Interleaving(choose)
 
         def job(name: str) -> Callable[[], object]:
             place = place_of(folder, name, schedule)
@@ -54,11 +54,11 @@ def _run(begun: Path, names: set[str], choose: Callable[[int], int]) -> dict[str
         for name, result in ended.items():
             if isinstance(result, Exception):
                 assert isinstance(result, NothingToAccept), f"{name}: {result!r}"
-        _assert_they_agree(Place(folder))
+        _assert_they_agree(OrdersTable(folder))
         return ended
 
 
-def _assert_they_agree(place: Place) -> None:
+def _assert_they_agree(place: OrdersTable) -> None:
     attempts = place.ledger.attempts(ORDERS, DAY)
     newest = attempts[-1]
     reader = TableReader.at(place.store)
@@ -111,7 +111,7 @@ def test_two_people_who_accept_at_once_get_one_acceptance(begun: Path, tmp_path:
 
     def accept(author: str) -> None:
         store = MeetingStore(folder / "lake")
-        given.append(accept_partition(store, Place(folder).ledger, ORDERS, DAY, author, "refunds"))
+        given.append(accept_partition(store, OrdersTable(folder).ledger, ORDERS, DAY, author, "refunds"))
 
     people = [Thread(target=accept, args=(author,)) for author in ("ada", "bob")]
     for person in people:
@@ -120,7 +120,7 @@ def test_two_people_who_accept_at_once_get_one_acceptance(begun: Path, tmp_path:
         person.join(60)
     assert len(given) == 2
     assert given[0] == given[1]
-    _assert_they_agree(Place(folder))
+    _assert_they_agree(OrdersTable(folder))
 
 
 def test_accepting_does_not_cover_a_newer_attempt(begun: Path, tmp_path: Path) -> None:
@@ -128,10 +128,12 @@ def test_accepting_does_not_cover_a_newer_attempt(begun: Path, tmp_path: Path) -
 
     class SlowStore(LocalStore):
         def fetch(self, ref: str, paths: Sequence[str]) -> dict[str, Path]:
-            JOBS["spoil otherwise"](Place(folder))
+            JOBS["spoil otherwise"](OrdersTable(folder))
             return super().fetch(ref, paths)
 
-    before = Place(folder).store.resolve("main")
+    before = OrdersTable(folder).store.resolve("main")
     with pytest.raises(NothingToAccept, match="came after attempt 2: nobody has looked at it"):
-        accept_partition(SlowStore(folder / "lake"), Place(folder).ledger, ORDERS, DAY, "ada", "refunds")
-    assert Place(folder).store.resolve("main") == before
+        accept_partition(
+            SlowStore(folder / "lake"), OrdersTable(folder).ledger, ORDERS, DAY, "ada", "refunds"
+        )
+    assert OrdersTable(folder).store.resolve("main") == before

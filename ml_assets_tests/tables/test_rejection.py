@@ -18,9 +18,9 @@ from ml_assets.validation.column_types import schema_of
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.findings import table_rows
 from ml_assets.validation.volume import VolumeRule
-from ml_assets_tests.tables import shop
+from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.corruptions import TEN_WAYS, Columns
-from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 from resources.ledger import Ledger, NothingToAccept
 
 OTHER_TABLE = pl.DataFrame(
@@ -31,7 +31,7 @@ COLUMNS = Columns(category="shop", event_time="ordered_at", required_number="amo
 
 @pytest.mark.parametrize("way", TEN_WAYS)
 def test_a_spoiled_day_is_named_kept_and_refused_though_its_older_version_stands(
-    place: Place, way: str
+    place: OrdersTable, way: str
 ) -> None:
     rule, spoil = TEN_WAYS[way]
     place.publish(days(30))
@@ -47,7 +47,7 @@ def test_a_spoiled_day_is_named_kept_and_refused_though_its_older_version_stands
     assert all(row["partition"] == bad and row["found"] and row["what helps"] for row in named)
 
     evidence = TableReader.at(place.store, rejected.branch)
-    expected = parquet.canonical(shop.CONTRACT.in_order(spoiled), shop.spec().order)
+    expected = parquet.canonical(orders_table.CONTRACT.in_order(spoiled), orders_table.spec().order)
     assert evidence.scan(ORDERS, [bad]).collect().equals(expected)
 
     window = place.judge(keys(30))
@@ -63,7 +63,7 @@ def test_a_spoiled_day_is_named_kept_and_refused_though_its_older_version_stands
     assert rejected.branch in place.store.branches(), "evidence outlives the repair"
 
 
-def test_ten_spoiled_days_of_a_year_of_flights(place: Place) -> None:
+def test_ten_spoiled_days_of_a_year_of_flights(place: OrdersTable) -> None:
     year = {
         f"{date(2013, 1, 1) + timedelta(n)}": source.read_flights(date(2013, 1, 1) + timedelta(n))
         for n in range(365)
@@ -139,7 +139,7 @@ def _flights(everything: pl.DataFrame) -> TableSpec:
     )
 
 
-def test_the_same_bad_content_again_makes_neither_a_branch_nor_an_attempt(place: Place) -> None:
+def test_the_same_bad_content_again_makes_neither_a_branch_nor_an_attempt(place: OrdersTable) -> None:
     bad = keys(1)[0]
     first = place.publish({bad: day(bad).drop("shop")}, run="one")
     branches = place.store.branches()
@@ -149,7 +149,7 @@ def test_the_same_bad_content_again_makes_neither_a_branch_nor_an_attempt(place:
     assert len(place.ledger.attempts(ORDERS, bad)) == 1
 
 
-def test_lost_evidence_is_kept_again(place: Place) -> None:
+def test_lost_evidence_is_kept_again(place: OrdersTable) -> None:
     bad = keys(1)[0]
     first = place.publish({bad: day(bad).drop("shop")}, run="one")
     place.store.delete_branch(first.rejected[bad].branch)
@@ -158,7 +158,7 @@ def test_lost_evidence_is_kept_again(place: Place) -> None:
     assert place.ledger.newest_verdicts(ORDERS)[bad].branch == second.rejected[bad].branch
 
 
-def test_a_count_of_rows_that_was_odd_is_judged_anew_when_more_history_is_known(place: Place) -> None:
+def test_a_count_of_rows_that_was_odd_is_judged_anew_when_more_history_is_known(place: OrdersTable) -> None:
     late = keys(29)[28]
     history = {key: day(key, rows=90) for key in keys(28)}
     assert list(place.publish(history | {late: day(late)}).rejected) == [late]
@@ -166,7 +166,7 @@ def test_a_count_of_rows_that_was_odd_is_judged_anew_when_more_history_is_known(
     assert list(place.publish({late: day(late)}, run="retry").merged) == [late]
 
 
-def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: Place) -> None:
+def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: OrdersTable) -> None:
     place.publish(days(29))
     odd = keys(30)[29]
     place.publish({odd: day(odd, rows=10)}, run="odd")
@@ -190,7 +190,9 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: P
     assert list(other.rejected) == [odd], "the word was for the attempt that was accepted"
 
 
-def test_a_death_between_merging_and_recording_an_acceptance_is_finished_by_a_rerun(place: Place) -> None:
+def test_a_death_between_merging_and_recording_an_acceptance_is_finished_by_a_rerun(
+    place: OrdersTable,
+) -> None:
     bad = keys(1)[0]
     place.publish({bad: day(bad, factor=-1)})
 
@@ -209,17 +211,17 @@ def test_a_death_between_merging_and_recording_an_acceptance_is_finished_by_a_re
     assert place.judge([bad]).ok
 
 
-def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(place: Place) -> None:
+def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(place: OrdersTable) -> None:
     bad = keys(1)[0]
     spoiled = day(bad, factor=-1)
-    ready, _ = prepare_all(shop.spec(), [Incoming(key=bad, data=spoiled)])
+    ready, _ = prepare_all(orders_table.spec(), [Incoming(key=bad, data=spoiled)])
     newest = place.ledger.newest_verdicts(ORDERS)
     place.publish({bad: spoiled})
     accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
-    assert judge(place.ledger, shop.spec(), ready, newest)[bad].blocks
+    assert judge(place.ledger, orders_table.spec(), ready, newest)[bad].blocks
 
 
-def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: Place) -> None:
+def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: OrdersTable) -> None:
     place.publish(days(29))
     odd = keys(30)[29]
     place.publish({odd: day(odd, rows=10)})
@@ -228,7 +230,7 @@ def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: Place)
     assert list(place.publish({odd: day(odd, rows=10)}, run="short").rejected) == [odd]
 
 
-def test_there_has_to_be_something_to_accept_and_a_reason(place: Place) -> None:
+def test_there_has_to_be_something_to_accept_and_a_reason(place: OrdersTable) -> None:
     good, bad, unknown = keys(3)
     place.publish({good: day(good), bad: day(bad).drop("shop")})
     for key, reason in ((good, "fine"), (bad, " "), (unknown, "fine")):
@@ -237,7 +239,7 @@ def test_there_has_to_be_something_to_accept_and_a_reason(place: Place) -> None:
     assert TableReader.at(place.store).keys(ORDERS) == [good]
 
 
-def test_evidence_that_is_gone_is_said_so(place: Place) -> None:
+def test_evidence_that_is_gone_is_said_so(place: OrdersTable) -> None:
     bad = keys(1)[0]
     result = place.publish({bad: day(bad).drop("shop")})
     place.store.delete_branch(result.rejected[bad].branch)

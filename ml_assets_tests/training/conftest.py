@@ -6,8 +6,8 @@ import pytest
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.process.group import Group
-from ml_assets_tests.training.jobs import small_snapshot
-from ml_assets_tests.training.ranks import one_rank
+from ml_assets_tests.training.rank_processes import one_rank
+from ml_assets_tests.training.small_jobs import small_snapshot
 
 
 @pytest.fixture(scope="module")

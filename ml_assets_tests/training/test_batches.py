@@ -11,7 +11,7 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.shards import Rows
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.order import Piece
-from ml_assets_tests.training.jobs import small_snapshot
+from ml_assets_tests.training.small_jobs import small_snapshot
 
 CPU = torch.device("cpu")
 

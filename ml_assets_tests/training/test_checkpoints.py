@@ -11,7 +11,7 @@ from ml_assets.training.attempt.attempts import Attempt
 from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.commit import CheckpointDamaged
 from ml_assets.training.checkpoint.parts import State
-from ml_assets_tests.training.ranks import one_rank, save
+from ml_assets_tests.training.rank_processes import one_rank, save
 
 
 @pytest.fixture(scope="module", autouse=True)

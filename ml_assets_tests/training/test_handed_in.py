@@ -16,7 +16,7 @@ from ml_assets.training.data.preprocess import FullModel
 from ml_assets.training.script.example import Example, example_of
 from ml_assets.training.script.graph import run_graph
 from ml_assets.training.script.model import check_model, read_model, write_model
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.errors import BadConfiguration
 
 FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64

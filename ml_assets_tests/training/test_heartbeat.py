@@ -15,7 +15,7 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.attempt.ends import End
 from ml_assets.training.attempt.recovery import cause_of
 from ml_assets.training.process.heartbeat import Patience, Pulse, Seen, Watch
-from ml_assets_tests.training.jobs import small_job
+from ml_assets_tests.training.small_jobs import small_job
 from resources.job.job import ExitCode
 
 _RANK = """

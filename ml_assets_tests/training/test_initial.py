@@ -12,8 +12,8 @@ from ml_assets.snapshots.reader import Snapshot, file_sha256
 from ml_assets.training.checkpoint.initial import INITIAL, hand_over
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.step.load import build_model
-from ml_assets_tests.training.jobs import MODELS, small_job
-from ml_assets_tests.training.ranks import one_rank
+from ml_assets_tests.training.rank_processes import one_rank
+from ml_assets_tests.training.small_jobs import MODELS, small_job
 from resources.artifacts import FolderArtifacts
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from ml_assets.training.step.load import build_model
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.errors import BadConfiguration
 
 

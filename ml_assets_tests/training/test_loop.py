@@ -17,7 +17,7 @@ from ml_assets.training.process.heartbeat import Pulse
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.telemetry.events import keep_events
-from ml_assets_tests.training.jobs import small_job
+from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import Preempted
 from resources.job.events import read_events
 

@@ -16,7 +16,7 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.memory import advising, passes, rows_at_once
 from ml_assets.training.step.recompute import blocks_of, recompute
-from ml_assets_tests.training.steps import one_step
+from ml_assets_tests.training.single_step import one_step
 from resources.job.errors import BadConfiguration, OutOfMemory
 from resources.job.training_settings import Recompute, TrainingSettings
 

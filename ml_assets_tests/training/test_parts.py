@@ -14,7 +14,7 @@ from ml_assets.training.data.preprocess import Preprocess
 from ml_assets.training.data.rowlog import RowLog, read_rows
 from ml_assets.training.step.load import build_model
 from ml_assets.training.step.schedule import learning_rate
-from ml_assets_tests.training.jobs import MODELS, small_job
+from ml_assets_tests.training.small_jobs import MODELS, small_job
 from resources.job.errors import BadConfiguration
 
 

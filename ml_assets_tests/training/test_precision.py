@@ -10,7 +10,7 @@ import torch
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.precision import LossScale, refuse_unable
-from ml_assets_tests.training.steps import one_step
+from ml_assets_tests.training.single_step import one_step
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.devices import has_gpus, refuse_without_gpus

@@ -10,8 +10,8 @@ from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.result import write_result
 from ml_assets.training.run import prepare
 from ml_assets.training.step.load import load_model
-from ml_assets_tests.training.jobs import small_job, small_snapshot
-from ml_assets_tests.training.ranks import one_rank
+from ml_assets_tests.training.rank_processes import one_rank
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.training_settings import CheckpointStorage
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.step.load import load_model, predict
-from ml_assets_tests.training.jobs import (
+from ml_assets_tests.training.small_jobs import (
     alive,
     assert_each_row_once_per_epoch,
     rows_learned,
@@ -285,7 +285,7 @@ def test_a_loss_that_is_not_finite_halts_and_keeps_the_last_valid_checkpoint(
 def test_a_final_failure_of_one_rank_ends_the_job_as_what_it_is(tmp_path: Path, snapshot: Snapshot) -> None:
     watcher = Watcher()
     with pytest.raises(OutOfMemory, match="rank 1 of 2 ran out of memory"):
-        watcher.run(small_job(snapshot, "ml_assets_tests.training.unfit.OneRankShort"), tmp_path)
+        watcher.run(small_job(snapshot, "ml_assets_tests.training.untrainable_models.OneRankShort"), tmp_path)
     assert watcher.kinds().count("started") == 1
 
 
@@ -309,7 +309,9 @@ def test_the_rank_that_ended_first_is_named(
 ) -> None:
     """The other, which only lost it, was found first; a first pass that never returns was not found at all."""
     watcher = Watcher()
-    job = small_job(snapshot, f"ml_assets_tests.training.unfit.{model}", max_attempts=1, still_seconds=0.2)
+    job = small_job(
+        snapshot, f"ml_assets_tests.training.untrainable_models.{model}", max_attempts=1, still_seconds=0.2
+    )
     with pytest.raises(AttemptsExhausted, match=re.escape(cause)):
         watcher.run(job, tmp_path)
     assert [one.startswith(cause) for one in _causes(watcher)] == [True]
@@ -317,7 +319,7 @@ def test_the_rank_that_ended_first_is_named(
 
 def test_the_rank_whose_loss_is_not_finite_is_named(tmp_path: Path, snapshot: Snapshot) -> None:
     """The others, whose gradients it spoiled, said that the loss was 0.61."""
-    job = small_job(snapshot, "ml_assets_tests.training.unfit.OneRankNan")
+    job = small_job(snapshot, "ml_assets_tests.training.untrainable_models.OneRankNan")
     with pytest.raises(Diverged, match="the loss was nan on rank 1, the gradient norm of all ranks nan"):
         Watcher().run(job, tmp_path)
 
@@ -326,7 +328,11 @@ def test_a_model_that_adds_up_in_the_order_of_a_set_has_the_same_bits(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
     job = small_job(
-        snapshot, "ml_assets_tests.training.unfit.NamesInASet", epochs=1, workers=1, global_batch=200
+        snapshot,
+        "ml_assets_tests.training.untrainable_models.NamesInASet",
+        epochs=1,
+        workers=1,
+        global_batch=200,
     )
     results = [Watcher().run(job, tmp_path / name) for name in ("first", "second")]
     assert results[0].weights_sha256 == results[1].weights_sha256

@@ -20,10 +20,10 @@ from ml_assets.training.process.heartbeat import Pulse
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
 from ml_assets.training.step.objectives import objective_of
-from ml_assets_tests.training.jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
-from ml_assets_tests.training.models import read_tokens
-from ml_assets_tests.training.ranks import one_rank
-from ml_assets_tests.training.texts import TOKENS, text_of, text_snapshot
+from ml_assets_tests.training.rank_processes import one_rank
+from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
+from ml_assets_tests.training.small_models import read_tokens
+from ml_assets_tests.training.text_snapshots import TOKENS, text_of, text_snapshot
 from resources.job.errors import BadConfiguration
 
 CPU = torch.device("cpu")

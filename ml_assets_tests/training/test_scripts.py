@@ -22,7 +22,7 @@ from ml_assets.training.script.api import FOLDER, JOB, PROCESS, Training, attach
 from ml_assets.training.script.model import read_model
 from ml_assets.training.script.rank import arguments_of, run_script
 from ml_assets.training.telemetry import events
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.events import read_events
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
@@ -32,11 +32,11 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "bring-your-own-scrip
 
 
 def job_of(snapshot: Snapshot, **hyperparameters: object) -> TrainingJob:
-    """A job whose script is `wayward.py`."""
+    """A job whose script is `misbehaving.py`."""
     return dataclasses.replace(
         small_job(snapshot),
         model_function="",
-        entry="ml_assets_tests.scripts.wayward",
+        entry="ml_assets_tests.scripts.misbehaving",
         hyperparameters=hyperparameters,
     )
 
@@ -122,7 +122,7 @@ def test_a_process_that_loads_data_attaches_without_beginning_an_attempt(
 
 def test_a_destroyed_process_group_never_hangs_the_model_that_used_it() -> None:
     """100 groups in each of two ranks: without the reference that is kept, 3 of 3 trials hung."""
-    command = (sys.executable, "-m", "ml_assets_tests.training.destroying")
+    command = (sys.executable, "-m", "ml_assets_tests.training.destroy_groups")
     port = str(free_port())
     ranks = [
         subprocess.Popen([*command, rank, port, "100"], stdout=subprocess.PIPE, text=True)
@@ -272,14 +272,14 @@ def test_a_script_may_stand_still_longer_than_our_loop_and_a_job_may_say_how_lon
 # How little changes
 
 
-@pytest.mark.parametrize("name", ["ddp", "eager", "trees"])
+@pytest.mark.parametrize("name", ["ddp", "accelerate_style", "trees"])
 def test_an_existing_script_needs_twenty_lines_of_adaptation_at_most(name: str) -> None:
     before, after = _code(SCRIPTS / f"{name}.py"), _code(SCRIPTS / f"{name}_adapted.py")
     changed = [line for line in difflib.ndiff(before, after) if line.startswith("+ ")]
     assert 5 < len(changed) <= 20, "\n".join(changed)
     kept = sum(line in after for line in before)
     assert kept > 0.6 * len(before)  # it is the same script
-    if name != "eager":
+    if name != "accelerate_style":
         assert [line for line in changed if f"\n+{line[2:]}\n" not in DOCUMENT.read_text()] == []
 
 

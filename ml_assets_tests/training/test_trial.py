@@ -10,10 +10,10 @@ from ml_assets.training.data.feed import Feed
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
-from ml_assets_tests.training.jobs import small_job
+from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import BadConfiguration
 
-UNFIT = "ml_assets_tests.training.unfit"
+UNFIT = "ml_assets_tests.training.untrainable_models"
 BOTH, BITWISE, TOLERANCE = ("bitwise", "tolerance"), ("bitwise",), ("tolerance",)
 
 
@@ -50,7 +50,7 @@ def steps(run: Run, count: int) -> None:
         (
             "Lazy",
             BOTH,
-            "first.weight of ml_assets_tests.training.unfit.Lazy has no shape before the first pass",
+            "first.weight of ml_assets_tests.training.untrainable_models.Lazy has no shape before the first pass",
         ),
         (
             "ByRank",

@@ -30,7 +30,7 @@ from ml_assets.training.process.heartbeat import Pulse
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
 from ml_assets.training.step.load import predict
-from ml_assets_tests.training.jobs import ROW_SPEC, small_job
+from ml_assets_tests.training.small_jobs import ROW_SPEC, small_job
 from resources.job.training_settings import TrainingSettings
 
 SHOPS, NEW_SHOPS, DAYS, ROWS_A_DAY = 40, 60, 20, 300

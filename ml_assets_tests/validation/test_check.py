@@ -14,7 +14,7 @@ from ml_assets.validation.check import check_partitions
 from ml_assets.validation.column_types import POLARS_TYPES
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.findings import Finding
-from ml_assets_tests.validation.tables import bounds, contract, day, days
+from ml_assets_tests.validation.flights_table import bounds, contract, day, days
 
 ROW = pl.int_range(pl.len())
 Corruption = Callable[[pl.DataFrame], pl.DataFrame]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ml_assets.validation.column_types import POLARS_TYPES, schema_hash, schema_of
 from ml_assets.validation.contract import Contract, SchemaDrift, schema_drift
-from ml_assets_tests.validation.tables import contract, day
+from ml_assets_tests.validation.flights_table import contract, day
 
 TYPES = st.sampled_from(sorted(POLARS_TYPES))
 NAMES = st.text(min_size=1, max_size=4).filter(lambda name: not name.startswith("_"))

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from deployment.testbed.cluster import queues
-from ml_assets_tests.cluster.environment import ClusterEnvironment
-from ml_assets_tests.cluster.launching import Launching, manifest
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
+from ml_assets_tests.cluster.launched_job import LaunchedJob, manifest
 from resources.job.job import TrainingResult
 from resources.launcher.profile import ResourceProfile
 
 MakeQueue = Callable[..., str]
-Begin = Callable[[Launching, ResourceProfile], "Future[TrainingResult]"]
+Begin = Callable[[LaunchedJob, ResourceProfile], "Future[TrainingResult]"]
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ml_assets_tests.cluster.environment import ClusterEnvironment, waited_for
-from ml_assets_tests.cluster.launching import Launching, metric_steps
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, waited_for
+from ml_assets_tests.cluster.launched_job import LaunchedJob, metric_steps
 from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
 from resources.job.errors import Unschedulable
 from resources.job.events import TrainingEvent
 from resources.platform import Platform
 from resources.settings import KubernetesSettings
 
-Launch = Callable[..., Launching]
+Launch = Callable[..., LaunchedJob]
 pytestmark = pytest.mark.timeout(240)
 
 ROOM_FOR_ONE = {"cpu": "200m"}
@@ -23,7 +23,7 @@ LONG = 20_000
 """Steps of a training that is not meant to come to its end by itself: 50 ms each."""
 
 
-def said(launch: Launching, words: str, seconds: float = 60.0) -> str:
+def said(launch: LaunchedJob, words: str, seconds: float = 60.0) -> str:
     """The first line of the log with these words, once it is there."""
 
     def found() -> list[str]:
@@ -33,7 +33,7 @@ def said(launch: Launching, words: str, seconds: float = 60.0) -> str:
     return found()[0]
 
 
-def stepped(launch: Launching, steps: int) -> None:
+def stepped(launch: LaunchedJob, steps: int) -> None:
     """Wait until so many steps were told."""
     waited_for(
         lambda: len(metric_steps(launch.events)) >= steps,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from deployment.testbed.cluster.simulation import GPUS, TAINT
-from ml_assets_tests.cluster.environment import ClusterEnvironment
-from ml_assets_tests.cluster.launching import Launching
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
+from ml_assets_tests.cluster.launched_job import LaunchedJob
 from ml_assets_tests.cluster.queues.conftest import MakeQueue
 
 pytestmark = pytest.mark.timeout(420)
@@ -31,7 +31,7 @@ def simulated(managed: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
 
 
 def test_a_thousand_workers_are_queued_started_watched_and_cancelled(
-    launching: Callable[..., Launching],
+    launching: Callable[..., LaunchedJob],
     queue: MakeQueue,
     simulated: ClusterEnvironment,
     capfd: pytest.CaptureFixture[str],

@@ -10,7 +10,7 @@ from ml_assets.defs.flights import features, source
 from ml_assets.validation.check import check_partitions
 from ml_assets.validation.contract import schema_drift
 from ml_assets.validation.volume import volume_finding
-from ml_assets_tests.defs.flights.declared import dataset, flight_departures
+from ml_assets_tests.defs.flights.flights_specs import dataset, flight_departures
 
 Days = Mapping[str, pl.DataFrame]
 

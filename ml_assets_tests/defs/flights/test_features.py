@@ -11,7 +11,7 @@ from ml_assets.defs.flights import features
 from ml_assets.defs.flights.features import LOOKBACK_DAYS, WEATHER_LOOKBACK_DAYS, flight_departures
 from ml_assets.features.leaktest import Alone, LeakReport, leak_test
 from ml_assets.tables.declared import InputTable
-from ml_assets_tests.defs.flights import declared
+from ml_assets_tests.defs.flights import flights_specs
 
 Inputs = Mapping[str, pl.DataFrame]
 DATES = {"datasets/flights": "flight_date", "datasets/weather": "weather_date"}
@@ -75,7 +75,7 @@ def test_the_order_of_input_rows_changes_nothing(year: Inputs) -> None:
 
 def examine(year: Inputs, build: Callable[[Inputs, date, date], pl.DataFrame]) -> LeakReport:
     """Over a week with storms and cancellations, with the declarations of `defs.yaml`."""
-    spec = declared.flight_departures()
+    spec = flights_specs.flight_departures()
     first, last = date(2013, 6, 24), date(2013, 6, 30)
     return leak_test(
         build,
@@ -93,8 +93,8 @@ def examine(year: Inputs, build: Callable[[Inputs, date, date], pl.DataFrame]) -
 def alone(year: Inputs, day: date) -> Alone:
     """A day from exactly the partitions that the lookback of `defs.yaml` gives it."""
     inputs = dict(year)
-    for section in declared.flight_departures().inputs:
-        partitions = declared.dataset(section.table.removeprefix("datasets/")).cadence
+    for section in flights_specs.flight_departures().inputs:
+        partitions = flights_specs.dataset(section.table.removeprefix("datasets/")).cadence
         if section.lookback != "whole":
             read = InputTable(table=section.table, cadence=partitions, lookback=section.lookback)
             keys = read.needed_for(day.isoformat())

@@ -5,7 +5,7 @@ A store's test module subclasses `RefContract` and gives the fixture `store`, as
 
 import pytest
 
-from ml_assets_tests.resources.lake.contract import FLIGHTS, WEATHER, contents, publish
+from ml_assets_tests.resources.lake.lake_contract import FLIGHTS, WEATHER, contents, publish
 from resources.lake import (
     BranchProtected,
     NameRefused,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.resources.lake.contract import VersionedStoreContract
+from ml_assets_tests.resources.lake.lake_contract import VersionedStoreContract
 from ml_assets_tests.resources.lake.ref_contract import RefContract
 from resources.lake import VersionedStore
 from resources.lake.local import LocalStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.resources.lake.writer import PARTS, path_of
+from ml_assets_tests.resources.lake.lake_writer import PARTS, path_of
 from resources.lake import LakeBusy, LakeError, MergeConflict
 from resources.lake.local import LocalStore
 
@@ -21,7 +21,7 @@ def start_writer(root: Path, table: str, first: int, count: int) -> subprocess.P
         [
             sys.executable,
             "-m",
-            "ml_assets_tests.resources.lake.writer",
+            "ml_assets_tests.resources.lake.lake_writer",
             str(root),
             table,
             str(first),

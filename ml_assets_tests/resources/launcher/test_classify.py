@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets_tests.resources.launcher.pods import (
+from ml_assets_tests.resources.launcher.pod_documents import (
     CREATED,
     ended,
     failed_job,

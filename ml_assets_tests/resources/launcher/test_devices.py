@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.training.beginning import tell_beginning
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.launcher.devices import idle_gpus, idle_in_words
 
 

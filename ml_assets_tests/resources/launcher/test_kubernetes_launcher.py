@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets_tests.resources.launcher import pods
+from ml_assets_tests.resources.launcher import pod_documents
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore, storing
 from ml_assets_tests.resources.launcher.test_local import job_of
@@ -110,8 +110,8 @@ def with_pod(
     return play
 
 
-DIVERGED = pods.ended(0, 65, message="the loss was nan at step 7")
-RUNNING = pods.pod(0, state={"running": {"startedAt": pods.CREATED}})
+DIVERGED = pod_documents.ended(0, 65, message="the loss was nan at step 7")
+RUNNING = pod_documents.pod(0, state={"running": {"startedAt": pod_documents.CREATED}})
 
 
 @pytest.mark.parametrize("status", [403, 503])
@@ -133,7 +133,7 @@ def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
     api: ApiServer, launch: Launch
 ) -> None:
     def done(api: ApiServer, job: dict[str, Any]) -> None:
-        with_pod(pods.ended(0, 0), "Complete")(api, job)
+        with_pod(pod_documents.ended(0, 0), "Complete")(api, job)
         launch.finish()
 
     api.on_job = done
@@ -154,7 +154,7 @@ def test_what_another_launch_could_not_remove_is_removed_and_not_classified_agai
 
     def done(api: ApiServer, job: dict[str, Any]) -> None:
         assert job["metadata"]["uid"] != left
-        with_pod(pods.ended(0, 0), "Complete")(api, job)
+        with_pod(pod_documents.ended(0, 0), "Complete")(api, job)
         launch.finish()
 
     api.on_job = done

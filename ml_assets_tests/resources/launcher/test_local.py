@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.training.jobs import alive
+from ml_assets_tests.training.small_jobs import alive
 from resources.job.errors import (
     AttemptsExhausted,
     BadConfiguration,
@@ -26,7 +26,7 @@ from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 from resources.launcher.pause import pause_after
 
-COMMAND = (sys.executable, "-m", "ml_assets_tests.resources.launcher.worker")
+COMMAND = (sys.executable, "-m", "ml_assets_tests.resources.launcher.scripted_worker")
 
 
 def job_of(*plan: str, max_attempts: int = 3) -> TrainingJob:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets_tests.resources.launcher.pods import ended, pod, unscheduled
+from ml_assets_tests.resources.launcher.pod_documents import ended, pod, unscheduled
 from resources.launcher.kubernetes.log_tail import FAILED, FOLLOWED, OVERLAP_SECONDS, Lines, worth_reading
 from resources.launcher.kubernetes.pod_state import Pod
 

@@ -10,13 +10,19 @@ import dagster as dg
 import pytest
 
 from ml_assets.cli.project import Project, prepare_home
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.world import World, failure_of, key_of, materialized, plant_components
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import (
+    Installation,
+    failure_of,
+    key_of,
+    materialized,
+    readings_components,
+)
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.settings import Settings
 
-DAY = plant.days(1, start=plant.WINDOW)[0]
-DAYS = plant.days(plant.WINDOW + 1)
+DAY = readings_pipeline.days(1, start=readings_pipeline.WINDOW)[0]
+DAYS = readings_pipeline.days(readings_pipeline.WINDOW + 1)
 STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
 
 
@@ -24,7 +30,7 @@ STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
 class Installed:
     """An installation on the servers after its first model."""
 
-    world: World
+    installation: Installation
     model: str
     """A name of its own: the tracker is shared."""
     variables: Mapping[str, str]
@@ -37,11 +43,11 @@ class Installed:
     @property
     def settings(self) -> Settings:
         """Return the settings of the installation."""
-        return self.world.settings
+        return self.installation.settings
 
     def train_again(self) -> Mapping[str, Mapping[str, Any]]:
         """Materialize the model once more."""
-        return _train(self.world, self.model)[1]
+        return _train(self.installation, self.model)[1]
 
 
 @pytest.fixture(scope="session")
@@ -53,16 +59,16 @@ def installed(servers: RunningServers, tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         _set(patch, variables)
         prepare_home(settings)
-        world = World(settings.home, plant_components(pipeline={"name": model}), settings)
-        world.platform.make_lake_ready()
-        world.instance = Project(settings).instance
+        installation = Installation(settings.home, readings_components(pipeline={"name": model}), settings)
+        installation.platform.make_lake_ready()
+        installation.instance = Project(settings).instance
         runs: list[str] = []
-        for table in (plant.READINGS, plant.FEATURES):
-            result = world.run(table, partition=DAYS[0], last=DAYS[-1])
+        for table in (readings_pipeline.READINGS, readings_pipeline.FEATURES):
+            result = installation.run(table, partition=DAYS[0], last=DAYS[-1])
             assert result.success, failure_of(result)
             runs.append(result.run_id)
-        run_id, facts = _train(world, model)
-    return Installed(world, model, variables, facts, (*runs, run_id))
+        run_id, facts = _train(installation, model)
+    return Installed(installation, model, variables, facts, (*runs, run_id))
 
 
 @pytest.fixture(autouse=True)
@@ -83,9 +89,9 @@ def _set(patch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
     patch.setenv("DAGSTER_HOME", str(Path(variables["ML_ASSETS_HOME"]) / "dagster"))
 
 
-def _train(world: World, model: str) -> tuple[str, dict[str, dict[str, Any]]]:
+def _train(installation: Installation, model: str) -> tuple[str, dict[str, dict[str, Any]]]:
     names = [f"{model}/{stage}" for stage in STAGES]
-    result = world.run(*names, partition=DAY)
+    result = installation.run(*names, partition=DAY)
     assert result.success, failure_of(result)
     return result.run_id, {
         stage: {fact: value.value for fact, value in found[DAY].metadata.items()}

@@ -12,7 +12,7 @@ from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT
 from ml_assets.release.store import FILES, BundleMissing
 from ml_assets_tests.servers.installed.conftest import Installed
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
@@ -32,7 +32,7 @@ def digest(installed: Installed) -> str:
 
 
 def test_source_of_a_version_is_where_its_bundle_lies(installed: Installed, digest: str) -> None:
-    platform, number = installed.world.platform, installed.facts["registered_model"]["version"]
+    platform, number = installed.installation.platform, installed.facts["registered_model"]["version"]
     version = open_client(installed.settings.resolved_tracking_uri.reveal()).get_model_version(
         installed.model, str(number)
     )
@@ -46,8 +46,10 @@ def test_stranger_loads_what_is_in_production(
 ) -> None:
     """Another process with nothing of ours but the addresses and the packages."""
     number = installed.facts["registered_model"]["version"]
-    releases_of(installed.world.platform).promote(installed.model, number, author="ada", reason="first")
-    golden = installed.world.platform.artifacts.pull(f"bundles/{digest}", [GOLDEN]) / GOLDEN
+    releases_of(installed.installation.platform).promote(
+        installed.model, number, author="ada", reason="first"
+    )
+    golden = installed.installation.platform.artifacts.pull(f"bundles/{digest}", [GOLDEN]) / GOLDEN
     expected = pl.read_parquet(golden)[GOLDEN_OUTPUT].to_list()
     environment = {
         **servers.storage_env,
@@ -82,7 +84,7 @@ def test_another_machine_gets_the_bundle_and_mends_a_damaged_copy(
 def test_bundle_whose_maker_was_ended_before_the_push_is_pushed_by_the_next(
     installed: Installed, digest: str
 ) -> None:
-    platform = installed.world.platform
+    platform = installed.installation.platform
     platform.artifacts.remove(f"bundles/{digest}", ["MLmodel", GOLDEN])
     installed.train_again()
     assert platform.artifacts.files(f"bundles/{digest}").keys() == set(FILES)

@@ -10,9 +10,9 @@ from dagster._core.storage.compute_log_manager import ComputeIOType
 from ml_assets.cli.dagster_settings import dagster_settings
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, prepare_home
-from ml_assets_tests.components import plant
+from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.servers.installed.conftest import DAYS, Installed, newest_materialization
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.settings import Settings
 
 
@@ -33,9 +33,9 @@ def test_another_machine_sees_runs_partitions_and_data_versions(
     installed: Installed, instance: dg.DagsterInstance
 ) -> None:
     assert {run.run_id for run in instance.get_runs()} >= set(installed.runs)
-    key = dg.AssetKey(plant.READINGS.split("/"))
+    key = dg.AssetKey(readings_pipeline.READINGS.split("/"))
     assert instance.get_materialized_partitions(key) == set(DAYS)
-    newest = newest_materialization(instance, plant.READINGS)
+    newest = newest_materialization(instance, readings_pipeline.READINGS)
     assert newest.partition == DAYS[-1]
     assert len((newest.tags or {})["dagster/data_version"]) == 64
     assert {"profile", "lake/commit"} <= newest.metadata.keys()
@@ -66,11 +66,13 @@ def test_what_a_step_printed_is_read_on_another_machine(
     def speaking() -> None:
         speak()
 
-    run = speaking.execute_in_process(instance=installed.world.instance)
+    run = speaking.execute_in_process(instance=installed.installation.instance)
     (event,) = [one for one in run.all_events if one.event_type_value == "LOGS_CAPTURED"]
     file_key = event.event_specific_data.file_key
     name = f"step-logs/storage/{run.run_id}/compute_logs/{file_key}.out"
-    assert installed.world.platform.artifacts.files("step-logs").keys() >= {name.removeprefix("step-logs/")}
+    assert installed.installation.platform.artifacts.files("step-logs").keys() >= {
+        name.removeprefix("step-logs/")
+    }
     manager = instance.compute_log_manager
     key = [run.run_id, "compute_logs", file_key]
     data = manager.get_log_data_for_type(key, ComputeIOType.STDOUT, offset=0, max_bytes=None)
@@ -87,10 +89,10 @@ def test_server_that_was_restarted_between_two_runs_is_not_noticed(
     def small() -> None:
         nothing()
 
-    assert small.execute_in_process(instance=installed.world.instance).success
+    assert small.execute_in_process(instance=installed.installation.instance).success
     servers.kill("postgresql")
     servers.restart("postgresql")
-    assert small.execute_in_process(instance=installed.world.instance).success
+    assert small.execute_in_process(instance=installed.installation.instance).success
 
 
 def test_server_that_does_not_answer_is_named_without_its_password(

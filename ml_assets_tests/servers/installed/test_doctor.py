@@ -4,7 +4,7 @@ import pytest
 
 from ml_assets_tests.cli.terminal import Said, Terminal
 from ml_assets_tests.servers.installed.conftest import Installed
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 
 
 @pytest.fixture

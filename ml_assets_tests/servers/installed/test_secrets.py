@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from ml_assets_tests.servers.installed.conftest import Installed
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.artifacts.s3 import RemoteArtifacts
 
 
@@ -47,7 +47,7 @@ def test_databases_hold_no_secret(
 def test_lake_commits_branches_and_files_hold_no_secret(
     installed: Installed, secrets: Mapping[str, bytes]
 ) -> None:
-    lake = installed.world.platform.lake
+    lake = installed.installation.platform.lake
     commits = list(lake.log("main", limit=1000))
     assert len(commits) >= 2
     assert _named("lake commits", repr(commits).encode(), secrets) == []
@@ -76,7 +76,7 @@ def test_servers_wrote_no_secret_of_ours_into_their_logs(
 
 
 def test_settings_and_parts_do_not_show_secrets(installed: Installed, secrets: Mapping[str, bytes]) -> None:
-    platform = installed.world.platform
+    platform = installed.installation.platform
     parts = (platform.lake, platform.artifacts, platform.tracker, platform.ledger, platform.lakefs)
     shown = "".join(repr(one) + str(one) for one in (installed.settings, *parts))
     assert _named("what is shown", shown.encode(), secrets) == []

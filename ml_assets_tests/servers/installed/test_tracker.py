@@ -11,14 +11,14 @@ from mlflow.exceptions import MlflowException
 
 from ml_assets.components.steps.evaluation import report_name
 from ml_assets_tests.servers.installed.conftest import DAY, Installed
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import REQUEST_SECONDS, TrackerUnavailable, open_client
 from resources.tracker import RunFacts, Tracker
 
 
 @pytest.fixture
 def tracker(installed: Installed) -> Tracker:
-    return installed.world.platform.tracker
+    return installed.installation.platform.tracker
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_files_lie_under_addresses_that_can_be_told_beforehand(installed: Instal
     report = {file.path for file in client.list_artifacts(run.info.run_id, folder)}
     assert report == {f"{folder}/report.html", f"{folder}/evaluation.json"}
     name = report_name(installed.model, DAY, installed.facts["evaluation"]["evaluation"])
-    assert installed.world.platform.artifacts.files(name).keys() == {"report.html", "evaluation.json"}
+    assert installed.installation.platform.artifacts.files(name).keys() == {"report.html", "evaluation.json"}
 
 
 def test_same_training_again_is_the_same_run_with_the_same_parameters(installed: Installed) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.servers.lake.repositories import Repository
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 
 
 @pytest.fixture

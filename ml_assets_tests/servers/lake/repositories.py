@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.lake.cache import ContentCache
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import LakeFSApi

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.cli.terminal import Terminal
-from ml_assets_tests.resources.lake.contract import publish
+from ml_assets_tests.resources.lake.lake_contract import publish
 from ml_assets_tests.servers.lake.repositories import Repository
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 
 
 @pytest.fixture

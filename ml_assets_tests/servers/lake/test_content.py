@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from ml_assets_tests.resources.lake.contract import FLIGHTS, WEATHER, contents, publish
+from ml_assets_tests.resources.lake.lake_contract import FLIGHTS, WEATHER, contents, publish
 from ml_assets_tests.servers.lake.repositories import Repository
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.lake import BranchProtected, LakeError, ObjectNotFound, RefNotFound
 from resources.lake.lakefs import LakeFSStore
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ml_assets_tests.resources.lake.contract import VersionedStoreContract
+from ml_assets_tests.resources.lake.lake_contract import VersionedStoreContract
 from ml_assets_tests.resources.lake.ref_contract import RefContract
 from ml_assets_tests.servers.lake.repositories import LIBRARY, Repository
 from resources.lake import VersionedStore

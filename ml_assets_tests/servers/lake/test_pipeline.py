@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ml_assets.tables.audits import unaudited
-from ml_assets_tests.components.plant import FEATURES, READINGS, WINDOW, days
-from ml_assets_tests.components.world import STAGES, World, failure_of, materialized, versions
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.components.installation import STAGES, Installation, failure_of, materialized, versions
+from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, WINDOW, days
+from ml_assets_tests.servers.running_servers import RunningServers
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 FIRST, *_, LAST, DAY = days(WINDOW + 1)
@@ -18,36 +18,36 @@ FIRST, *_, LAST, DAY = days(WINDOW + 1)
 class Trained:
     """One lake, and what training on it gave."""
 
-    world: World
+    installation: Installation
     versions: dict[str, str]
     """Asset → data version."""
     facts: dict[str, dict[str, Any]]
     """Asset → metadata as plain values."""
 
 
-def train(world: World) -> Trained:
-    for line in world.platform.make_lake_ready():
+def train(installation: Installation) -> Trained:
+    for line in installation.platform.make_lake_ready():
         assert line
     found_versions: dict[str, str] = {}
     found_facts: dict[str, dict[str, Any]] = {}
     for table in (READINGS, FEATURES):
-        result = world.run(table, partition=FIRST, last=DAY)
+        result = installation.run(table, partition=FIRST, last=DAY)
         assert result.success, failure_of(result)
         found_versions |= {f"{table} {day}": version for day, version in versions(result, table).items()}
         facts = materialized(result, table)[DAY].metadata
         found_facts[table] = {name: value.value for name, value in facts.items()}
-    result = world.train(DAY)
+    result = installation.train(DAY)
     assert result.success, failure_of(result)
     for stage in STAGES:
         found_versions[stage] = versions(result, stage)[DAY]
         facts = materialized(result, stage)[DAY].metadata
         found_facts[stage] = {name: value.value for name, value in facts.items()}
-    return Trained(world, found_versions, found_facts)
+    return Trained(installation, found_versions, found_facts)
 
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(World(tmp_path_factory.mktemp("embedded") / "home"))
+    return train(Installation(tmp_path_factory.mktemp("embedded") / "home"))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def served(servers: RunningServers, tmp_path_factory: pytest.TempPathFactory) ->
     """Only the lake is another."""
     home = tmp_path_factory.mktemp("served") / "home"
     others = dict.fromkeys(("artifacts_url", "tracking_uri", "ledger_url", "dagster_url"))
-    return train(World(home, settings=servers.settings(home, ui_url="http://ui.test", **others)))
+    return train(Installation(home, settings=servers.settings(home, ui_url="http://ui.test", **others)))
 
 
 def test_the_same_training_set_and_the_same_model_from_both(embedded: Trained, served: Trained) -> None:
@@ -70,19 +70,19 @@ def test_the_same_training_set_and_the_same_model_from_both(embedded: Trained, s
 
 
 def test_pages_link_the_commit_and_the_commit_links_the_run(served: Trained, embedded: Trained) -> None:
-    lake = served.world.platform.lake
+    lake = served.installation.platform.lake
     for asset in (READINGS, FEATURES, TRAINING_SET, REGISTERED):
         commit_id = served.facts[asset]["lake/commit"]
         page = served.facts[asset]["lake/page"]
         assert page == lake.commit_url(commit_id)
-        assert page.startswith(f"{served.world.settings.lake_url}/repositories/")
+        assert page.startswith(f"{served.installation.settings.lake_url}/repositories/")
         run = lake.read_commit(commit_id).metadata["::lakefs::Dagster::url[url:ui]"]
         assert run.startswith("http://ui.test/runs/")
         assert "lake/page" not in embedded.facts[asset]
 
 
 def test_everything_on_main_was_audited(served: Trained) -> None:
-    assert served.world.platform.audit_hook_is_current()
-    assert unaudited(served.world.platform.lake, 1_000) == []
-    branches = served.world.platform.lake.branches()
+    assert served.installation.platform.audit_hook_is_current()
+    assert unaudited(served.installation.platform.lake, 1_000) == []
+    branches = served.installation.platform.lake.branches()
     assert [name for name in branches if not name.startswith("keep-")] == ["main"]

@@ -13,7 +13,7 @@ from ml_assets.tables.publish import PublishResult, publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts
 from ml_assets_tests.servers.lake.repositories import Repository
-from ml_assets_tests.tables.shop import ORDERS, Place, day, days, keys, spec
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys, spec
 from resources.lake import VersionedStore
 from resources.ledger import Ledger
 
@@ -48,7 +48,7 @@ def test_a_year_lands_in_one_merge_with_the_digests_of_the_embedded_lake(
     assert merge.metadata["audit"] == "passed"
     assert list(store.branches()) == ["main"]
 
-    embedded = Place(tmp_path / "embedded").publish(year)
+    embedded = OrdersTable(tmp_path / "embedded").publish(year)
     assert {key: one.content_digest for key, one in result.merged.items()} == {
         key: one.content_digest for key, one in embedded.merged.items()
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ml_assets_tests.resources.lake.contract import FLIGHTS, contents, publish
+from ml_assets_tests.resources.lake.lake_contract import FLIGHTS, contents, publish
 from ml_assets_tests.servers.lake.repositories import STORAGE, Repository
 from resources.lake import AuditHookMissing, AuditHookRefused, LakeError, LakeRefused, RepositoryMissing
 from resources.lake.cache import ContentCache

@@ -13,7 +13,7 @@ from ml_assets_tests.chaos.installation import Facts, assert_sound, facts_of
 from ml_assets_tests.chaos.moments import Moment
 from ml_assets_tests.chaos.shop import MODEL, Shop
 from ml_assets_tests.servers.pipeline import person
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings

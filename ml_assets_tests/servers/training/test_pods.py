@@ -12,9 +12,14 @@ import pytest
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.attempt.attempts import read_attempts
-from ml_assets_tests.servers.training.pods import Pods
-from ml_assets_tests.servers.training.storage import Storage
-from ml_assets_tests.training.jobs import alive, assert_each_row_once_per_epoch, small_job, small_snapshot
+from ml_assets_tests.servers.training.pod_processes import PodProcesses
+from ml_assets_tests.servers.training.s3_server import S3Server
+from ml_assets_tests.training.small_jobs import (
+    alive,
+    assert_each_row_once_per_epoch,
+    small_job,
+    small_snapshot,
+)
 from resources.job.events import read_events
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
 from resources.job.recoveries import recoveries_of
@@ -22,7 +27,7 @@ from resources.launcher.local import LocalLauncher
 
 pytestmark = pytest.mark.timeout(400)
 
-Start = Callable[..., Pods]
+Start = Callable[..., PodProcesses]
 KILLED = 128 + signal.SIGKILL
 
 
@@ -45,12 +50,12 @@ def left_alone(job: TrainingJob, folder: Path) -> TrainingResult:
 
 
 @pytest.fixture
-def launch(storage: Storage, remote: str, tmp_path: Path) -> Iterator[Start]:
+def launch(storage: S3Server, remote: str, tmp_path: Path) -> Iterator[Start]:
     """Starts the nodes of a job; none of their processes outlives the test."""
-    started: list[Pods] = []
+    started: list[PodProcesses] = []
 
-    def start(job: TrainingJob, shard_cache: int | None = None) -> Pods:
-        pods = Pods(job, storage, remote, tmp_path, shard_cache)
+    def start(job: TrainingJob, shard_cache: int | None = None) -> PodProcesses:
+        pods = PodProcesses(job, storage, remote, tmp_path, shard_cache)
         started.append(pods)
         pods.start()
         return pods
@@ -61,7 +66,7 @@ def launch(storage: Storage, remote: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_node_lost_and_found_a_checkpoint_cut_off_and_a_preemption_change_no_bit(
-    launch: Start, storage: Storage, snapshot: Snapshot, tmp_path: Path
+    launch: Start, storage: S3Server, snapshot: Snapshot, tmp_path: Path
 ) -> None:
     job = small_job(snapshot, pace=0.02, determinism="bitwise")
     pods = launch(job)
@@ -113,7 +118,7 @@ def test_a_node_lost_and_found_a_checkpoint_cut_off_and_a_preemption_change_no_b
 
 
 def test_a_store_that_is_killed_and_comes_back_is_waited_for(
-    launch: Start, storage: Storage, snapshot: Snapshot, on_one_machine: TrainingResult
+    launch: Start, storage: S3Server, snapshot: Snapshot, on_one_machine: TrainingResult
 ) -> None:
     pods = launch(small_job(snapshot, pace=0.01))
     saved = pods.wait_for("checkpoint", step=20).step
@@ -142,7 +147,7 @@ def test_a_loss_that_is_not_finite_ends_both_nodes_for_good(launch: Start, snaps
 
 
 def test_a_shard_that_changed_in_the_store_ends_both_nodes_for_good(
-    launch: Start, storage: Storage, tmp_path: Path
+    launch: Start, storage: S3Server, tmp_path: Path
 ) -> None:
     snapshot = small_snapshot(tmp_path / "snapshots")
     job = small_job(snapshot)
@@ -214,7 +219,7 @@ def test_a_shard_that_comes_changed_ends_both_nodes_for_good(launch: Start, many
 
 
 def test_what_one_node_cannot_stage_ends_both_before_they_train(
-    launch: Start, storage: Storage, snapshot: Snapshot
+    launch: Start, storage: S3Server, snapshot: Snapshot
 ) -> None:
     job = dataclasses.replace(small_job(snapshot), snapshot_digest="0" * 64)
     pods = launch(job)

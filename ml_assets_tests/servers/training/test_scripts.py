@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.servers.training.pods import Pods
-from ml_assets_tests.servers.training.storage import Storage
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.servers.training.pod_processes import PodProcesses
+from ml_assets_tests.servers.training.s3_server import S3Server
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.job import ExitCode, TrainingJob
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
@@ -29,15 +29,15 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
 
 
 @pytest.fixture
-def pods(job: TrainingJob, storage: Storage, remote: str, tmp_path: Path) -> Iterator[Pods]:
+def pods(job: TrainingJob, storage: S3Server, remote: str, tmp_path: Path) -> Iterator[PodProcesses]:
     # The script reads whole splits, whatever the bound says.
-    pods = Pods(job, storage, remote, tmp_path, shard_cache=1)
+    pods = PodProcesses(job, storage, remote, tmp_path, shard_cache=1)
     yield pods
     pods.end()
 
 
 def test_a_script_goes_on_from_the_store_on_nodes_with_empty_disks(
-    pods: Pods, job: TrainingJob, tmp_path: Path
+    pods: PodProcesses, job: TrainingJob, tmp_path: Path
 ) -> None:
     alone = LocalLauncher().run(job, tmp_path / "alone", lambda _: None, lambda _: None)
     pods.start()

@@ -9,8 +9,8 @@ import pytest
 from ml_assets.snapshots.reader import MANIFEST, Snapshot
 from ml_assets.training.node.pod import PodSettings, stage
 from ml_assets.training.process.artifacts import open_artifacts
-from ml_assets_tests.training.jobs import small_job, small_snapshot
-from ml_assets_tests.training.texts import text_snapshot
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
+from ml_assets_tests.training.text_snapshots import text_snapshot
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.servers.running import RunningServers
-from ml_assets_tests.training.jobs import small_job, small_snapshot
+from ml_assets_tests.servers.running_servers import RunningServers
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.events import TrainingEvent, read_events
 from resources.launcher.local import LocalLauncher
 from resources.mlflow_client import REQUEST_SECONDS, open_client

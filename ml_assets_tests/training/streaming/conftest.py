@@ -3,7 +3,7 @@
 import pytest
 
 from ml_assets.snapshots.reader import Shard, Snapshot
-from ml_assets_tests.training.texts import text_snapshot
+from ml_assets_tests.training.text_snapshots import text_snapshot
 
 
 @pytest.fixture(scope="module")

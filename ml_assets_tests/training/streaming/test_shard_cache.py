@@ -10,14 +10,19 @@ import pytest
 from ml_assets.snapshots.reader import Shard, ShardChanged, Snapshot
 from ml_assets.training.data import shard_cache
 from ml_assets.training.data.shard_cache import ShardCache
-from ml_assets_tests.training.streaming.shards import Store, names_in, nothing_comes_or_goes, room_for
+from ml_assets_tests.training.streaming.shard_store import (
+    ShardStore,
+    names_in,
+    nothing_comes_or_goes,
+    room_for,
+)
 from resources.job.errors import StorageFailed
 
 
 def test_a_shard_is_fetched_once_however_many_ask_for_it(
     snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
 ) -> None:
-    store = Store(snapshot.folder)
+    store = ShardStore(snapshot.folder)
     ranks = [ShardCache(tmp_path, room_for(shards, 3), store.fetch) for _ in range(4)]
     with ThreadPoolExecutor(8) as pool:
         held = list(pool.map(lambda i: ranks[i % 4].hold(shards[0]), range(8)))
@@ -34,7 +39,7 @@ def test_who_asks_for_a_shard_that_another_reads_does_not_wait_for_the_other(
     arrived, may_go_on = threading.Event(), threading.Event()
 
     def fetch(file: str, path: Path) -> None:
-        Store(snapshot.folder).fetch(file, path)
+        ShardStore(snapshot.folder).fetch(file, path)
         arrived.set()
         may_go_on.wait(20)
 
@@ -52,7 +57,7 @@ def test_who_asks_for_a_shard_that_another_reads_does_not_wait_for_the_other(
 def test_what_was_read_goes_before_what_waits_and_never_what_is_being_read(
     snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
 ) -> None:
-    cache = ShardCache(tmp_path, room_for(shards, 3.2), Store(snapshot.folder).fetch)
+    cache = ShardCache(tmp_path, room_for(shards, 3.2), ShardStore(snapshot.folder).fetch)
     cache.bring(shards[0])
     time.sleep(0.02)  # a tick of the clock that dates files
     reading = cache.hold(shards[1])
@@ -71,7 +76,7 @@ def test_where_all_is_being_read_there_is_no_room(
     snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_cache, "_PATIENCE_SECONDS", 0.1)
-    cache = ShardCache(tmp_path, room_for(shards, 2.2), Store(snapshot.folder).fetch)
+    cache = ShardCache(tmp_path, room_for(shards, 2.2), ShardStore(snapshot.folder).fetch)
     held = [cache.hold(shard) for shard in shards[:2]]
     with pytest.raises(StorageFailed, match=r"all of them are being read: raise resources.shard_cache"):
         cache.bring(shards[2])
@@ -87,7 +92,7 @@ def test_nothing_arrives_while_somebody_counts_what_is_here(
     def fetch(file: str, path: Path) -> None:
         on_its_way.set()
         assert may_go_on.wait(20)
-        Store(snapshot.folder).fetch(file, path)
+        ShardStore(snapshot.folder).fetch(file, path)
         fetched.set()
 
     cache = ShardCache(tmp_path, room_for(shards, 3), fetch)
@@ -105,7 +110,7 @@ def test_nothing_arrives_while_somebody_counts_what_is_here(
 
 
 def test_room_is_waited_for(snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path) -> None:
-    cache = ShardCache(tmp_path, room_for(shards, 1.2), Store(snapshot.folder).fetch)
+    cache = ShardCache(tmp_path, room_for(shards, 1.2), ShardStore(snapshot.folder).fetch)
     held = cache.hold(shards[0])
     waiting = threading.Thread(target=cache.bring, args=(shards[1],))
     waiting.start()

@@ -23,10 +23,10 @@ from ml_assets.training.loop import fit
 from ml_assets.training.process.heartbeat import Pulse
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
-from ml_assets_tests.training.jobs import small_job, small_snapshot
-from ml_assets_tests.training.models import read_tokens
-from ml_assets_tests.training.ranks import one_rank
-from ml_assets_tests.training.streaming.shards import Store, lies_in, room_for, size_of
+from ml_assets_tests.training.rank_processes import one_rank
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_models import read_tokens
+from ml_assets_tests.training.streaming.shard_store import ShardStore, lies_in, room_for, size_of
 from resources.job.errors import BadConfiguration, InputChanged
 
 CPU = torch.device("cpu")
@@ -78,7 +78,7 @@ def test_streamed_shards_give_the_rows_of_those_that_lie_here_in_the_room_they_h
 def test_what_nobody_waits_for_any_more_does_not_come(
     snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
 ) -> None:
-    store, on_their_way, may_go_on = Store(snapshot.folder), threading.Semaphore(0), threading.Event()
+    store, on_their_way, may_go_on = ShardStore(snapshot.folder), threading.Semaphore(0), threading.Event()
 
     def fetch(file: str, path: Path) -> None:
         on_their_way.release()

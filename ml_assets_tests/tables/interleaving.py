@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ml_assets_tests.tables.shop import Place
+from ml_assets_tests.tables.orders_table import OrdersTable
 from resources.lake.local import LocalStore
 from resources.ledger import Ledger
 
@@ -19,7 +19,7 @@ LEDGER = ("newest_verdicts", "find_judgements", "record_verdicts", "accept")
 _STUCK_SECONDS = 120.0
 
 
-class Schedule:
+class Interleaving:
     """Runs jobs in threads. Before each call, `choose(n)` says which of the `n` jobs that can go on does."""
 
     def __init__(self, choose: Callable[[int], int]) -> None:
@@ -85,9 +85,9 @@ class Schedule:
             self._changed.notify_all()
 
 
-def place_of(folder: Path, name: str, schedule: Schedule) -> Place:
+def place_of(folder: Path, name: str, schedule: Interleaving) -> OrdersTable:
     """Lake and ledger as the job `name` sees them: each call waits until the schedule lets it happen."""
-    place = Place(folder)
+    place = OrdersTable(folder)
     place.store = type("WatchedStore", (LocalStore,), _paused(LocalStore, LAKE, name, schedule))(
         folder / "lake"
     )
@@ -103,7 +103,7 @@ def place_of(folder: Path, name: str, schedule: Schedule) -> Place:
     return place
 
 
-def _paused(owner: type, names: tuple[str, ...], job: str, schedule: Schedule) -> dict[str, Any]:
+def _paused(owner: type, names: tuple[str, ...], job: str, schedule: Interleaving) -> dict[str, Any]:
     def paused(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(*arguments: Any, **options: Any) -> Any:

@@ -10,19 +10,19 @@ from ml_assets.release.parts import bundles_of
 from ml_assets.release.store import Bundle
 from ml_assets.snapshots.reader import FITTED, open_snapshot
 from ml_assets.training.step.load import load_model
-from ml_assets_tests.components.plant import FEATURES, MODEL
-from ml_assets_tests.components.world import World
+from ml_assets_tests.components.installation import Installation
+from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL
 from resources.job.job import TrainingJob, TrainingResult
 
 
-def with_noise_for_weights(
-    world: World, bundle_digest: str, day: str, renamed: Mapping[str, str] | None = None
+def randomize_weights(
+    installation: Installation, bundle_digest: str, day: str, renamed: Mapping[str, str] | None = None
 ) -> Bundle:
     """The bundle made again, from weights that learned nothing; `renamed` columns it reads under another name."""
     import torch
 
-    lineage = bundles_of(world.platform).open(bundle_digest).facts.lineage
-    folder = world.settings.artifacts_folder / "training" / MODEL / lineage.fingerprint[:16]
+    lineage = bundles_of(installation.platform).open(bundle_digest).facts.lineage
+    folder = installation.settings.artifacts_folder / "training" / MODEL / lineage.fingerprint[:16]
     job = TrainingJob.from_json((folder / "job.json").read_text())
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
     module = load_model(job, snapshot.inputs, Path(TrainingResult.read(folder / "result.json").weights))
@@ -39,7 +39,7 @@ def with_noise_for_weights(
             numeric=tuple(replace(one, name=names.get(one.name, one.name)) for one in fitted.numeric),
         ),
         objective="regression",
-        rows=world.main.scan(FEATURES, [day]).collect().rename(names),
+        rows=installation.main.scan(FEATURES, [day]).collect().rename(names),
         lineage=replace(lineage, weights_sha256="0" * 64),
     )
-    return build_bundle(contents, bundles_of(world.platform))
+    return build_bundle(contents, bundles_of(installation.platform))

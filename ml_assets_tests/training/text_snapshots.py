@@ -13,7 +13,7 @@ from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import RowSpec
-from ml_assets_tests.training.jobs import split_of
+from ml_assets_tests.training.small_jobs import split_of
 
 SPEC = RowSpec(
     partition=ROW_SPEC.partition,

@@ -10,7 +10,7 @@ from ml_assets.evaluation.metrics import Vector
 
 
 @dataclass(frozen=True)
-class Case:
+class HoldoutCase:
     """A holdout and the predictions of its models."""
 
     holdout: pl.DataFrame
@@ -30,7 +30,7 @@ def sigmoid(logits: Vector) -> Vector:
     return 1 / (1 + np.exp(-logits))
 
 
-def make_case(days: int = 40, rows_a_day: int = 60, seed: int = 0) -> Case:
+def make_holdout(days: int = 40, rows_a_day: int = 60, seed: int = 0) -> HoldoutCase:
     """Binary labels that share the day's difficulty; the challenger knows more of it than the champion."""
     random = np.random.default_rng(seed)
     day = np.repeat(np.arange(days), rows_a_day)
@@ -46,7 +46,7 @@ def make_case(days: int = 40, rows_a_day: int = 60, seed: int = 0) -> Case:
             "label": label,
         }
     )
-    return Case(
+    return HoldoutCase(
         holdout,
         challenger=sigmoid(-1.35 + 0.8 * known + 0.5 * hardness),
         champion=sigmoid(-1.35 + 0.5 * known + random.normal(0, 0.4, rows)),

@@ -21,7 +21,7 @@ from deployment.testbed.build import cache_folder, locked
 from deployment.testbed.cluster.commands import run, succeeds
 from deployment.testbed.cluster.layers import Layer
 from ml_assets_tests.cluster import packages
-from ml_assets_tests.cluster.environment import REPOSITORY
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY
 
 RECIPES = REPOSITORY / "deployment" / "images"
 NAMES = ("trainer", "platform")
@@ -39,11 +39,11 @@ class Packed:
     below: tuple[Layer, ...]
 
 
-class Workshop:
+class ImageBuilder:
     """Builds images in a store that holds the layers of packages, or will."""
 
     def __init__(self, store: Path, folder: Path, base: str, archive: Path) -> None:
-        """`base` and its `archive`: what the images are built on. `folder` is for files that go with the workshop."""
+        """`base` and its `archive`: what the images are built on. `folder` is for files that go with the builder."""
         self._folder, self._base = folder, base
         self._store = store
         self._tag = f"tests-{time.time_ns()}"
@@ -150,13 +150,13 @@ def _kept(name: str) -> str:
 
 
 @contextmanager
-def workshop(base: str, archive: Path) -> Iterator[Workshop]:
+def image_builder(base: str, archive: Path) -> Iterator[ImageBuilder]:
     """One with what earlier ones left in the cache of built things; nobody else has that store meanwhile."""
     store, folder = _store(archive), REPOSITORY / "build" / "images-of-tests"
     shutil.rmtree(folder, ignore_errors=True)
     with locked(cache_folder() / "packages.lock"):
         try:
-            images = Workshop(store, folder, base, archive)
+            images = ImageBuilder(store, folder, base, archive)
             yield images
             images.close()
         finally:

@@ -1,6 +1,6 @@
 """A rank that makes a group and a DDP model in it, and destroys the group before the model, again and again.
 
-    python -m ml_assets_tests.training.destroying <rank> <port> <times>
+    python -m ml_assets_tests.training.destroy_groups <rank> <port> <times>
 
 Without `keep_connections`, one of two ranks soon waits for ever; see `test_scripts`.
 """

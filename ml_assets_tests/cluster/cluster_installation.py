@@ -6,18 +6,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml_assets_tests.browser.dagster_pages import Pages
 from ml_assets_tests.browser.graphql import Dagster
-from ml_assets_tests.browser.pages import Pages
-from ml_assets_tests.cluster.environment import REPOSITORY, ClusterEnvironment
-from ml_assets_tests.cluster.launching import settings_of
-from ml_assets_tests.servers.running import RunningServers
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment
+from ml_assets_tests.cluster.launched_job import settings_of
+from ml_assets_tests.servers.running_servers import RunningServers
 from resources.settings import Settings
 
 LEFT_OF_TRAININGS = "jobs,pods,services"
 
 
 @dataclass(frozen=True)
-class Installation:
+class ClusterInstallation:
     """A home with an empty lake, ledger and tracker of its own on the servers, training on the cluster."""
 
     home: Path
@@ -56,10 +56,10 @@ class Installation:
         return [one["spec"]["nodeName"] for one in pods if one["status"]["phase"] == "Running"]
 
 
-def install(home: Path, servers: RunningServers, cluster: ClusterEnvironment) -> Installation:
+def install(home: Path, servers: RunningServers, cluster: ClusterEnvironment) -> ClusterInstallation:
     """Make the databases and the lake's repository."""
     variables = {**servers.variables(servers.settings(home)), **cluster.settings()}
-    installation = Installation(home, variables, cluster)
+    installation = ClusterInstallation(home, variables, cluster)
     installation.run("lake", "init")
     return installation
 

@@ -1,6 +1,6 @@
 """The plant as a code location for a real daemon and webserver; its schedule ticks every minute.
 
-`dagster-daemon run -m ml_assets_tests.components.location` runs it. A file holds the newest day of
+`dagster-daemon run -m ml_assets_tests.components.readings_location` runs it. A file holds the newest day of
 its source, so a test says when a day is over.
 """
 
@@ -8,8 +8,8 @@ from datetime import date
 
 import dagster as dg
 
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.world import World, plant_components
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import Installation, readings_components
 from resources.settings import Settings
 
 NEWEST = "newest-day"
@@ -26,7 +26,8 @@ def defs() -> dg.Definitions:
     """Return the plant with a schedule that is switched on, and a source that no sensor watches."""
     settings = Settings()
     schedule = {"cron": "* * * * *", "newest": f"{__name__}.newest", "enabled": True}
-    components = plant_components(
-        dataset={"source": {"function": f"{plant.HERE}.read_readings"}}, pipeline={"schedule": schedule}
+    components = readings_components(
+        dataset={"source": {"function": f"{readings_pipeline.HERE}.read_readings"}},
+        pipeline={"schedule": schedule},
     )
-    return World(settings.home, components, settings).defs
+    return Installation(settings.home, components, settings).defs

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ml_assets_tests.components import plant
-from ml_assets_tests.components.plant import DATASET, FEATURE_TABLE, PIPELINE, READINGS
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.readings_pipeline import DATASET, FEATURE_TABLE, PIPELINE, READINGS
 
 SIDE = 8
-HERE = "ml_assets_tests.layouts.pictures"
+HERE = "ml_assets_tests.layouts.picture_pipeline"
 BLIND = pl.col("machine").eq("press") & pl.col("at").dt.hour().eq(6) & pl.col("at").dt.day().le(10)
 """Rows of the first days whose camera is off."""
 
@@ -38,14 +38,14 @@ def uncompressed(content: bytes) -> np.ndarray:
 
 def read_readings(day: date) -> pl.DataFrame:
     """The plant's rows, and a picture of each."""
-    rows = plant.read_readings(day)
+    rows = readings_pipeline.read_readings(day)
     pictures = pl.Series("picture", [picture(load) for load in rows["load"]], dtype=pl.Binary)
     return rows.with_columns(pictures).with_columns(pl.when(~BLIND).then(pl.col("picture")))
 
 
 def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
     """The plant's features, with the picture in the place of the load."""
-    rows = plant.shifts({READINGS: inputs[READINGS].drop("picture")}, first, last)
+    rows = readings_pipeline.shifts({READINGS: inputs[READINGS].drop("picture")}, first, last)
     return rows.drop("load").join(inputs[READINGS].select("at", "machine", "picture"), on=["at", "machine"])
 
 

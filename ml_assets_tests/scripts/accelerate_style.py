@@ -1,13 +1,13 @@
 """A training function as accelerate's examples have it: prepared objects, a state saved by all ranks.
 
-`eager_adapted.py` is the same script as a pipeline's `entry`.
+`accelerate_style_adapted.py` is the same script as a pipeline's `entry`.
 """
 
 import argparse
 from pathlib import Path
 
 import torch
-from hurry import Hurry
+from mini_accelerate import MiniAccelerate
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -29,35 +29,35 @@ class Net(nn.Module):
 
 
 def training_function(args: argparse.Namespace) -> None:
-    hurry = Hurry()
+    accelerator = MiniAccelerate()
     torch.manual_seed(args.seed)
     train, validation = get_data()
     model = Net(3)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     loader = DataLoader(train, batch_size=args.batch_size)
-    model, optimizer, loader = hurry.prepare(model, optimizer, loader)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     starting_epoch = 0
     if args.resume_from_checkpoint:
-        hurry.load_state(Path(args.resume_from_checkpoint))
+        accelerator.load_state(Path(args.resume_from_checkpoint))
         starting_epoch = int(Path(args.resume_from_checkpoint).stem.replace("epoch_", "")) + 1
 
     for epoch in range(starting_epoch, args.epochs):
         model.train()
         for x, y in loader:
             optimizer.zero_grad()
-            hurry.backward(functional.mse_loss(model(x), y))
+            accelerator.backward(functional.mse_loss(model(x), y))
             optimizer.step()
         model.eval()
-        x, y = validation[hurry.rank :: args.stride]
+        x, y = validation[accelerator.rank :: args.stride]
         with torch.no_grad():
-            loss = hurry.gather(functional.mse_loss(model(x), y)).mean().item()
-        if hurry.rank == 0:
+            loss = accelerator.gather(functional.mse_loss(model(x), y)).mean().item()
+        if accelerator.rank == 0:
             print(f"epoch {epoch}: {loss:.4f}")
-        hurry.save_state(Path(args.output_dir) / f"epoch_{epoch}")
-    if hurry.rank == 0:
-        torch.save(hurry.unwrap(model).state_dict(), Path(args.output_dir) / "model.pt")
-    hurry.end_training()
+        accelerator.save_state(Path(args.output_dir) / f"epoch_{epoch}")
+    if accelerator.rank == 0:
+        torch.save(accelerator.unwrap(model).state_dict(), Path(args.output_dir) / "model.pt")
+    accelerator.end_training()
 
 
 def main() -> None:

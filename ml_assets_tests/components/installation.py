@@ -17,7 +17,7 @@ from ml_assets.components.declared import declared_tables
 from ml_assets.components.sensors import RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets.components.step_values import step_values
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.components import plant
+from ml_assets_tests.components import readings_pipeline
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -29,16 +29,16 @@ def component(of_type: type[SpecComponent], attributes: dict[str, Any], **change
     return of_type(of_type.spec_type.model_validate(attributes | changes))
 
 
-def plant_components(
+def readings_components(
     dataset: dict[str, Any] | None = None,
     features: dict[str, Any] | None = None,
     pipeline: dict[str, Any] | None = None,
 ) -> list[SpecComponent]:
     """The plant's three components, with changes of their top-level attributes."""
     return [
-        component(Dataset, plant.DATASET, **(dataset or {})),
-        component(FeatureTable, plant.FEATURE_TABLE, **(features or {})),
-        component(TrainingPipeline, plant.PIPELINE, **(pipeline or {})),
+        component(Dataset, readings_pipeline.DATASET, **(dataset or {})),
+        component(FeatureTable, readings_pipeline.FEATURE_TABLE, **(features or {})),
+        component(TrainingPipeline, readings_pipeline.PIPELINE, **(pipeline or {})),
     ]
 
 
@@ -46,7 +46,7 @@ PLANTED = "planted-credential"
 """A secret in the settings of every installation; nothing that a run writes may hold it."""
 
 
-class World:
+class Installation:
     """One home, and definitions over it."""
 
     def __init__(
@@ -68,7 +68,7 @@ class World:
         )
         self.platform = Platform(self.settings)
         self.instance = dg.DagsterInstance.ephemeral()
-        self._components = plant_components() if components is None else components
+        self._components = readings_components() if components is None else components
 
     @cached_property
     def defs(self) -> dg.Definitions:
@@ -79,9 +79,9 @@ class World:
         own: Any = {"resources": resources, "executor": dg.in_process_executor}
         return dg.Definitions.merge(parts, dg.Definitions(sensors=[build_missing_upstream], **own))
 
-    def declared_as(self, components: Sequence[SpecComponent]) -> "World":
+    def declared_as(self, components: Sequence[SpecComponent]) -> "Installation":
         """The same home after somebody edited the files of the pipelines."""
-        other = object.__new__(World)
+        other = object.__new__(Installation)
         other.__dict__.update(self.__dict__)
         other.__dict__.pop("defs", None)
         other._components = components
@@ -104,7 +104,7 @@ class World:
 
     def run_job(self, partition: str) -> ExecuteInProcessResult:
         """Run the plant's job, as its schedule does."""
-        return self.defs.resolve_job_def(f"train_{plant.MODEL}").execute_in_process(
+        return self.defs.resolve_job_def(f"train_{readings_pipeline.MODEL}").execute_in_process(
             run_config=QUIET, instance=self.instance, partition_key=partition, raise_on_error=False
         )
 
@@ -116,10 +116,10 @@ class World:
         """Materialize the plant's execution set, which must succeed; see `facts_of`."""
         return facts_of(self.train(partition), partition)
 
-    def with_tables(self, count: int) -> "World":
+    def with_tables(self, count: int) -> "Installation":
         """Readings and features for the first `count` days that have features at all."""
-        first, *_, last = plant.days(plant.WINDOW + count)
-        for table in (plant.READINGS, plant.FEATURES):
+        first, *_, last = readings_pipeline.days(readings_pipeline.WINDOW + count)
+        for table in (readings_pipeline.READINGS, readings_pipeline.FEATURES):
             result = self.run(table, partition=first, last=last)
             assert result.success, failure_of(result)
         return self
@@ -131,7 +131,8 @@ class World:
 
 
 STAGES = tuple(
-    f"{plant.MODEL}/{stage}" for stage in ("training_set", "checkpoint", "evaluation", "registered_model")
+    f"{readings_pipeline.MODEL}/{stage}"
+    for stage in ("training_set", "checkpoint", "evaluation", "registered_model")
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml_assets.snapshots.reader import Shard
 
 
-class Store:
+class ShardStore:
     """Hands out the files of a snapshot, and counts."""
 
     def __init__(self, folder: Path) -> None:

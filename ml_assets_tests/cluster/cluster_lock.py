@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @contextmanager
-def turn(folder: Path, *, alone: bool) -> Iterator[None]:
+def hold_cluster(folder: Path, *, alone: bool) -> Iterator[None]:
     """For the block the cluster with its state in `folder` is ours: with others, or `alone`."""
     with (folder / "tests.next").open("w") as door, (folder / "tests.now").open("w") as cluster:
         fcntl.flock(door, fcntl.LOCK_EX)

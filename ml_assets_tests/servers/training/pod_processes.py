@@ -12,7 +12,7 @@ from pathlib import Path
 from deployment.testbed.processes import free_port
 from ml_assets.snapshots.reader import MANIFEST, open_snapshot
 from ml_assets.training.process.artifacts import open_artifacts
-from ml_assets_tests.servers.training.storage import Storage
+from ml_assets_tests.servers.training.s3_server import S3Server
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 
@@ -20,11 +20,11 @@ NODES = 2
 
 
 @dataclass
-class Pods:
+class PodProcesses:
     """One job, attempt after attempt."""
 
     job: TrainingJob
-    storage: Storage
+    storage: S3Server
     url: str
     place: Path
     shard_cache: int | None = None

@@ -1,7 +1,7 @@
 """A running UI for one test: `ml-assets ui` on a free loopback port, with a home of its own, ended for sure.
 
 Starting, waiting for readiness and ending belong here; what is asked of it lives in `graphql.py`, what is
-clicked in `pages.py`.
+clicked in `dagster_pages.py`.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""`eager.py` as the `entry` of a pipeline: its loop and its library; data, saved states and model in other places."""
+"""`accelerate_style.py` as the `entry` of a pipeline: same loop, same library; other places for data and states."""
 
 import argparse
 
 import torch
-from hurry import Hurry
+from mini_accelerate import MiniAccelerate
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,32 +28,32 @@ class Net(nn.Module):
 
 
 def training_function(args: argparse.Namespace) -> None:
-    hurry = Hurry()
+    accelerator = MiniAccelerate()
     torch.manual_seed(args.seed)
     train, validation = get_data()
     model = Net(len(training.inputs.numeric) + training.inputs.cardinalities[0])
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     loader = DataLoader(train, batch_size=args.batch_size)
-    model, optimizer, loader = hurry.prepare(model, optimizer, loader)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     if training.resumed_from:
-        hurry.load_state(training.resumed_from)
+        accelerator.load_state(training.resumed_from)
 
     for epoch in range(training.resumed_step, args.epochs):
         model.train()
         for *x, y in loader:
             optimizer.zero_grad()
-            hurry.backward(functional.mse_loss(model(*x), y))
+            accelerator.backward(functional.mse_loss(model(*x), y))
             optimizer.step()
         model.eval()
-        *x, y = validation[hurry.rank :: args.stride]
+        *x, y = validation[accelerator.rank :: args.stride]
         with torch.no_grad():
-            loss = hurry.gather(functional.mse_loss(model(*x), y)).mean().item()
+            loss = accelerator.gather(functional.mse_loss(model(*x), y)).mean().item()
         training.log(epoch + 1, validation_loss=loss)
         with training.checkpoint(epoch + 1, all_ranks=True) as folder:
-            hurry.save_state(folder)
-    hurry.end_training()
-    training.finish(hurry.unwrap(model), steps=args.epochs, epochs=args.epochs, validation_loss=loss)
+            accelerator.save_state(folder)
+    accelerator.end_training()
+    training.finish(accelerator.unwrap(model), steps=args.epochs, epochs=args.epochs, validation_loss=loss)
 
 
 def main() -> None:

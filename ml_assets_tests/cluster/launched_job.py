@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ml_assets_tests.cluster.environment import PYTHON, REPOSITORY, ClusterEnvironment
+from ml_assets_tests.cluster.cluster_environment import PYTHON, REPOSITORY, ClusterEnvironment
 from resources.job.events import TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings
@@ -27,7 +27,7 @@ KINDS = "jobs,pods,services,leases"
 
 
 @dataclass
-class Launching:
+class LaunchedJob:
     """One test's job, and everything its launcher told."""
 
     cluster: ClusterEnvironment
@@ -42,11 +42,11 @@ class Launching:
         return Platform(self.settings).artifacts.folder(training_folder_name(self.job))
 
     def profile(self, plan: str, steps: int = 0, *, told: bool = False, **changes: Any) -> ResourceProfile:
-        """Return the profile of a small pod that does `plan` (worker), and reports how many steps that are."""
+        """Return the profile of a small pod that does `plan` (scripted_pod), and reports how many steps that are."""
         env = {"PLAN": plan, "STEPS": str(steps), **({"TOLD": "yes"} if told else {})}
         return ResourceProfile.model_validate({**SMALL, "env": env, **changes})
 
-    def with_kubernetes(self, **changes: Any) -> "Launching":
+    def with_kubernetes(self, **changes: Any) -> "LaunchedJob":
         """The same with other settings of the cluster."""
         kubernetes = self.settings.kubernetes.model_copy(update=changes)
         return dataclasses.replace(
@@ -150,7 +150,7 @@ def job_of(
 
 def worker_variables(cluster: ClusterEnvironment) -> dict[str, str]:
     """Pods run the tests' worker."""
-    command = json.dumps([PYTHON, "-m", "ml_assets_tests.cluster.worker"])
+    command = json.dumps([PYTHON, "-m", "ml_assets_tests.cluster.scripted_pod"])
     return {**cluster.settings(), "ML_ASSETS_KUBERNETES_COMMAND": command}
 
 

@@ -11,7 +11,7 @@ from ml_assets.snapshots.reader import InputSpec
 SLOW_RANK = 1
 
 
-class Lame(DrillModel):
+class SlowRankModel(DrillModel):
     """The drills' model; the slow rank takes `seconds` more for each pass that it learns from."""
 
     flops_per_row = 500.0
@@ -27,6 +27,6 @@ class Lame(DrillModel):
         return super().forward(numeric, category)
 
 
-def lame(inputs: InputSpec, *, pace: float) -> Lame:
+def slow_rank_model(inputs: InputSpec, *, pace: float) -> SlowRankModel:
     """`pace`: seconds that the slow rank takes more for each pass."""
-    return Lame(inputs, pace)
+    return SlowRankModel(inputs, pace)

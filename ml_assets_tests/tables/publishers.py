@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets_tests.tables.shop import Place, day, keys
+from ml_assets_tests.tables.orders_table import OrdersTable, day, keys
 
 RESOURCES = f"{os.sep}resources{os.sep}"
 
@@ -28,7 +28,7 @@ def context() -> ForkServerContext:
 
 def publish_days(folder: Path, start: int, count: int, run: str, factor: float) -> None:
     """Publish days one by one, then all of them once more together."""
-    place = Place(folder)
+    place = OrdersTable(folder)
     frames = {key: day(key, factor=factor) for key in keys(count, start)}
     for key, frame in frames.items():
         place.publish({key: frame}, run)
@@ -40,7 +40,7 @@ def publish_until(folder: Path, frames: Mapping[str, pl.DataFrame], run: str, mo
 
     With None it lives, and writes the number of calls to the file `calls`.
     """
-    place = Place(folder)
+    place = OrdersTable(folder)
     calls = itertools.count(1)
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:

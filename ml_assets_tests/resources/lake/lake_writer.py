@@ -1,6 +1,6 @@
 """A process that publishes partitions one after another and says what it has done. Made to be killed.
 
-`python -m ml_assets_tests.resources.lake.writer ROOT TABLE FIRST COUNT` publishes COUNT partitions of TABLE,
+`python -m ml_assets_tests.resources.lake.lake_writer ROOT TABLE FIRST COUNT` publishes COUNT partitions of TABLE,
 from number FIRST on, three files each, every one on a branch of its own that is merged into main. Each
 finished step is a line: `put BRANCH PATH`, `committed BRANCH`, `merged NUMBER`, `deleted BRANCH`.
 """

@@ -12,7 +12,7 @@ from ml_assets.training.data.feed import Feed
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
-from ml_assets_tests.training.jobs import small_job
+from ml_assets_tests.training.small_jobs import small_job
 
 
 @dataclass(frozen=True, kw_only=True)

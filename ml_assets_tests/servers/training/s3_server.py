@@ -15,7 +15,7 @@ _KEY, _SECRET = "a-key-of-tests", "a-secret-of-tests"
 
 
 @dataclass
-class Storage:
+class S3Server:
     """One versitygw. Objects are files of `folder`, which tests may damage."""
 
     folder: Path
@@ -64,9 +64,9 @@ class Storage:
 
 
 @contextmanager
-def running(folder: Path, log: Path) -> Iterator[Storage]:
+def running(folder: Path, log: Path) -> Iterator[S3Server]:
     """A server over `folder` for the block."""
-    storage = Storage(folder, log)
+    storage = S3Server(folder, log)
     storage.start()
     try:
         yield storage

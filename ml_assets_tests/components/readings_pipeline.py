@@ -1,7 +1,7 @@
 """A small daily pipeline for these tests: machines of a plant report each hour what they made.
 
 Here: the source system, whose days a test can spoil; the feature and model functions a specification names;
-the specifications as `defs.yaml` would have them. What runs them lives in `world.py`.
+the specifications as `defs.yaml` would have them. What runs them lives in `installation.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ import polars as pl
 MACHINES = ["drill", "lathe", "mill", "press"]
 HOURS = range(6, 18)
 FIRST, LAST = date(2024, 1, 1), date(2024, 3, 31)
-HERE = "ml_assets_tests.components.plant"
+HERE = "ml_assets_tests.components.readings_pipeline"
 
 READINGS, FEATURES = "datasets/readings", "features/shifts"
 MODEL = "throughput"

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets_tests.training.jobs import small_job
+from ml_assets_tests.training.small_jobs import small_job
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import Parallel
 from resources.launcher.local import LocalLauncher
 
-MODELS = "ml_assets_tests.layouts.models"
+MODELS = "ml_assets_tests.layouts.residual_models"
 
 
 def residual_job(snapshot: Snapshot, workers: int, **parallel: Any) -> TrainingJob:
@@ -31,7 +31,7 @@ def residual_job(snapshot: Snapshot, workers: int, **parallel: Any) -> TrainingJ
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trained:
+class FinishedTraining:
     """A training that is over."""
 
     folder: Path
@@ -44,8 +44,8 @@ class Trained:
         return [values[step] for step in sorted(values)]
 
 
-def train(job: TrainingJob, folder: Path) -> Trained:
+def train(job: TrainingJob, folder: Path) -> FinishedTraining:
     """Run `job` to its end."""
     events: list[TrainingEvent] = []
     result = LocalLauncher().run(job, folder, events.append, lambda _: None)
-    return Trained(folder=folder, result=result, events=events)
+    return FinishedTraining(folder=folder, result=result, events=events)

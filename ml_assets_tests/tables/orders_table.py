@@ -73,7 +73,7 @@ def days(count: int, start: int = 0) -> dict[str, pl.DataFrame]:
     return {key: day(key) for key in keys(count, start)}
 
 
-class Place:
+class OrdersTable:
     """A lake and a ledger in one folder, as every process opens them."""
 
     def __init__(self, folder: Path) -> None:
@@ -98,7 +98,7 @@ class Place:
         return judge_window(reader, self.ledger, tables, declared[-1].table, wanted)
 
 
-def reject(place: Place, key: str) -> None:
+def reject(place: OrdersTable, key: str) -> None:
     """The source gives other rows for a day, which break the contract."""
     broken = day(key).with_columns(pl.lit(-1.0).alias("amount"))
     assert place.publish({key: broken}, run="run00002").rejected

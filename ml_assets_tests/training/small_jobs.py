@@ -18,7 +18,7 @@ from ml_assets.training.data.rowlog import read_rows
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 
-MODELS = "ml_assets_tests.training.models"
+MODELS = "ml_assets_tests.training.small_models"
 
 
 def feature_table(days: int = 14, rows_a_day: int = 100) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""A small library in accelerate's manner, for `eager.py`: it owns the process group, and wraps model and batches.
+"""A small library in accelerate's manner, for `accelerate_style.py`: it owns the process group.
 
 accelerate itself is no requirement of this project. Like it, `end_training` destroys the process group.
 """
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 
-class Hurry:
+class MiniAccelerate:
     """The ranks, and what is prepared for them."""
 
     def __init__(self) -> None:

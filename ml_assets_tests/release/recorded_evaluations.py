@@ -6,7 +6,7 @@ from ml_assets.release.store import Bundle
 from resources.ledger import EvaluationRow, GateStatus, Ledger, NewEvaluation, TrainedOn
 
 
-def judged(
+def record_evaluation(
     ledger: Ledger,
     bundle: Bundle,
     status: GateStatus = "blessed",

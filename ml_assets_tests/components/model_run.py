@@ -1,0 +1,54 @@
+"""One run of the execution set, and what it left: what a test about a model's life reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+
+from ml_assets.components.steps.snapshot import take_snapshot
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import Installation, facts_of, readings_components
+from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """One run of the execution set."""
+
+    result: ExecuteInProcessResult
+    facts: dict[str, dict[str, Any]]
+    """Asset → metadata of its materialization as plain values; absent where it was not materialized."""
+    branches: dict[str, str]
+    """The lake's kept branches after the run."""
+
+
+def live(installation: Installation, day: str) -> ModelRun:
+    """Materialize the plant's execution set for `day`, which must succeed."""
+    result = installation.train(day)
+    return ModelRun(result, facts_of(result, day), installation.platform.lake.branches("keep-"))
+
+
+def mlflow_run(installation: Installation, run_id: str) -> Any:
+    """MLflow's own view of a run."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(installation.settings.resolved_tracking_uri.reveal()).get_run(run_id)
+
+
+def frozen(installation: Installation, day: str, init_from: str | None) -> dict[str, Any]:
+    """Return the values that the second step hands on."""
+    *_, pipeline = readings_components(
+        pipeline={"model": readings_pipeline.PIPELINE["model"] | {"init_from": init_from}}
+    )
+    keys = days(WINDOW, start=(date.fromisoformat(day) - readings_pipeline.FIRST).days - WINDOW + 1)
+    judged = {"commit": installation.main.commit_id, "keys": keys, "stale": {}, "inputs": []}
+    facts, _ = take_snapshot(pipeline.spec, installation.platform, day, judged, "a-run")
+    return facts
+
+
+def job_of(installation: Installation, frozen: Mapping[str, Any]) -> str:
+    """The job whose training set was materialized with the metadata `frozen`, as JSON."""
+    folder = installation.settings.artifacts_folder / "training" / MODEL / frozen["fingerprint"].value[:16]
+    return (folder / "job.json").read_text()
