@@ -6,6 +6,7 @@ Here: the table. The refusal that names the new key is raised by the section (`s
 from collections.abc import Mapping
 
 RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
+    "EvaluationSpec": {"block": "bootstrap_unit"},
     "Gate": {"by": "margin", "if_unsure": "on_undecided", "if_undefined": "on_undefined"},
 }
 """Section → old key → key of today. A section is the class of that name and each class that inherits from it, or

@@ -60,7 +60,7 @@ def evaluate(
     return Evaluation(
         objective=spec.objective,
         rows=len(y),
-        block=spec.block,
+        bootstrap_unit=spec.bootstrap_unit,
         blocks=len(names),
         first_block=names[0],
         last_block=names[-1],
@@ -78,7 +78,7 @@ def evaluate(
 
 
 def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec) -> Vector:
-    for column in (label, spec.block):
+    for column in (label, spec.bootstrap_unit):
         if column not in holdout.columns:
             raise EvaluationInputError(
                 f"the holdout has no column {column!r}; it has {', '.join(holdout.columns)}"
@@ -125,9 +125,11 @@ def _predictions(
 
 
 def _blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list[str]]:
-    column = holdout.get_column(spec.block)
+    column = holdout.get_column(spec.bootstrap_unit)
     if nulls := column.null_count():
-        raise EvaluationInputError(f"{nulls} holdout rows have no {spec.block!r}: each row needs its block")
+        raise EvaluationInputError(
+            f"{nulls} holdout rows have no {spec.bootstrap_unit!r}: each row needs its block"
+        )
     ids = column.rank("dense").cast(pl.Int64).to_numpy() - 1
     return ids.astype(np.intp), [str(value) for value in column.unique().sort()]
 

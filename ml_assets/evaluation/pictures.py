@@ -234,7 +234,7 @@ def _loss(axes: Axes, loss: LossCurve) -> None:
 
 def caption(name: str, evaluation: Evaluation) -> str:
     """One sentence that says how to read a picture."""
-    bars = f"bars: {evaluation.confidence:.0%} intervals over blocks by {evaluation.block}"
+    bars = f"bars: {evaluation.confidence:.0%} intervals over blocks by {evaluation.bootstrap_unit}"
     return {
         "calibration": f"On the dashed line predictions are right on average; {bars}.",
         "ranking": "The further above the dashed line, the better the order of the rows.",

@@ -118,7 +118,7 @@ class Evaluation(Document):
 
     objective: Objective
     rows: int
-    block: str
+    bootstrap_unit: str
     """Column that was resampled."""
     blocks: int
     first_block: str

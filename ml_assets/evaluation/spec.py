@@ -118,8 +118,9 @@ class EvaluationSpec(Section):
 
     objective: Objective
     """Kind of the label: `binary` is 0 or 1, `regression` any number."""
-    block: str = "date"
-    """Column whose values are resampled as a whole; rows within one block may depend on each other."""
+    bootstrap_unit: str = "date"
+    """Column whose values name the blocks that the bootstrap redraws as a whole. Rows of one block may depend on each
+    other."""
     slices: tuple[str | SliceBy, ...] = ()
     """Parts of the holdout that are measured by themselves."""
     min_slice_rows: int = Field(default=500, ge=1)
@@ -169,7 +170,9 @@ class EvaluationSpec(Section):
     def columns(self) -> tuple[str, ...]:
         """Return the columns that a holdout must bring besides the label: block, slices, baseline groups; each once."""
         return tuple(
-            dict.fromkeys((self.block, *(one.column for one in self.sliced_by), *self.baseline.groups))
+            dict.fromkeys(
+                (self.bootstrap_unit, *(one.column for one in self.sliced_by), *self.baseline.groups)
+            )
         )
 
     @property

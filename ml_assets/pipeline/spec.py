@@ -202,7 +202,7 @@ class PipelineSpec(Section):
             "features.label": (seen.label,),
             "features.label_known_at": (seen.label_known_at,),
             "features.row_key": seen.row_key,
-            "evaluation.block": (judged.block,),
+            "evaluation.bootstrap_unit": (judged.bootstrap_unit,),
             "evaluation.slices": tuple(one.column for one in judged.sliced_by),
             "evaluation.baseline.groups": judged.baseline.groups,
         }

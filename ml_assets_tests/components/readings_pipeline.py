@@ -178,7 +178,7 @@ PIPELINE: dict[str, Any] = {
     },
     "evaluation": {
         "objective": "regression",
-        "block": "partition_date",
+        "bootstrap_unit": "partition_date",
         "draws": 100,
         "min_slice_rows": 20,
         "slices": ["machine"],

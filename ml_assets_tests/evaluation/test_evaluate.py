@@ -166,7 +166,7 @@ def test_regression_is_measured_in_the_labels_unit() -> None:
     spec = EvaluationSpec.model_validate(
         {
             "objective": "regression",
-            "block": "week",
+            "bootstrap_unit": "week",
             "gates": [
                 {"name": "beats the mean", "metric": "rmse", "better_than": "baseline", "margin": "50%"}
             ],

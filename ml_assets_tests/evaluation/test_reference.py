@@ -115,7 +115,7 @@ def test_a_reference_that_is_better_is_said_and_fails_its_gate() -> None:
     spec = EvaluationSpec.model_validate(
         {
             "objective": "regression",
-            "block": "day",
+            "bootstrap_unit": "day",
             "draws": 100,
             "gates": [{"name": "worth a network", "metric": "rmse", "better_than": "reference"}],
         }
