@@ -61,6 +61,23 @@ def test_docstrings_begin_with_a_verb_or_with_the_thing() -> None:
     assert found == []
 
 
+LONGEST_TEST_NAME = 70
+"""Characters. The reason behind a behaviour goes into the docstring of its test."""
+
+
+def test_names_of_tests_are_short() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path in _tracked()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and len(node.name) > LONGEST_TEST_NAME
+    ]
+    assert long == []
+
+
 def test_the_glossary_defines_each_term_once_in_order() -> None:
     lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
     terms = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")][1:]
@@ -130,7 +147,8 @@ def test_requirements_are_pinned_and_hashed_without_addresses(name: str) -> None
     assert "--index" not in text
 
 
-def test_images_hold_the_pins_that_are_tested_and_those_for_scripts_all_that_a_trainer_needs() -> None:
+def test_images_hold_the_tested_pins() -> None:
+    """Pins of the images are those of the tests, and an image for scripts has all that the trainer has."""
     deployment = ROOT / "deployment"
     images = {path.stem: _pins(path) for path in (deployment / "images").glob("*.txt")}
     tested = _pins(deployment / "requirements" / "dev.txt")

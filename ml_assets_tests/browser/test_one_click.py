@@ -72,9 +72,8 @@ def _click(pages: Pages, dagster: Dagster, week: str, picture: str) -> tuple[Lau
     return launch, run_id
 
 
-def test_a_week_with_nothing_upstream_is_refused_by_name_and_its_chain_gets_built(
-    pages: Pages, dagster: Dagster
-) -> None:
+def test_a_week_without_inputs_is_refused_and_its_chain_gets_built(pages: Pages, dagster: Dagster) -> None:
+    """The error names the missing partitions."""
     _, run_id = _click(pages, dagster, EMPTY_WEEK, "unprepared")
 
     run = dagster.wait_for_run(run_id, seconds=90)
@@ -103,9 +102,10 @@ def test_a_week_with_nothing_upstream_is_refused_by_name_and_its_chain_gets_buil
     pages.picture("chain-built")
 
 
-def test_one_click_on_the_model_validates_trains_on_two_processes_and_registers(
+def test_one_click_on_the_model_validates_trains_and_registers(
     pages: Pages, dagster: Dagster, home: Path
 ) -> None:
+    """The training runs in two processes."""
     for table in ("datasets/sales", "features/sales_features"):
         _ingest(home, table, READY_WEEK)
     launch, run_id = _click(pages, dagster, READY_WEEK, "ready")

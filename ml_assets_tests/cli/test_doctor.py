@@ -28,7 +28,8 @@ def test_a_fresh_home_is_well(terminal: Terminal) -> None:
     assert said.out.splitlines()[-1] == "All checks passed."
 
 
-def test_an_ill_part_is_named_with_its_remedy_and_the_others_are_still_checked(terminal: Terminal) -> None:
+def test_a_failing_part_is_named_with_its_remedy(terminal: Terminal) -> None:
+    """The other parts are still checked."""
     (terminal.home / "ledger.db").write_text("this was a database")
     said = terminal("doctor")
     assert said.status == 1

@@ -103,7 +103,7 @@ def test_features_of_a_week_that_was_corrected_are_stale(shop: Terminal, chain: 
     assert "stale" not in shop("plan", "store_demand", WEEK).out
 
 
-def test_a_week_rejected_after_its_features_were_built_is_named_and_would_be_refused(
+def test_a_week_rejected_after_its_features_is_named_as_refused(
     shop: Terminal, chain: dict[str, pl.Expr]
 ) -> None:
     chain["2023-10-02"] = -pl.col("units")

@@ -155,9 +155,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("asking", [1, 2])
-def test_a_service_address_leads_to_its_pod_from_its_own_and_from_another_node(
-    tidy: ClusterEnvironment, asking: int
-) -> None:
+def test_a_service_address_leads_to_its_pod_from_every_node(tidy: ClusterEnvironment, asking: int) -> None:
     tidy.apply(service("answer", headless=False), pod("answer", tidy.image, LISTEN, node=1))
     tidy.apply(pod("asking", tidy.image, ask("answer"), node=asking))
     assert tidy.wait_for_phase("asking", "Succeeded", "Failed") == "Succeeded"

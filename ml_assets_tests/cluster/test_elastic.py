@@ -39,9 +39,8 @@ def neighbour(tidy: ClusterEnvironment, cpu: str) -> Iterator[Callable[[], None]
     leave()
 
 
-def test_a_training_begins_with_the_pods_there_is_room_for_and_near_its_end_looks_for_no_more(
-    launching: Launch, cpu: str
-) -> None:
+def test_a_training_begins_with_the_pods_there_is_room_for(launching: Launch, cpu: str) -> None:
+    """The training stops looking for room near its end."""
     launch = launching(workers=3, max_attempts=1)
     profile = launch.profile("steps steps", steps=460, told=True, nodes={"min": 1, "max": 3}, cpu=cpu)
     assert launch.run(profile).attempts == 2

@@ -29,9 +29,10 @@ def demo(installation: ClusterInstallation) -> dict[str, Any]:
     return json.loads(installation.run("demo", "--json", seconds=600))
 
 
-def test_flights_trained_by_pods_are_the_bits_and_figures_of_a_local_training(
+def test_flights_trained_by_pods_have_the_bits_of_a_local_training(
     installation: ClusterInstallation, demo: dict[str, Any], tmp_path: Path
 ) -> None:
+    """The figures are the same too."""
     artifacts = installation.settings.artifacts_folder
     (folder,) = (artifacts / "training" / "flight_delay").iterdir()
     job = TrainingJob.from_json((folder / "job.json").read_text())
@@ -50,9 +51,10 @@ def test_flights_trained_by_pods_are_the_bits_and_figures_of_a_local_training(
     assert installation.left() == []
 
 
-def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster_after_ten_seconds(
+def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster(
     installation: ClusterInstallation, demo: dict[str, Any], pages: Pages, dagster: Dagster
 ) -> None:
+    """Nothing is left after ten seconds."""
     run_id = click(pages, dagster, "flight_delay", DAY, "cluster-terminate")
     pages.open_run(run_id)
     pages.shows("loss", seconds=420)

@@ -221,7 +221,7 @@ def test_a_cancelled_run_leaves_nothing_at_once_and_goes_on_later(launching: Lau
     assert next(event.step for event in launch.events if event.kind == "started" and event.step) >= 5
 
 
-def test_a_cancelled_worker_that_does_not_listen_is_gone_before_its_grace_is_over(launching: Launch) -> None:
+def test_a_cancelled_worker_that_ignores_signals_is_gone_within_its_grace(launching: Launch) -> None:
     launch = launching(workers=1)
     cancelled: list[float] = []
 

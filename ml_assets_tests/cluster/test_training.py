@@ -80,7 +80,7 @@ def as_script(launching: LaunchedJob, name: str, workers: int, **arguments: Any)
     return dataclasses.replace(launching, job=job)
 
 
-def test_a_script_whose_worker_is_killed_in_its_pod_goes_on_from_its_own_checkpoint(
+def test_a_script_killed_in_its_pod_resumes_from_its_own_checkpoint(
     launching: Callable[..., LaunchedJob], tmp_path: Path
 ) -> None:
     epochs = 24
@@ -124,9 +124,10 @@ def test_a_script_without_torch_trains_in_a_pod_what_it_trains_here(
 
 
 @pytest.mark.alone  # what it measures is not what other tests leave of the machine
-def test_a_pod_deleted_in_the_middle_is_resumed_within_thirty_seconds_and_no_row_is_lost_or_repeated(
+def test_a_deleted_pod_is_replaced_within_thirty_seconds(
     launching: Callable[..., LaunchedJob], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Rows are neither lost nor repeated."""
     launch = launching(pace=0.1)
     at: dict[str, float] = {}
 
@@ -156,9 +157,10 @@ def test_a_pod_deleted_in_the_middle_is_resumed_within_thirty_seconds_and_no_row
 
 @pytest.mark.alone
 @pytest.mark.timeout(600)
-def test_a_lost_node_is_done_without_within_ninety_seconds_and_used_again_when_it_is_back(
+def test_training_goes_on_ninety_seconds_after_a_lost_node(
     launching: Callable[..., LaunchedJob], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The node is used again when it is back."""
     # After three of its epochs the loss is no better. Up to then it has enough before it for growing to pay.
     launch = launching(
         pace=0.15,

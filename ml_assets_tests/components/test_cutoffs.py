@@ -47,9 +47,10 @@ def _pipeline(embargo: int, zone: str = "UTC", cadence: str = "daily") -> dict[s
     embargo=st.integers(0, 3),
     delays=st.lists(st.integers(0, 24 * 30), min_size=WINDOW, max_size=WINDOW),
 )
-def test_a_row_is_taken_if_its_label_was_known_an_embargo_before_the_next_split(
+def test_a_row_is_taken_if_its_label_was_known_before_the_embargo(
     zone: str, start: date, weekly: bool, embargo: int, delays: list[int]
 ) -> None:
+    """The embargo lies between the end of a split and the beginning of the next one."""
     step = timedelta(days=7 if weekly else 1)
     first = start - timedelta(days=start.weekday()) if weekly else start
 
@@ -125,7 +126,7 @@ def test_an_embargo_that_leaves_a_split_without_rows_is_refused(late: Installati
     assert "Move the window, shorten its embargo, or mend the feature function" in said
 
 
-def test_a_pipeline_that_was_changed_after_its_snapshot_judges_no_other_rows(tmp_path: Path) -> None:
+def test_a_pipeline_changed_after_its_snapshot_judges_no_other_rows(tmp_path: Path) -> None:
     snapshot, table = small_snapshot(tmp_path), feature_table()
     chosen = choose_rows(table, split_of(table), ROW_SPEC)
     require_same_choice(chosen, snapshot)

@@ -78,7 +78,7 @@ def test_an_accepted_input_is_used_as_it_is(installation: Installation, source: 
     assert "robot" in rows["machine"].to_list()
 
 
-def test_an_accepted_day_with_a_column_more_is_refused_by_the_name_and_type_of_it(
+def test_an_accepted_day_with_an_extra_column_is_refused_by_name_and_type(
     installation: Installation, source: Source
 ) -> None:
     first, second = days(2)

@@ -108,9 +108,10 @@ def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> No
     assert re.fullmatch("[0-9a-f]{16}", training_code(spec).loop_version)
 
 
-def test_a_model_that_imports_by_a_computed_name_is_refused_when_it_is_declared(
+def test_a_model_that_imports_by_a_computed_name_is_refused(
     job_of: Callable[..., TrainingJob],
 ) -> None:
+    """Refused when the declaration is read, before anything runs."""
     with pytest.raises(
         ValidationError, match=r"model\.py:4 uses import_module with a name that only running"
     ):

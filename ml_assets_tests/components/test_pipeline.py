@@ -204,9 +204,8 @@ def test_what_was_trained_on_is_kept_for_as_long_as_the_version(
     assert {path.rsplit("/", 1)[1] for path in held} == {"snapshot.json", "fitted.json"}
 
 
-def test_a_training_that_cannot_start_is_final_and_its_input_was_kept_before(
-    installation: Installation, first: ModelRun
-) -> None:
+def test_a_training_that_cannot_start_fails_for_good(installation: Installation, first: ModelRun) -> None:
+    """The step is not retried, and its input was kept before the launch."""
     wrong = {
         "function": readings_pipeline.PIPELINE["model"]["function"],
         "hyperparameters": {"start": "high"},
@@ -305,9 +304,10 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
 # Fine-tuning
 
 
-def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is_another_training(
+def test_a_fine_tuning_encodes_columns_as_its_initial_version(
     installation: Installation, first: ModelRun
 ) -> None:
+    """A job that begins with a version has another fingerprint than one that begins with none."""
     last = days(1, start=WINDOW + 1)[0]
     plain, tuned = (frozen(installation, last, init_from) for init_from in (None, f"{MODEL}/1"))
     bundle = bundles_of(installation.platform).open(first.facts[EVALUATION]["bundle"])
@@ -325,7 +325,7 @@ def test_a_training_that_begins_with_a_version_encodes_columns_as_it_does_and_is
     assert fitted[0] == bundle.facts.fitted != fitted[1]
 
 
-def test_a_version_that_is_not_there_is_refused_before_anything_is_launched(
+def test_an_unknown_initial_version_is_refused_before_the_launch(
     installation: Installation, first: ModelRun
 ) -> None:
     model = readings_pipeline.PIPELINE["model"] | {"init_from": f"{MODEL}/99"}
@@ -337,7 +337,8 @@ def test_a_version_that_is_not_there_is_refused_before_anything_is_launched(
 # Champion
 
 
-def test_a_challenger_is_compared_with_the_champion_and_rejected_in_a_green_run(challenger: ModelRun) -> None:
+def test_a_challenger_that_fails_its_gate_is_rejected_in_a_green_run(challenger: ModelRun) -> None:
+    """The challenger is compared with the champion. A rejection is an outcome of the run, not a failure."""
     assert challenger.result.success
     assert list(challenger.facts) == [TRAINING_SET, CHECKPOINT, EVALUATION]
     assert challenger.facts[EVALUATION]["verdict"] == "rejected"
@@ -407,9 +408,10 @@ def _json_beside(report: str) -> bytes:
     return Path(report.removeprefix("file://")).with_name("evaluation.json").read_bytes()
 
 
-def test_a_champion_that_cannot_score_todays_rows_is_an_outcome_and_can_be_demoted(
+def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     installation: Installation, first: ModelRun, dethroned: ModelRun
 ) -> None:
+    """The run succeeds and says so. After the demotion the next model is judged without a champion."""
     releases = releases_of(installation.platform)
     renamed = {"made_yesterday": "made_last_week"}
     stranger = randomize_weights(installation, first.facts[EVALUATION]["bundle"], DAY, renamed=renamed)

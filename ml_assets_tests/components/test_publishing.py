@@ -119,7 +119,7 @@ def test_yesterdays_good_version_stays_on_main_but_the_table_refuses(
     assert f"{READINGS} {day} is rejected" in failure_of(installation.run(FEATURES, partition=day))
 
 
-def test_a_source_that_fails_for_one_day_is_asked_again_and_the_others_land(
+def test_other_days_land_while_a_failing_source_is_asked_again(
     installation: Installation, source: Source
 ) -> None:
     first, second, third = days(3)

@@ -91,7 +91,7 @@ def test_a_terminated_step_is_not_tried_again_even_where_ending_it_failed(
     assert run.status == dg.DagsterRunStatus.CANCELED
 
 
-def test_missing_partitions_are_refused_by_name_before_anything_is_launched(
+def test_missing_partitions_are_refused_by_name_before_the_launch(
     installation: Installation,
 ) -> None:
     present = days(WINDOW, start=1)[:-2]
@@ -106,9 +106,8 @@ def test_missing_partitions_are_refused_by_name_before_anything_is_launched(
     assert _steps(result) == [f"{MODEL}.validate_inputs"]
 
 
-def test_a_rejected_partition_is_refused_with_its_reason_though_main_holds_an_older_one(
-    ready: Installation, source: Source
-) -> None:
+def test_a_rejected_partition_is_refused_with_its_reason(ready: Installation, source: Source) -> None:
+    """Refused although main holds an older version of the partition."""
     day = days(WINDOW, start=1)[3]
     source.spoiled[day] = lambda rows: rows.with_columns(pl.col("made") * 100)
     assert ready.run(READINGS, partition=day).success
@@ -119,7 +118,7 @@ def test_a_rejected_partition_is_refused_with_its_reason_though_main_holds_an_ol
     assert missing_in(failure_metadata(result)) == {}
 
 
-def test_a_raw_day_rejected_after_its_features_were_built_is_refused_by_name(
+def test_a_raw_day_rejected_after_its_features_is_refused_by_name(
     ready: Installation, source: Source
 ) -> None:
     """The features stand on main as they were, all current: only the verdict on what they were made from changed."""
@@ -210,7 +209,7 @@ def test_days_do_not_pass_for_the_weeks_that_begin_with_them(ready: Installation
     assert missing_in(failure_metadata(result)) == {READINGS: mondays, FEATURES: mondays}
 
 
-def test_columns_other_than_those_declared_are_refused_before_anything_is_launched(
+def test_undeclared_columns_are_refused_before_the_launch(
     ready: Installation,
 ) -> None:
     """The window is of one piece, and still no window of the declared table."""
@@ -241,9 +240,10 @@ def test_stale_inputs_are_refused_where_the_pipeline_says_so(ready: Installation
         assert f"{FEATURES} {key} (is stale: {READINGS} {changed} changed)" in said
 
 
-def test_numbers_under_a_binary_objective_are_refused_by_row_before_anything_is_launched(
+def test_numbers_under_a_binary_objective_are_refused_by_row(
     ready: Installation,
 ) -> None:
+    """Refused before anything is launched."""
     gate = {"name": "ranks", "metric": "auc", "better_than": "baseline"}
     record_evaluation = PIPELINE["evaluation"] | {"objective": "binary", "gates": [gate]}
     result = ready.declared_as(readings_components(pipeline={"evaluation": record_evaluation})).train(LAST)
@@ -253,7 +253,7 @@ def test_numbers_under_a_binary_objective_are_refused_by_row_before_anything_is_
     assert _steps(result) == [f"{MODEL}.validate_inputs", f"{MODEL}.snapshot"]
 
 
-def test_a_gate_on_a_slice_that_no_row_is_in_is_refused_before_anything_is_launched(
+def test_a_gate_on_an_empty_slice_is_refused_before_the_launch(
     ready: Installation,
 ) -> None:
     gate = {"name": "saws", "metric": "rmse", "better_than": "baseline", "slice": {"machine": "saw"}}
@@ -275,7 +275,7 @@ def _train_job() -> dg.JobDefinition:
     return installation.defs.resolve_job_def(f"train_{MODEL}")
 
 
-def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejected_since(
+def test_a_retried_run_trains_on_nothing_that_was_rejected_since(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its window was judged by the run before, which failed when the training was to begin."""
@@ -306,7 +306,7 @@ def test_a_run_that_goes_on_from_a_failed_one_trains_on_nothing_that_was_rejecte
         )
 
 
-def test_a_day_rejected_while_a_model_is_made_keeps_it_from_being_registered(
+def test_a_day_rejected_during_the_training_blocks_the_registration(
     ready: Installation, source: Source
 ) -> None:
     """Whenever it is: as the training ends, as the evaluation is recorded, before the promotion."""

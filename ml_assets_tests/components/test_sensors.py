@@ -70,7 +70,7 @@ def _contents(installation: Installation, backfill: PartitionBackfill) -> dict[s
     return found
 
 
-def test_a_run_refused_for_missing_inputs_gets_one_backfill_of_exactly_those(
+def test_a_run_refused_for_missing_inputs_gets_one_backfill_of_them(
     installation: Installation,
 ) -> None:
     refused = installation.train(LAST_DAY)
@@ -168,7 +168,7 @@ def test_new_days_of_a_source_are_requested_as_one_range(installation: Installat
     assert _ranges(_ask_for_news(installation, nothing.cursor)) == [(fourth, fourth)]
 
 
-def test_days_that_failed_or_were_rejected_are_requested_again_after_a_while(
+def test_failed_and_rejected_days_are_requested_again_after_a_while(
     installation: Installation, source: Source
 ) -> None:
     source.newest = FIRST + timedelta(4)

@@ -53,7 +53,7 @@ def _started(attempt: int, at: float, workers: int) -> TrainingEvent:
     return TrainingEvent(kind="started", step=10 * (attempt - 1), time=at, values=values)
 
 
-def test_hours_of_attempts_that_did_not_finish_count_with_the_workers_they_had() -> None:
+def test_hours_of_unfinished_attempts_count_with_their_workers() -> None:
     """Two workers for 1800 s, nothing for 3600 s, four for 900 s."""
     attempts = Attempts()
     assert attempts.spent(2.0) == {}

@@ -71,7 +71,7 @@ def test_three_parts_are_deployed() -> None:
 
 
 @pytest.mark.parametrize("container", probes())
-def test_all_that_runs_for_long_is_restarted_where_it_hangs_and_not_while_it_starts(
+def test_services_are_restarted_when_they_hang_and_not_while_they_start(
     container: Document,
 ) -> None:
     live, start = container["livenessProbe"], container["startupProbe"]

@@ -16,9 +16,10 @@ from resources.launcher.local import LocalLauncher
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_seeded_kills_and_other_numbers_of_workers_change_no_bit_and_lose_no_row(
+def test_random_kills_change_no_bit_and_lose_no_row(
     tmp_path: Path, pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
+    """The number of workers changes too, each time the launcher dies."""
     kills = max(1, pytestconfig.getoption("--chaos-rounds") // 6)  # each costs a start of the ranks
     snapshot = small_snapshot(tmp_path / "snapshots")
     job = small_job(

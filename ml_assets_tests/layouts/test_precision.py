@@ -67,7 +67,7 @@ def bitwise_bf16(group: Group, place: Path) -> None:
         torch.save(step.gradients, place / f"{group.world_size}.pt")
 
 
-def test_bf16_has_the_same_bits_for_any_number_of_workers_where_they_are_asked_for(place: Path) -> None:
+def test_bitwise_bf16_has_the_same_bits_for_any_number_of_workers(place: Path) -> None:
     for count in (1, 3):
         run_ranks(count, place, bitwise_bf16)
     alone, three = (torch.load(place / f"{count}.pt") for count in (1, 3))
@@ -108,7 +108,7 @@ def flat(step: Step) -> torch.Tensor:
     return torch.cat([gradient.flatten() for gradient in step.gradients.values()])
 
 
-def test_models_in_parts_are_computed_in_passes_again_and_in_bf16_as_replicas_are(place: Path) -> None:
+def test_sharded_models_recompute_and_use_bf16_as_replicas_do(place: Path) -> None:
     run_ranks(2, place, in_parts)
 
 
@@ -162,9 +162,10 @@ def losses_of(run: Run) -> list[float]:
     return losses
 
 
-def test_compressed_gradients_learn_as_well_and_what_they_left_out_is_there_after_a_resume(
+def test_compressed_gradients_learn_as_well_and_resume(
     place: Path,
 ) -> None:
+    """The remainder that compression left out is in the checkpoint."""
     run_ranks(3, place, compressed)
     undisturbed, resumed, forgetful = torch.load(place / "losses.pt")
     assert len(resumed) == len(forgetful) == STEPS - SAVED
@@ -189,9 +190,10 @@ def code_in(place: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (place / "job").rglob("*.so")}
 
 
-def test_a_compiled_step_has_the_gradient_of_a_plain_one_and_its_code_is_found_by_the_next_attempt(
+def test_a_compiled_step_has_the_gradient_of_a_plain_one(
     place: Path,
 ) -> None:
+    """The next attempt finds the compiled code in the cache."""
     with one_rank() as group:
         plain = one_step(snapshot_in(place), place, group, count=1)
     run_ranks(1, place, compiled)
@@ -204,7 +206,8 @@ def test_a_compiled_step_has_the_gradient_of_a_plain_one_and_its_code_is_found_b
     assert all(torch.equal(again[name], gradient) for name, gradient in first.items())
 
 
-def test_a_training_whose_memory_is_full_ends_with_advice_and_is_not_tried_again(place: Path) -> None:
+def test_a_training_out_of_memory_ends_with_advice(place: Path) -> None:
+    """Another attempt would end the same way, so none is made."""
     watcher = Watcher()
     with pytest.raises(OutOfMemory, match=r"ran out of memory .* 13 rows at once .* accumulate 2 \(7 rows"):
         watcher.run(small_job(snapshot_in(place), "hungry"), place / "job")

@@ -81,9 +81,10 @@ def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
         trained.served.predict(rows.with_columns(pl.lit(b"none").alias("picture")))
 
 
-def test_the_next_version_is_compared_on_the_same_pictures_whether_it_sees_them_or_not(
+def test_the_next_version_is_compared_on_the_same_pictures(
     trained: Trained,
 ) -> None:
+    """A version that does not read pictures is compared on the same rows too."""
     releases_of(trained.installation.platform).promote(MODEL, 1, author="ada", reason="the first")
     assert "champion (version 1)" in train(trained.installation, NEXT_DAY).report
     blind = declared(

@@ -197,9 +197,10 @@ SCHEMA = ROWS.drop("label").schema
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_model_is_handed_in_as_it_is_and_answers_by_every_door_as_its_library_does(
+def test_a_model_of_a_library_answers_by_every_door_as_there(
     name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """The script hands in the model as it is. Every way to serve it gives the predictions of its own library."""
     objective, fit = TRAINED[name]
     model, ask = fit()
     content = check_model(model, example_of(objective)).weights["onnx"].numpy().tobytes()

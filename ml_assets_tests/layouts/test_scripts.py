@@ -166,9 +166,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     )
 
 
-def test_a_script_that_is_cancelled_and_killed_goes_on_from_its_own_checkpoints_to_the_same_weights(
-    tmp_path: Path, job: TrainingJob
-) -> None:
+def test_a_cancelled_and_killed_script_ends_in_the_same_weights(tmp_path: Path, job: TrainingJob) -> None:
+    """The script resumes from the checkpoints that it wrote itself."""
+
     def cancel(_: Watcher, event: TrainingEvent) -> None:
         if event.kind == "checkpoint" and event.step == 3:
             raise KeyboardInterrupt
@@ -194,7 +194,7 @@ def test_a_script_that_is_cancelled_and_killed_goes_on_from_its_own_checkpoints_
     assert "SIGKILL" in recovery.cause
 
 
-def test_a_script_that_stands_still_is_found_and_goes_on_from_its_checkpoint(
+def test_a_script_that_makes_no_progress_resumes_from_its_checkpoint(
     tmp_path: Path, job: TrainingJob
 ) -> None:
     job = dataclasses.replace(
@@ -230,9 +230,9 @@ def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
     assert end.values["cause"].startswith("rank 2 ended with exit code 1: ZeroDivisionError")
 
 
-def test_ranks_that_save_together_go_on_from_a_whole_checkpoint_at_any_world_size(
-    tmp_path: Path, job: TrainingJob
-) -> None:
+def test_ranks_that_save_together_resume_at_any_world_size(tmp_path: Path, job: TrainingJob) -> None:
+    """Ranks resume from a whole checkpoint, never from one that some of the ranks did not finish."""
+
     def cancel(_: Watcher, event: TrainingEvent) -> None:
         if event.kind == "checkpoint" and event.step == 5:
             raise KeyboardInterrupt

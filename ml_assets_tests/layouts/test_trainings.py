@@ -62,9 +62,10 @@ def assert_like(
     assert predict(model, "binary", snapshot.read("validation")).shape == (200,)
 
 
-def test_shards_of_layers_that_are_cut_change_nothing_and_a_killed_rank_costs_no_row_and_no_bit(
+def test_sharded_tensor_parallel_layers_change_nothing(
     tmp_path: Path, snapshot: Snapshot, alone: FinishedTraining
 ) -> None:
+    """A killed rank changes nothing either: no row and no bit is lost."""
     job = residual_job(snapshot, 4, shard="full", tensor=2)
     unbroken = train(job, tmp_path / "unbroken")
     assert_like(unbroken, alone, job, snapshot)

@@ -68,7 +68,8 @@ def test_wrong_arguments_are_those_that_a_call_refuses(
     assert bool(wrong_arguments(f"{module}.build", keywords)) == refuses
 
 
-def test_the_file_is_not_run_and_its_function_is_followed_through_the_project(write: Write) -> None:
+def test_a_model_file_is_read_and_not_run(write: Write) -> None:
+    """The function is followed through the modules of the project."""
     inner = write("import torch\nraise SystemExit\ndef build(inputs, *, hidden): ...\n")
     outer = write(f"try:\n    from {inner} import build as made\nfinally:\n    pass\nagain = made\n")
     assert wrong_arguments(f"{outer}.again", []) == {(): "needs hidden: add it to hyperparameters"}

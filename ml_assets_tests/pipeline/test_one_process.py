@@ -85,7 +85,8 @@ def test_a_script_that_may_share_its_work_is_never_refused(
         assert library_of(parts=f"import os\n{added}\nOPTIONS = {{}}\n") is None
 
 
-def test_two_workers_for_a_library_of_one_process_are_refused_when_the_file_is_read() -> None:
+def test_two_workers_for_a_one_process_library_are_refused_on_load() -> None:
+    """Refused when the file is read, before anything runs."""
     model = {"entry": "ml_assets_tests.scripts.trees_adapted", "hyperparameters": {}}
     with pytest.raises(ValidationError) as refused:
         component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 2})

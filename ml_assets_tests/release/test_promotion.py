@@ -88,7 +88,7 @@ def test_promoting_what_is_in_production_adds_nothing(
     assert len(releases.log("small")) == 1
 
 
-def test_a_rejection_that_comes_while_the_bundle_is_verified_stops_the_promotion(
+def test_a_rejection_during_the_verification_stops_the_promotion(
     place: OrdersTable,
     judge: Judge,
     registry: Registry,
@@ -120,9 +120,10 @@ class _Meanwhile(BundleStore):
         return bundle
 
 
-def test_a_version_trained_on_a_day_that_was_rejected_since_is_promoted_only_with_a_word_on_record(
+def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
     releases: Releases, place: OrdersTable, two_versions: tuple[Bundle, Bundle]
 ) -> None:
+    """Promotion needs `--despite-inputs` with a reason, and the log keeps both."""
     bad = keys(3)[1]
     reject(place, bad)
     said = rf"small 1 \(1.0.0\) is not promoted for what it was trained on: {ORDERS} {bad} is rejected: out_of_range in"
@@ -141,7 +142,7 @@ def test_a_word_on_inputs_leaves_no_trace_where_nothing_stood_against_them(
     assert releases.promote("small", 1, author="ada", reason="first", despite_inputs=True).despite == ""
 
 
-def test_a_day_that_was_accepted_or_mended_no_longer_stands_against_a_version(
+def test_an_accepted_or_mended_day_does_not_block_a_version(
     releases: Releases, place: OrdersTable, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     accepted, mended, _ = keys(3)
@@ -155,7 +156,7 @@ def test_a_day_that_was_accepted_or_mended_no_longer_stands_against_a_version(
     assert releases.promote("small", 1, author="ada", reason="first").despite == ""
 
 
-def test_a_rejection_of_a_day_that_comes_while_the_bundle_is_verified_stops_the_promotion(
+def test_a_day_rejected_during_the_verification_stops_the_promotion(
     place: OrdersTable, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     bad = keys(3)[2]
@@ -166,7 +167,7 @@ def test_a_rejection_of_a_day_that_comes_while_the_bundle_is_verified_stops_the_
     assert releases.log("small") == []
 
 
-def test_a_version_is_not_registered_on_a_day_that_was_rejected_after_its_evaluation(
+def test_a_day_rejected_after_the_evaluation_blocks_the_registration(
     releases: Releases, registry: Registry, place: OrdersTable, judge: Judge, run_id: str, bundle: Bundle
 ) -> None:
     bad = keys(3)[0]
@@ -218,9 +219,10 @@ def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
     assert why in releases.promote("small", 1, author="ada", reason="first", despite_inputs=True).despite
 
 
-def test_a_version_that_was_not_compared_with_the_one_in_production_is_refused_with_the_command(
+def test_a_version_not_compared_with_the_one_in_production_is_refused(
     releases: Releases, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
+    """The error names the command that compares them."""
     releases.promote("small", 1, author="ada", reason="first")
     with pytest.raises(
         NotPromotable, match=r"small 2 \(1.0.1\) was compared with no other version by its"
@@ -249,7 +251,7 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
     assert releases.promote("small", 3, author="ada", reason="nothing else is there").version == "3"
 
 
-def test_of_two_versions_promoted_at_once_beside_one_champion_one_is_refused(
+def test_of_two_versions_promoted_at_once_one_is_refused(
     place: OrdersTable, registry: Registry, store: BundleStore, releases: Releases, judge: Judge, run_id: str,
     two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
@@ -361,9 +363,10 @@ def test_a_version_made_by_hand_in_mlflow_is_judged_by_its_bundle(
         releases.promote("small", 4, author="eve", reason="mine")
 
 
-def test_what_was_in_production_can_come_back_whatever_later_evaluations_say(
+def test_an_earlier_champion_can_come_back(
     releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
+    """Later evaluations do not matter."""
     first = releases.promote("small", 1, author="ada", reason="first")
     judge(two_versions[1])
     releases.promote("small", 2, author="ada", reason="better")
@@ -413,7 +416,7 @@ def test_unless_one_is_named_the_newest_data_is_promoted(
     assert newest() == 1, "2 was replaced: it has to be named"
 
 
-def test_a_registry_that_begins_anew_does_not_take_new_versions_for_old_ones(
+def test_a_new_registry_does_not_take_new_versions_for_old_ones(
     releases: Releases,
     registry: Registry,
     judge: Judge,

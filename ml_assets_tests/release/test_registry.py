@@ -62,7 +62,7 @@ def test_a_version_names_everything_it_came_from(
     assert registry.versions("small") == [version]
 
 
-def test_registering_again_gives_the_same_version_with_its_newest_evaluation(
+def test_registering_again_gives_the_version_with_its_newest_evaluation(
     releases: Releases, registry: Registry, judge: Judge, bundle: Bundle, run_id: str, tracking_uri: str
 ) -> None:
     client = open_client(tracking_uri)

@@ -61,7 +61,7 @@ def served(seeing: Bundle) -> ServingModel:
     return ServingModel.load(seeing.folder)
 
 
-def test_rows_with_bytes_are_answered_as_the_torch_module_answers_what_they_hold(
+def test_rows_with_blobs_are_answered_as_the_torch_module_does(
     served: ServingModel, contents: BundleContents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = contents.rows.head(50)

@@ -66,7 +66,7 @@ def test_demoting_what_was_replaced_meanwhile_does_not_end_its_successor(log: Mo
     assert log.in_production("m") == second
 
 
-def test_no_verdict_is_recorded_while_a_promotion_or_a_registration_is_decided(tmp_path: Path) -> None:
+def test_no_verdict_is_recorded_during_a_promotion_or_registration(tmp_path: Path) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
     digests = {"schema_digest": "s", "recipe_digest": "r"}

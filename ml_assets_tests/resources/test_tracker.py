@@ -135,7 +135,7 @@ def test_a_later_start_overwrites_nothing_of_the_first(tracker: Tracker) -> None
     assert sorted(_told(tracker, first.run_id, "ended")) == ["FINISHED", "KILLED"]
 
 
-def test_a_start_that_is_cancelled_leaves_the_run_to_the_other_that_goes_on(tracker: Tracker) -> None:
+def test_a_cancelled_start_leaves_the_run_to_the_other_one(tracker: Tracker) -> None:
     with tracker.start(FACTS) as leads:
         tracker.start(FACTS).finish("KILLED")
         assert _run(tracker, leads.run_id).info.status == "RUNNING"
@@ -162,7 +162,8 @@ def test_readings_at_one_step_are_all_kept_and_told_again_are_stored_once(tracke
     assert _steps(tracker, run.run_id, "memory") == [20] * 5
 
 
-def test_a_run_starts_while_the_tracker_is_away_and_is_complete_when_it_is_back(tracker: Tracker) -> None:
+def test_a_run_started_without_the_tracker_is_complete_later(tracker: Tracker) -> None:
+    """The tracker is away when the run starts. Once it is back, nothing is missing."""
     open_client(tracker.uri)
     _take_away(tracker, "experiments")
     with tracker.start(FACTS) as run:
@@ -191,7 +192,7 @@ def test_the_id_of_a_run_that_began_late_brings_what_it_left(tracker: Tracker) -
     assert _steps(tracker, run.run_id, "loss") == [1]
 
 
-def test_an_experiment_that_was_deleted_in_mlflow_does_not_stop_its_pipeline(tracker: Tracker) -> None:
+def test_a_deleted_experiment_does_not_stop_its_pipeline(tracker: Tracker) -> None:
     with tracker.start(FACTS) as run:
         pass
     client = open_client(tracker.uri)
@@ -232,7 +233,7 @@ def test_starting_at_once_gives_one_run(tracker: Tracker) -> None:
     assert run.info.status == "FINISHED"
 
 
-def test_two_processes_that_tell_of_the_same_training_store_each_point_once(tracker: Tracker) -> None:
+def test_two_processes_of_one_training_store_each_point_once(tracker: Tracker) -> None:
     with tracker.start(FACTS) as leads, tracker.start(FACTS) as follows:
         for step in range(1, 21):
             leads.log({"loss": 1 / step}, step, at=1e9 + step)
@@ -326,7 +327,8 @@ def test_a_killed_process_leaves_no_running_run_and_its_points_arrive(
     assert _steps(tracker, run_id, "loss") == list(range(50))
 
 
-def test_figures_get_names_that_mlflow_takes_and_are_known_by_them_after_a_resume(tracker: Tracker) -> None:
+def test_figures_get_names_that_mlflow_takes(tracker: Tracker) -> None:
+    """Figures are known by those names after a resume."""
     figures = {"top@5": 0.9, "/heads//1/": 0.5, "../up": 0.4, "n" * 300: 0.3}
     facts = replace(FACTS, params={"model.top@k": 5})
     for steps in ((10, 20), (20, 30)):

@@ -153,7 +153,7 @@ def test_nothing_written_can_be_changed(url: str, table: str, role: str) -> None
     engine.dispose()
 
 
-def test_no_verdict_is_recorded_while_a_promotion_or_a_registration_is_decided(url: str) -> None:
+def test_no_verdict_is_recorded_during_a_promotion_or_registration(url: str) -> None:
     ledger = Ledger(url)
     facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
     digests = {"schema_digest": "s", "recipe_digest": "r"}

@@ -73,9 +73,8 @@ def test_a_run_cut_off_between_branch_and_commit_is_continued(lake: LocalStore, 
     assert commit != snapshot.source_commit
 
 
-def test_a_registry_that_began_anew_keeps_the_inputs_of_both_its_first_versions(
-    lake: LocalStore, snapshot: Snapshot
-) -> None:
+def test_a_new_registry_keeps_the_inputs_of_both_first_versions(lake: LocalStore, snapshot: Snapshot) -> None:
+    """The lake keeps the input of version 1 of the old registry and of version 1 of the new one."""
     first = _keep(lake, snapshot)
     _register(lake, first, 1)
     later = lake.create_branch("later", "main")
@@ -92,9 +91,7 @@ def _register(lake: LocalStore, commit: str, number: int) -> None:
     lake.release(BRANCH)
 
 
-def test_after_its_version_is_registered_the_same_job_finds_the_versions_commit(
-    lake: LocalStore, snapshot: Snapshot
-) -> None:
+def test_the_job_of_a_registered_version_finds_its_commit(lake: LocalStore, snapshot: Snapshot) -> None:
     first = _keep(lake, snapshot)
     _register(lake, first, 1)
     again = _keep(lake, snapshot, run="run-2")
@@ -103,7 +100,7 @@ def test_after_its_version_is_registered_the_same_job_finds_the_versions_commit(
     assert lake.branches("keep-") == {"keep-habits-v1-bbbbbbbbbbbb": first}
 
 
-def test_it_finds_it_also_where_the_snapshot_was_rebuilt_from_a_later_commit(
+def test_a_snapshot_built_again_from_a_later_commit_finds_the_version(
     lake: LocalStore, snapshot: Snapshot, tmp_path: Path
 ) -> None:
     first = _keep(lake, snapshot)

@@ -50,7 +50,8 @@ def test_every_row_of_the_splits_is_in_exactly_one_shard(snapshot: Snapshot) -> 
     assert sum(partition.rows for partition in snapshot.index) == 1400
 
 
-def test_training_shards_differ_by_one_row_at_most_and_each_spans_the_window(snapshot: Snapshot) -> None:
+def test_training_shards_are_even_and_each_spans_the_window(snapshot: Snapshot) -> None:
+    """Numbers of rows differ by one at most."""
     shards = snapshot.shards_of("train")
     sizes = [shard.rows for shard in shards]
     assert len(shards) == 3

@@ -215,9 +215,7 @@ def test_code_that_the_function_reaches_changes_the_version(
 
 
 @pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN.keys())
-def test_behaviour_that_the_function_object_does_not_show_changes_the_version(
-    version_after: Edit, text: str
-) -> None:
+def test_hidden_behaviour_of_a_function_changes_the_version(version_after: Edit, text: str) -> None:
     """Weights trained with 18.0 were reused, and blessed, where a factory made the model with -500.0."""
     whole = FILES["source.py"]
     before = version_after("source.py", whole, text)

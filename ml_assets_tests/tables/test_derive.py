@@ -52,9 +52,8 @@ def _build(place: OrdersTable, wanted: list[str], function=sums, lookback: int =
 
 
 @given(at=st.integers(0, 29), lookback=st.integers(0, 40))
-def test_a_partition_needs_itself_and_its_lookback_as_far_as_the_table_reaches(
-    at: int, lookback: int
-) -> None:
+def test_a_partition_needs_itself_and_its_lookback(at: int, lookback: int) -> None:
+    """The lookback ends where the input table begins."""
     needed = _orders(30, lookback).needed_for(keys(30)[at])
     assert needed == tuple(keys(30)[max(0, at - lookback) : at + 1])
 
@@ -101,9 +100,10 @@ def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: OrdersTable
     assert possible.missing == {ORDERS: (hole,)}
 
 
-def test_a_rejected_input_refuses_although_main_holds_an_older_one_and_is_not_called_missing(
+def test_a_rejected_input_is_refused_and_not_called_missing(
     place: OrdersTable,
 ) -> None:
+    """Refused although main holds an older version."""
     place.publish(days(3))
     bad = keys(3)[1]
     place.publish({bad: day(bad).drop("amount")}, run="run00002")
@@ -138,7 +138,8 @@ def test_the_function_is_called_once_a_range_with_all_it_needs(place: OrdersTabl
     assert calls == [(january[2], january[3], january[1:4]), (january[8], january[8], january[7:9])]
 
 
-def test_a_range_gives_what_single_days_give_and_records_the_inputs_of_each(place: OrdersTable) -> None:
+def test_a_range_gives_what_single_days_give(place: OrdersTable) -> None:
+    """The manifest of each day records its own inputs."""
     place.publish(days(6))
     together = _build(place, keys(6))
     digests = TableReader.at(place.store).digests(ORDERS)
@@ -215,7 +216,7 @@ class Builder:
         raise ValueError(_deep(first))
 
 
-def test_what_a_function_raises_is_said_with_the_innermost_line_of_its_folder(place: OrdersTable) -> None:
+def test_an_error_of_a_function_names_the_innermost_line_of_its_folder(place: OrdersTable) -> None:
     place.publish(days(1))
     line = _deep.__code__.co_firstlineno + 1
     with pytest.raises(

@@ -177,9 +177,10 @@ TIGHT = Contract.model_validate(
 """Rejects what `day` gives from the second day on."""
 
 
-def test_features_of_rows_that_were_rejected_later_are_unusable_though_main_was_mended(
+def test_features_of_rows_rejected_later_are_unusable(
     place: OrdersTable,
 ) -> None:
+    """Unusable although main holds mended rows by now."""
     place.publish(days(3))
     _derive(place, HABITS, keys(3))
     (bad,) = keys(1, start=1)
@@ -193,7 +194,7 @@ def test_features_of_rows_that_were_rejected_later_are_unusable_though_main_was_
     assert window.to_build == {FEATURES: tuple(keys(2, start=1))}
 
 
-def test_features_of_features_of_rejected_rows_are_unusable_though_all_between_was_built_again(
+def test_features_of_features_of_rejected_rows_are_unusable(
     place: OrdersTable,
 ) -> None:
     """No partition on main was made from the rejected rows but the last, and what it read was never rejected."""
@@ -217,7 +218,7 @@ def test_features_of_features_of_rejected_rows_are_unusable_though_all_between_w
     assert place.judge(keys(3), *tables).ok
 
 
-def test_features_of_a_rejected_table_stay_unusable_where_it_is_cut_into_days(place: OrdersTable) -> None:
+def test_features_of_a_rejected_table_stay_unusable_when_cut_into_days(place: OrdersTable) -> None:
     """A verdict on the whole table is none on its days, and still one on the rows that were read."""
     (key,) = keys(1, start=1)
     whole = Cadence("none")

@@ -131,7 +131,7 @@ def test_an_iterable_is_read_once_and_one_partition_at_a_time(place: OrdersTable
     assert given == keys(3)
 
 
-def test_a_key_given_twice_or_not_of_the_table_is_refused_before_anything_is_written(
+def test_a_repeated_or_foreign_key_is_refused_before_anything_is_written(
     place: OrdersTable,
 ) -> None:
     key = keys(1)[0]
@@ -149,9 +149,10 @@ def test_a_key_given_twice_or_not_of_the_table_is_refused_before_anything_is_wri
     assert place.store.branches("audit-") == {}
 
 
-def test_days_are_judged_by_the_days_before_them_in_the_same_call_and_in_the_ledger(
+def test_days_are_judged_by_the_days_before_them(
     place: OrdersTable,
 ) -> None:
+    """Earlier days count from the same call and from the ledger."""
     short = keys(30)[29]
     result = place.publish(days(29) | {short: day(short, rows=20)})
     assert list(result.rejected) == [short]
@@ -198,9 +199,10 @@ def test_weekly_and_unpartitioned_tables_publish_alike(place: OrdersTable) -> No
     assert place.store.list("main", "datasets/shops/")[0].path == "datasets/shops/all/part-0.parquet"
 
 
-def test_several_files_are_read_in_order_and_removed_where_a_newer_version_has_fewer(
+def test_several_files_are_read_in_order_and_removed_when_fewer_come(
     place: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A newer version with fewer files leaves none of the old ones on main."""
     key = keys(1)[0]
     monkeypatch.setattr(parquet, "FILE_ROWS", 3)
     place.publish({key: day(key)})
@@ -280,7 +282,7 @@ def test_missing_partitions_are_named(place: OrdersTable) -> None:
     ],
     ids=["type", "added"],
 )
-def test_a_column_that_changes_from_some_day_on_is_named_with_the_days_to_build_again(
+def test_a_changed_column_is_named_with_the_days_to_build_again(
     place: OrdersTable, change: pl.Expr, declared: dict[str, str], said: str
 ) -> None:
     place.publish(days(3))

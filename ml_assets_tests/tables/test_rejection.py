@@ -30,9 +30,8 @@ COLUMNS = Columns(category="shop", event_time="ordered_at", required_number="amo
 
 
 @pytest.mark.parametrize("way", TEN_WAYS)
-def test_a_spoiled_day_is_named_kept_and_refused_though_its_older_version_stands(
-    place: OrdersTable, way: str
-) -> None:
+def test_a_spoiled_day_is_named_kept_and_refused(place: OrdersTable, way: str) -> None:
+    """Refused although its older version stands on main."""
     rule, spoil = TEN_WAYS[way]
     place.publish(days(30))
     before = place.store.resolve("main")
@@ -158,7 +157,7 @@ def test_lost_evidence_is_kept_again(place: OrdersTable) -> None:
     assert place.ledger.newest_verdicts(ORDERS)[bad].branch == second.rejected[bad].branch
 
 
-def test_a_count_of_rows_that_was_odd_is_judged_anew_when_more_history_is_known(place: OrdersTable) -> None:
+def test_an_odd_number_of_rows_is_judged_again_with_more_history(place: OrdersTable) -> None:
     late = keys(29)[28]
     history = {key: day(key, rows=90) for key in keys(28)}
     assert list(place.publish(history | {late: day(late)}).rejected) == [late]
@@ -190,9 +189,10 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: O
     assert list(other.rejected) == [odd], "the word was for the attempt that was accepted"
 
 
-def test_a_death_between_merging_and_recording_an_acceptance_is_finished_by_a_rerun(
+def test_a_rerun_finishes_an_acceptance_that_died_after_its_merge(
     place: OrdersTable,
 ) -> None:
+    """A process can die between merging the rows and recording the acceptance."""
     bad = keys(1)[0]
     place.publish({bad: day(bad, factor=-1)})
 

@@ -29,7 +29,8 @@ def test_a_request_is_heard_a_step_later_where_steps_are_long(group: Group) -> N
     assert heard == [4]
 
 
-def test_quick_steps_are_not_asked_about_one_by_one_and_slow_ones_are_heard_again_soon(group: Group) -> None:
+def test_quick_steps_are_asked_about_in_groups(group: Group) -> None:
+    """Ranks agree once for several quick steps. When steps become slow, they agree at the next step."""
     CountingGroup.rounds = 0
     counting = CountingGroup(**vars(group))
     agreement = Agreement(counting)

@@ -51,7 +51,7 @@ TOLD = [
 ]
 
 
-def test_each_attempt_counts_with_its_own_workers_up_to_its_last_sign_of_life(tmp_path: Path) -> None:
+def test_each_attempt_counts_with_its_workers_to_its_last_sign_of_life(tmp_path: Path) -> None:
     write(tmp_path, THREE, TOLD)
     before = time.time() - LONG_AGO
     first, second, newest = seconds_trained(tmp_path)
@@ -69,7 +69,7 @@ def test_an_attempt_whose_every_word_was_lost_counts_as_nothing(tmp_path: Path) 
     assert seconds_trained(tmp_path)[:2] == [0, 0]
 
 
-def test_an_attempt_that_a_full_disk_cut_off_is_no_reason_not_to_begin_another(tmp_path: Path) -> None:
+def test_an_attempt_cut_off_by_a_full_disk_allows_another(tmp_path: Path) -> None:
     record_attempt(tmp_path, from_step=0, world_size=2)
     with (tmp_path / ATTEMPTS).open("a") as file:
         file.write('{"number": 2, "from_')
@@ -83,9 +83,10 @@ def test_what_was_never_begun_took_nothing(tmp_path: Path) -> None:
 
 
 @given(told=st.permutations([*TOLD, *TOLD[:6]]))
-def test_events_that_come_twice_or_late_after_a_launcher_was_restarted_change_nothing(
+def test_events_that_come_twice_or_late_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, told: list[TrainingEvent]
 ) -> None:
+    """A restarted launcher reads some events again."""
     folder = tmp_path_factory.mktemp("job")
     write(folder, THREE, told)
     assert seconds_trained(folder)[:2] == [30, 65]

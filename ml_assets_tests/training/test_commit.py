@@ -11,9 +11,10 @@ BEST_STEPS = st.dictionaries(st.integers(1, 99), st.integers(0, 99), max_size=20
 
 
 @given(best_steps=BEST_STEPS, keep=st.integers(2, 5), began_from=st.integers(0, 99))
-def test_the_newest_stay_with_the_best_each_of_them_names_and_what_the_attempt_began_from(
+def test_the_newest_checkpoints_stay_with_the_best_that_they_name(
     best_steps: dict[int, int], keep: int, began_from: int
 ) -> None:
+    """The checkpoint that the attempt began from stays too."""
     stay = kept(best_steps, keep, began_from)
     newest = sorted(best_steps)[-keep:]
     assert set(newest) <= stay <= best_steps.keys()

@@ -57,7 +57,7 @@ def test_a_feed_from_any_step_hands_out_the_rows_of_the_order(
                 assert_same(batch, reader.take(order.lane(step, lane)))
 
 
-def test_the_feeds_of_all_ranks_hand_out_each_row_once_an_epoch_while_the_world_changes(
+def test_feeds_hand_out_each_row_once_an_epoch_as_the_world_size_changes(
     snapshot: Snapshot, reader: SplitReader
 ) -> None:
     order = order_of(reader)

@@ -178,7 +178,8 @@ def test_prometheus_reads_the_newest_figures_under_the_agreed_names() -> None:
 
 
 @pytest.mark.usefixtures("_no_listener_left")
-def test_a_training_without_a_port_or_with_a_taken_one_goes_on_without_a_page() -> None:
+def test_a_training_whose_port_is_taken_goes_on_without_a_page() -> None:
+    """A training without a port goes on as well."""
     assert serve_figures(_job(None), all_addresses=False) is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert serve_figures(_job(taken.getsockname()[1]), all_addresses=False) is None

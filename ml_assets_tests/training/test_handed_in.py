@@ -251,9 +251,10 @@ LABEL = value("label", kind=INT64)
     ],
     ids=["one output", "a fixed number of rows", "label and probabilities", "ZipMap"],
 )
-def test_the_probability_of_the_second_class_is_taken_from_whatever_a_converter_makes(
+def test_the_second_class_is_found_in_the_output_of_any_converter(
     binary: Example, graph: onnx.ModelProto, tmp_path: Path
 ) -> None:
+    """Converters differ in the outputs that they make; the handed-in graph keeps one."""
     content = read_model(write_model(check_model(graph, binary), tmp_path).path)
     assert isinstance(content, bytes)
     known = np.nan_to_num(binary.matrix.astype(np.float64))

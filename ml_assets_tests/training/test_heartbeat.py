@@ -89,7 +89,8 @@ def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone() -> None
     assert watch.silent() == []
 
 
-def test_a_loop_is_judged_by_its_longest_step_also_the_one_that_it_began_with() -> None:
+def test_a_loop_is_judged_by_its_longest_step() -> None:
+    """The first step counts too."""
     pulse, seen, given = Pulse(0), Seen(), patience(hang=900, still=600)
 
     def why_end(at: float) -> str:
@@ -127,7 +128,7 @@ def test_a_script_may_never_tell_of_a_step(snapshot: Snapshot) -> None:
     assert not seen.why_end(pulse.done, 10**6, 10**6, Patience.of(script))
 
 
-def test_a_loop_that_saves_after_each_step_is_not_taken_for_one_that_stands_still() -> None:
+def test_a_loop_that_saves_after_each_step_is_not_stalled() -> None:
     pulse, seen = Pulse(0), Seen()
     for step in range(20):
         pulse.step(step)

@@ -37,9 +37,10 @@ def prepared(job: TrainingJob, weights: dict[str, torch.Tensor], folder: Path) -
         return prepare(job, folder / "job", group)
 
 
-def test_a_training_begins_with_the_weights_it_is_given_and_what_its_own_snapshot_fills_with(
+def test_a_training_begins_with_given_weights_and_its_own_fill_values(
     snapshot: Snapshot, weights: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
+    """The values that replace missing numbers come from the training's own snapshot."""
     begun = prepared(small_job(snapshot), weights, tmp_path).model.state_dict()
     assert begun.keys() == weights.keys()
     for name in weights:
@@ -47,7 +48,7 @@ def test_a_training_begins_with_the_weights_it_is_given_and_what_its_own_snapsho
     assert begun["preprocess.fill"].tolist() == pytest.approx(snapshot.inputs.fill)
 
 
-def test_weights_of_another_model_are_refused_with_each_value_that_is_not_alike(
+def test_weights_of_another_model_are_refused_by_each_value_that_differs(
     snapshot: Snapshot, weights: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     weights["core.head.0.weight"] = torch.zeros(9, 5)

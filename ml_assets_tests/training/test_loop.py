@@ -61,9 +61,10 @@ def test_validation_computes_with_no_more_rows_at_once_than_training(
     assert largest[True] == largest[False] == (12 if determinism == "tolerance" else 24 // LANES)
 
 
-def test_whoever_is_asked_to_stop_does_not_wait_for_the_validation_which_is_done_after_the_resume(
+def test_a_stop_request_does_not_wait_for_the_validation(
     tmp_path: Path, snapshot: Snapshot, group: Group, stop: StopRequest
 ) -> None:
+    """The validation is done after the resume."""
     run, judged = resumed(snapshot, tmp_path / "stopped", group), list[float]()
 
     def note(model: nn.Module, _: object) -> None:

@@ -39,7 +39,7 @@ def test_fewer_workers_make_more_passes_so_that_none_holds_more_rows() -> None:
 
 
 @pytest.mark.parametrize("what", ["selective", "full"])
-def test_running_statistics_count_each_row_once_though_blocks_compute_again(what: Recompute) -> None:
+def test_running_statistics_count_each_row_once_despite_recomputation(what: Recompute) -> None:
     def trained(recomputed: bool) -> dict[str, torch.Tensor]:
         torch.manual_seed(1)
         core = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)) for _ in range(2)))
@@ -163,7 +163,8 @@ def test_a_memory_that_does_not_hold_a_step_is_advice(group: Group) -> None:
     assert caught.value.exit_code == 67
 
 
-def test_advice_for_lanes_speaks_of_lanes_and_other_errors_stay_what_they_are(group: Group) -> None:
+def test_memory_advice_speaks_of_lanes_where_there_are_lanes(group: Group) -> None:
+    """Errors that are not about memory stay what they are."""
     settings = TrainingSettings(global_batch=64, workers=1, determinism="bitwise", recompute="full")
     said = r"8 rows at once \(global_batch 64 / lanes 8\)"
     with pytest.raises(OutOfMemory, match=said) as caught, advising(settings, group):

@@ -104,9 +104,7 @@ def test_the_digest_of_an_epoch_is_that_of_its_rows_for_worlds_to_1024(
 
 
 @given(rows=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20), seed=st.integers(0, 99))
-def test_a_digest_tells_a_lost_a_repeated_and_another_row_but_not_the_order(
-    rows: list[int], seed: int
-) -> None:
+def test_a_digest_shows_lost_repeated_and_foreign_rows_but_no_order(rows: list[int], seed: int) -> None:
     array = np.array(rows, dtype=np.int64)
     shuffled = np.random.default_rng(seed).permutation(array)
     whole = digest([array])

@@ -34,9 +34,10 @@ PLAN = ("enter", "blocks.*", "leave")
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
-def test_stages_keep_each_parameter_under_its_name_once_and_compute_the_model_between_them(
+def test_stages_hold_each_parameter_once_and_compute_the_model(
     stages: int,
 ) -> None:
+    """Each parameter keeps its name."""
     torch.manual_seed(1)
     whole = Model(PLAN).eval()
     values = torch.randn(7, 3)

@@ -55,7 +55,7 @@ def scaled(progress: Progress, slope: float) -> tuple[torch.Tensor, int]:
     raise AssertionError("never fits")
 
 
-def test_a_step_whose_scaled_gradient_overflows_is_computed_again_with_half_the_scale() -> None:
+def test_an_overflowing_step_is_computed_again_with_half_the_scale() -> None:
     progress = Progress(loss_scale=2.0**20)
     gradient, times = scaled(progress, slope=2.0**110)
     assert gradient == 2.0**110
@@ -70,7 +70,7 @@ def test_the_scale_grows_after_two_thousand_steps_also_across_a_resume() -> None
     assert progress == Progress(loss_scale=2.0**17, loss_scale_steps=0)
 
 
-def test_a_gradient_that_no_scale_makes_finite_is_left_to_the_loop_which_stops() -> None:
+def test_a_gradient_that_no_scale_makes_finite_stops_the_loop() -> None:
     gradient, times = scaled(Progress(), slope=math.inf)
     assert not gradient.isfinite()
     assert times == 17  # 2^16 to 1

@@ -58,7 +58,8 @@ def test_a_recovery_is_told_where_all_that_the_attempt_before_said_is_lost(
     assert "workers" not in record.in_words()
 
 
-def test_rows_count_as_the_newest_attempt_took_them_whatever_its_number_of_ranks(tmp_path: Path) -> None:
+def test_rows_count_as_the_newest_attempt_took_them(tmp_path: Path) -> None:
+    """Attempts may have different numbers of ranks."""
     for rank, rows in ((0, [0, 1]), (1, [2, 3])):
         first = RowLog(tmp_path, attempt=1, rank=rank)
         first.write(0, np.array(rows))

@@ -64,9 +64,8 @@ def unbroken(
 Unbroken = tuple[TrainingJob, Path, TrainingResult, Watcher]
 
 
-def test_two_ranks_learn_from_disjoint_rows_and_from_each_row_once_per_epoch(
-    snapshot: Snapshot, unbroken: Unbroken
-) -> None:
+def test_two_ranks_learn_from_each_row_once_per_epoch(snapshot: Snapshot, unbroken: Unbroken) -> None:
+    """The rows of the two ranks are disjoint."""
     job, folder, result, _ = unbroken
     assert result.world_size == 2
     assert (result.epochs, result.steps) == (3, 3 * 39)
@@ -115,9 +114,10 @@ def test_an_identical_job_finds_the_finished_result_without_a_process(unbroken: 
     assert again.log == []
 
 
-def test_kill_then_damaged_checkpoint_then_sigterm_end_in_the_bits_of_the_unbroken_run(
+def test_a_kill_a_damaged_checkpoint_and_a_sigterm_change_no_bit(
     tmp_path: Path, snapshot: Snapshot, unbroken: Unbroken
 ) -> None:
+    """The training ends in the weights of the undisturbed run."""
     job, _, expected, _ = unbroken
     sent: dict[str, float] = {}
 
@@ -195,9 +195,10 @@ def event_pids(watcher: Watcher) -> list[int]:
     return watcher.pids[-2:]
 
 
-def test_a_cancelled_run_saves_a_killed_launcher_leaves_nobody_and_another_takes_over(
+def test_a_launcher_takes_over_from_a_cancelled_and_from_a_killed_one(
     tmp_path: Path, snapshot: Snapshot, unbroken: Unbroken
 ) -> None:
+    """A cancelled run saves. A killed launcher leaves no worker behind."""
     job, _, expected, _ = unbroken
 
     def cancel(_: Watcher, event: TrainingEvent) -> None:
@@ -268,9 +269,8 @@ def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
     assert watcher.kinds().count("started") == result.attempts == 1
 
 
-def test_a_loss_that_is_not_finite_halts_and_keeps_the_last_valid_checkpoint(
-    tmp_path: Path, snapshot: Snapshot
-) -> None:
+def test_a_loss_that_is_not_finite_halts_the_training(tmp_path: Path, snapshot: Snapshot) -> None:
+    """The last valid checkpoint is kept."""
     watcher = Watcher()
     with pytest.raises(Diverged, match="at step 25 the loss was nan"):
         watcher.run(small_job(snapshot, nan_after=25), tmp_path)

@@ -82,7 +82,7 @@ def test_few_large_samples_are_decoded_ahead_of_the_step_that_needs_them(snapsho
     assert decoded <= 2 * 24, "more than a step ahead would be 96 MiB each"
 
 
-def test_samples_are_decoded_side_by_side_where_that_is_asked_for_and_stay_in_order(
+def test_samples_decoded_in_parallel_stay_in_order(
     snapshot: Snapshot,
 ) -> None:
     both = threading.Barrier(2)

@@ -56,9 +56,8 @@ def test_each_value_is_written_by_one_rank_and_all_write_about_as_much(
     assert max(loads) - min(loads) <= max(sizes)
 
 
-def test_what_is_saved_is_the_state_at_the_request_however_it_changes_meanwhile(
-    alone: Group, tmp_path: Path
-) -> None:
+def test_a_save_holds_the_state_at_its_request(alone: Group, tmp_path: Path) -> None:
+    """The state may change while the save is being written."""
     checkpoints = Checkpoints(tmp_path, 3, "f")
     go_on, told = threading.Event(), list[Saved]()
     saver = Saver(checkpoints, alone)
@@ -203,7 +202,7 @@ def test_what_two_ranks_wrote_one_reads_whole(tmp_path: Path) -> None:
     assert loaded["progress"] == {"step": 5}
 
 
-def test_a_part_that_cannot_be_written_keeps_the_whole_from_counting_on_every_rank(tmp_path: Path) -> None:
+def test_a_checkpoint_with_an_unwritable_part_counts_on_no_rank(tmp_path: Path) -> None:
     first, second = in_ranks(2, tmp_path, save_and_fail_as_rank_1)
     assert isinstance(first, PeerFailed)
     assert isinstance(second, StorageFailed), second

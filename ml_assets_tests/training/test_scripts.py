@@ -260,7 +260,8 @@ def test_whatever_a_script_calls_shows_that_it_goes_on(training: Training) -> No
     assert pulse.done < 0  # nothing more is expected of it
 
 
-def test_a_script_may_stand_still_longer_than_our_loop_and_a_job_may_say_how_long(snapshot: Snapshot) -> None:
+def test_a_script_may_stall_longer_than_our_loop(snapshot: Snapshot) -> None:
+    """A job may set the limit."""
     script = job_of(snapshot)
     assert Patience.of(small_job(snapshot)).still_seconds == 120
     assert Patience.of(script).still_seconds == 600

@@ -53,9 +53,10 @@ def urgent(managed: ClusterEnvironment) -> Iterator[str]:
     managed.kubectl("delete", "priorityclass", name)
 
 
-def test_who_finds_the_quota_used_waits_says_for_what_and_starts_when_there_is_room(
+def test_a_training_waits_for_its_quota_and_says_so(
     launching: Launch, queue: MakeQueue, begin: Begin
 ) -> None:
+    """The training starts when there is room."""
     name = queue("team", **ROOM_FOR_ONE)
     first, second = launching(), launching()
     one = begin(first, first.profile("steps", steps=300, nodes=2, queue=name))
@@ -70,7 +71,7 @@ def test_who_finds_the_quota_used_waits_says_for_what_and_starts_when_there_is_r
     assert (first.left(), second.left()) == ([], [])
 
 
-def test_who_has_the_better_claim_goes_first_and_who_gave_way_goes_on_where_it_was(
+def test_a_higher_priority_goes_first_and_the_preempted_job_resumes(
     launching: Launch, queue: MakeQueue, begin: Begin, urgent: str
 ) -> None:
     name = queue("team", **ROOM_FOR_ONE)
@@ -87,7 +88,7 @@ def test_who_has_the_better_claim_goes_first_and_who_gave_way_goes_on_where_it_w
     assert (nightly.left(), hurried.left()) == ([], [])
 
 
-def test_a_team_borrows_what_another_does_not_use_until_its_owner_asks_for_it(
+def test_a_team_borrows_unused_quota_until_its_owner_asks_for_it(
     launching: Launch, queue: MakeQueue, begin: Begin
 ) -> None:
     borrower, owner = (queue(name, "teams", **ROOM_FOR_ONE) for name in ("borrower", "owner"))

@@ -29,9 +29,8 @@ def merged(base: State, ours: State, theirs: State) -> tuple[State, tuple[str, .
 
 
 @given(states, states, states)
-def test_it_conflicts_exactly_where_both_sides_changed_to_different_content(
-    base: State, ours: State, theirs: State
-) -> None:
+def test_a_merge_conflicts_exactly_where_both_sides_differ(base: State, ours: State, theirs: State) -> None:
+    """A conflict needs a change on both sides, to different content."""
     _, conflicts = merged(base, ours, theirs)
     assert conflicts == tuple(
         sorted(

@@ -48,7 +48,7 @@ def test_a_job_is_one_attempt_of_fixed_size_named_by_the_fingerprint() -> None:
     assert spec["activeDeadlineSeconds"] == 90
 
 
-def test_pods_are_told_where_everything_lies_and_get_keys_by_reference_only() -> None:
+def test_pods_get_addresses_and_their_keys_by_reference_only() -> None:
     told = environment(ResourceProfile(nodes=2), nodes=2, env={"PYTHONPATH": "/opt"})
     assert told["TRAINING_FOLDER"] == "s3://b/p/training/small/x"
     assert told["TRAINING_SNAPSHOT"] == "s3://b/p/snapshots/y"
@@ -70,7 +70,7 @@ def test_pods_are_told_how_many_shards_may_lie_there_at_once() -> None:
         ResourceProfile(scratch="10Gi").changed({"shard_cache": "20Gi"})
 
 
-def test_pods_have_no_rights_no_token_and_nothing_to_write_but_their_scratch() -> None:
+def test_pods_have_no_rights_no_token_and_only_scratch_to_write() -> None:
     spec = pod_spec(ResourceProfile())
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True

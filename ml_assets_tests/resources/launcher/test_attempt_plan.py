@@ -29,7 +29,8 @@ def test_a_failure_uses_budget_and_is_told_by_its_own_agents() -> None:
     assert (plan.nodes, plan.failures, plan.cause) == (4, 1, "")
 
 
-def test_an_attempt_too_large_gives_way_to_one_that_fits_and_interrupted_nothing() -> None:
+def test_an_attempt_too_large_gives_way_to_one_that_fits() -> None:
+    """Such an attempt interrupted no training, so the plan keeps the cause of the attempt before."""
     plan = after(LOST, FEWER)
     assert (plan.number, plan.nodes, plan.failures, plan.cause) == (3, 3, 0, LOST.said)
     assert after(LOST, FEWER, LOST).nodes == 3
@@ -46,7 +47,7 @@ def test_room_is_looked_for_later_each_time_that_pods_did_not_fit(times: int) ->
     assert plan.grow_after == min(GROW_SECONDS * 2**times, LONGEST_GROW_SECONDS)
 
 
-def test_attempts_that_are_taken_away_before_they_train_are_counted_in_a_row() -> None:
+def test_attempts_lost_before_they_train_are_counted_in_a_row() -> None:
     plan = FIRST
     for has_trained, count in ((False, 1), (False, 2), (True, 0), (False, 1)):
         plan = plan.ended(LOST, has_trained=has_trained)

@@ -109,7 +109,7 @@ def test_a_pod_without_a_node_gets_its_time_and_then_the_schedulers_words() -> N
     assert "0/2 nodes are available: 2 Insufficient memory." in str(error)
 
 
-def test_an_elastic_training_fits_where_at_least_so_many_pods_as_it_needs_have_a_node() -> None:
+def test_an_elastic_training_fits_where_its_least_pods_have_a_node() -> None:
     elastic = PROFILE.changed({"nodes": {"min": 2, "max": 4}})
     placed, waits = Pod.of(pod()), Pod.of(unscheduled("0/2 nodes are available"))
     gate = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}

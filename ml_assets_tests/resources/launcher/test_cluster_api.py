@@ -50,7 +50,7 @@ def test_a_token_that_was_replaced_is_read_again(api: ApiServer, tmp_path: Path)
     assert len(api.requests) == 2
 
 
-def test_a_token_that_counts_no_more_is_an_outage_and_one_that_never_did_a_refusal(api: ApiServer) -> None:
+def test_an_expired_token_is_an_outage_and_an_unknown_one_a_refusal(api: ApiServer) -> None:
     """Pods of a training whose launcher is not known any more may be well."""
     known, stranger = (Cluster(NAMESPACE, patience_seconds=0.3) for _ in range(2))
     known.list("pod")

@@ -12,7 +12,8 @@ def event(step: int) -> TrainingEvent:
     return TrainingEvent(kind="metrics", step=step, time=1000.0 + step, values={"loss": 1 / (step + 3)})
 
 
-def test_events_that_only_a_launcher_was_told_outlive_their_pod_and_none_comes_twice(tmp_path: Path) -> None:
+def test_events_outlive_their_pod_and_none_comes_twice(tmp_path: Path) -> None:
+    """Some events reached a launcher only through the pod's log."""
     artifacts, job = FolderArtifacts(tmp_path), job_of("done")
     folder = artifacts.folder(training_folder_name(job))
     stored, told = [event(0), event(1)], [event(1), event(2), event(3)]

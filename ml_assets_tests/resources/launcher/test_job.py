@@ -164,9 +164,7 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ({"checkpoint_storage": "bf16", "determinism": "bitwise"}, "set checkpoint_storage to compressed"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused_with_the_arithmetic(
-    settings: dict[str, Any], said: str
-) -> None:
+def test_contradictory_settings_are_refused_with_the_arithmetic(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         TrainingSettings(**settings)
 

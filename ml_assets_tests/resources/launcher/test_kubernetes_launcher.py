@@ -143,9 +143,7 @@ def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
     assert api.names("leases") == []
 
 
-def test_what_another_launch_could_not_remove_is_removed_and_not_classified_again(
-    api: ApiServer, launch: Launch
-) -> None:
+def test_leftovers_of_another_launch_are_removed_and_not_classified(api: ApiServer, launch: Launch) -> None:
     api.on_job = with_pod(DIVERGED, "Failed")
     api.trouble("DELETE", "/pods", 403)
     with pytest.raises(Diverged):
@@ -162,7 +160,7 @@ def test_what_another_launch_could_not_remove_is_removed_and_not_classified_agai
     assert list(api.objects) == []
 
 
-def test_storage_that_is_away_while_a_launcher_attaches_costs_no_healthy_pod(
+def test_storage_away_while_a_launcher_attaches_costs_no_healthy_pod(
     api: ApiServer, launch: Launch, store: ObjectStore
 ) -> None:
     """The first launcher loses S3 while its pods train; the next one finds them, and S3 still away."""

@@ -178,7 +178,8 @@ def test_a_worker_that_does_not_listen_is_killed_with_its_children(tmp_path: Pat
     assert _gone(pids)
 
 
-def test_what_outlives_a_killed_agent_is_killed_although_it_talks_all_the_time(tmp_path: Path) -> None:
+def test_a_child_that_outlives_a_killed_agent_is_killed(tmp_path: Path) -> None:
+    """The child writes to the log all the time."""
     told = Told()
     assert told.run(job_of("orphan", "done"), tmp_path).attempts == 2
     assert "here" in told.log
@@ -186,9 +187,10 @@ def test_what_outlives_a_killed_agent_is_killed_although_it_talks_all_the_time(t
     assert _gone([orphan])
 
 
-def test_a_worker_of_a_killed_launcher_sees_the_end_of_stdin_and_frees_the_lock_only_then(
+def test_a_worker_of_a_killed_launcher_sees_the_end_of_stdin(
     tmp_path: Path,
 ) -> None:
+    """The worker frees the lock only then."""
     job = job_of("wait", "done")
     (tmp_path / "job.json").write_text(job.to_json())
     launcher = subprocess.Popen([sys.executable, "-c", _LAUNCH, str(tmp_path), *COMMAND])

@@ -111,7 +111,7 @@ def test_a_pod_that_runs_is_left_alone(name: str) -> None:
     assert not are_done(scene.job, scene.pods)
 
 
-def test_an_old_refusal_does_not_end_a_training_whose_pods_were_made_after_it() -> None:
+def test_an_old_refusal_does_not_end_a_training_with_newer_pods() -> None:
     """The quota was full for a second. An hour later the pods are away for a moment."""
     scene = Scene.of("ran-after-no-quota")
     assert {"FailedCreate", "SuccessfulCreate"} <= {one["reason"] for one in scene.events}
@@ -145,7 +145,8 @@ def test_a_pull_that_broke_off_and_goes_on_is_waited_for() -> None:
     assert isinstance(scene.why_not(1860), PodNotStarted)
 
 
-def test_a_pull_that_fails_after_minutes_gets_the_time_of_a_registry_from_then() -> None:
+def test_a_pull_that_fails_late_gets_the_full_time_of_a_registry() -> None:
+    """The time counts from the first failure, not from the pod's start."""
     scene = Scene.of("image-failed-once")
     failed = (began(scene.job) + timedelta(seconds=300)).isoformat()
     for one in scene.events:

@@ -54,7 +54,7 @@ def test_a_restart_costs_what_the_first_step_and_the_last_save_took() -> None:
     ("left", "nodes", "grown", "pays"),
     [(61, 1, 2, True), (59, 1, 2, False), (59, 1, 4, True), (119, 3, 4, False), (121, 3, 4, True)],
 )
-def test_growing_pays_where_the_time_it_saves_at_best_is_longer_than_the_restart(
+def test_growing_pays_if_it_saves_more_time_than_the_restart_costs(
     left: float, nodes: int, grown: int, pays: bool
 ) -> None:
     assert RestartEstimate(left_seconds=left, restart_seconds=30).pays(nodes, grown) == pays
@@ -91,9 +91,10 @@ def test_a_script_whose_steps_nobody_knows_grows() -> None:
     nodes=st.integers(1, 20),
     more=st.integers(1, 20),
 )
-def test_an_even_pace_is_found_whatever_was_told_and_what_never_pays_later_never_paid(
+def test_an_even_pace_is_found_from_any_events(
     steps: list[int], seconds: float, nodes: int, more: int
 ) -> None:
+    """Growing pays ever less: once it does not pay, it never pays later."""
     pace, paid = Pace(event("started", 0, 0, steps=1000)), True
     for step in steps:
         pace.hear(event("metrics", step, 10 + step * seconds))

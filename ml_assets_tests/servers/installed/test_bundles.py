@@ -81,7 +81,7 @@ def test_another_machine_gets_the_bundle_and_mends_a_damaged_copy(
         store.open("0" * 64)
 
 
-def test_bundle_whose_maker_was_ended_before_the_push_is_pushed_by_the_next(
+def test_a_bundle_whose_maker_died_before_the_push_is_pushed_next_time(
     installed: Installed, digest: str
 ) -> None:
     platform = installed.installation.platform

@@ -115,7 +115,7 @@ def test_an_answer_that_is_lost_changes_nothing(prepared: Repository, cut: Wire,
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name not in READING])
-def test_a_server_killed_with_the_request_in_its_hands_finishes_it_after_its_restart(
+def test_a_server_killed_during_a_request_finishes_it_after_its_restart(
     prepared: Repository, servers: RunningServers, operation: str
 ) -> None:
     store = prepared.elsewhere("elsewhere").store()

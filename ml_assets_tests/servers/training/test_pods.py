@@ -65,9 +65,10 @@ def launch(storage: S3Server, remote: str, tmp_path: Path) -> Iterator[Start]:
         pods.end()
 
 
-def test_a_node_lost_and_found_a_checkpoint_cut_off_and_a_preemption_change_no_bit(
+def test_a_lost_node_a_cut_off_checkpoint_and_a_preemption_change_no_bit(
     launch: Start, storage: S3Server, snapshot: Snapshot, tmp_path: Path
 ) -> None:
+    """The lost node comes back."""
     job = small_job(snapshot, pace=0.02, determinism="bitwise")
     pods = launch(job)
     pods.wait_for("checkpoint", step=39)  # the first of those that validation asks for: there is a best one

@@ -75,9 +75,10 @@ def test_what_one_pod_saved_another_loads(first: StoredCheckpoints, second: Stor
     assert second.load(10)["progress"]["step"] == 10  # the best one, which the result will be made of
 
 
-def test_nothing_of_what_is_saved_lies_on_the_disk_of_the_pod_and_what_is_read_is_let_go(
+def test_saved_checkpoints_leave_nothing_on_the_disk_of_the_pod(
     first: StoredCheckpoints, second: StoredCheckpoints
 ) -> None:
+    """Parts that were read are removed once they are let go."""
     save(first, 10, state(10), best_step=10)
     save(first, 20, state(20), best_step=10)
     assert [path for path in (first.mirror.folder / "checkpoints").rglob("*") if path.is_file()] == []

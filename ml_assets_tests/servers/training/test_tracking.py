@@ -49,9 +49,10 @@ def facts(request: pytest.FixtureRequest) -> RunFacts:
 
 
 @pytest.mark.parametrize("stays_away", [False, True], ids=["comes back meanwhile", "comes back later"])
-def test_an_mlflow_server_killed_in_the_middle_of_a_training_has_every_point_once_in_the_end(
+def test_a_killed_mlflow_server_has_every_point_once_in_the_end(
     tmp_path: Path, servers: RunningServers, facts: RunFacts, stays_away: bool
 ) -> None:
+    """The server is killed in the middle of a training."""
     tracker = Tracker(servers.record.url("mlflow"), tmp_path / "artifacts")
     snapshot, folder = small_snapshot(tmp_path / "snapshots"), tmp_path / "job"
     with tracker.start(facts) as run:

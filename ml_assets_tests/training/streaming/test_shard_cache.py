@@ -33,7 +33,7 @@ def test_a_shard_is_fetched_once_however_many_ask_for_it(
         assert (tmp_path / file.path).read_bytes() == (snapshot.folder / file.path).read_bytes()
 
 
-def test_who_asks_for_a_shard_that_another_reads_does_not_wait_for_the_other(
+def test_two_readers_of_a_shard_do_not_wait_for_each_other(
     snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path
 ) -> None:
     arrived, may_go_on = threading.Event(), threading.Event()

@@ -54,7 +54,7 @@ def reader_of(snapshot: Snapshot, lanes: int, local_ranks: int = 1) -> SplitRead
 
 
 @pytest.mark.parametrize("first_step", [0, 5])
-def test_streamed_shards_give_the_rows_of_those_that_lie_here_in_the_room_they_have(
+def test_streamed_shards_give_the_rows_of_local_ones_in_bounded_space(
     snapshot: Snapshot, staged: Snapshot, first_step: int
 ) -> None:
     here = reader_of(snapshot, lanes=2)
