@@ -152,7 +152,7 @@ def bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[
             rate = learning_rate(step, steps, settings.learning_rate, settings.warmup_fraction)
             optimizer.param_groups[0]["lr"] = rate
             optimizer.step()
-            if step % settings.metric_steps == 0:
+            if step % settings.log_every_steps == 0:
                 loss.item()
 
     def block() -> float:

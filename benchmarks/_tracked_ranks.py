@@ -27,8 +27,8 @@ def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -
         rate = int(steps) / hand_written()
         settings = dataclasses.replace(
             job.settings,
-            metric_steps=max(1, group.from_first(int(rate * _FIGURES / _ABOVE / float(per_second)))),
-            checkpoint_steps=int(steps) // 2 + 1,
+            log_every_steps=max(1, group.from_first(int(rate * _FIGURES / _ABOVE / float(per_second)))),
+            checkpoint_every_steps=int(steps) // 2 + 1,
         )
         told = dataclasses.replace(job, settings=settings)
         tracked = platform(told, Path(folder) / "tracked", group, pulse, int(steps))

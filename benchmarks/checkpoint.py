@@ -261,7 +261,7 @@ def store(group: Group, folder: Path) -> None:
 def _stopped(folder: Path, megabytes: int) -> Result:
     snapshot = small_snapshot(folder / "snapshots")
     numbers = megabytes * 10**6 // (4 * ADAM)
-    job = small_job(snapshot, epochs=1000, checkpoint_steps=10**6)
+    job = small_job(snapshot, epochs=1000, checkpoint_every_steps=10**6)
     facts = json.loads(job.to_json()) | {
         "model_function": f"{Path(__file__).stem}.wide",
         "hyperparameters": {"numbers": numbers},

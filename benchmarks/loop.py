@@ -121,7 +121,11 @@ def write_job(folder: Path, steps: int) -> None:
         code_version="benchmark",
         seed=1,
         settings=TrainingSettings(
-            workers=WORKERS, global_batch=BATCH, lanes=LANES, checkpoint_steps=10**9, checkpoint_minutes=10**6
+            workers=WORKERS,
+            global_batch=BATCH,
+            lanes=LANES,
+            checkpoint_every_steps=10**9,
+            checkpoint_every_minutes=10**6,
         ),
     )
     (folder / "job.json").write_text(job.to_json())

@@ -1,4 +1,5 @@
-"""Cost and gain of `precision`, `accumulate`, `recompute`, `comm` and `compile` on this machine, each against none.
+"""Cost and gain, on this machine, of `precision`, `gradient_accumulation_steps`, `activation_checkpointing`,
+`gradient_compression` and `compile`, each against none.
 
 A network of twelve blocks. Each way trains in processes of its own, in turn, and tells steps per second and the loss of
 its last steps; in another process, how far its memory grew beyond what the model itself takes.
@@ -23,17 +24,17 @@ BATCH = 4096
 ALONE: dict[str, dict[str, Any]] = {
     "none": {},
     "precision bf16": {"precision": "bf16"},
-    "accumulate 4": {"accumulate": 4},
-    "recompute selective": {"recompute": "selective"},
-    "recompute full": {"recompute": "full"},
+    "gradient_accumulation_steps 4": {"gradient_accumulation_steps": 4},
+    "activation_checkpointing selective": {"activation_checkpointing": "selective"},
+    "activation_checkpointing full": {"activation_checkpointing": "full"},
     "compile": {"compile": True},
 }
 TOGETHER: dict[str, dict[str, Any]] = {
     "none": {},
-    "comm bf16": {"comm": "bf16"},
-    "comm powersgd": {"comm": "powersgd"},
+    "gradient_compression bf16": {"gradient_compression": "bf16"},
+    "gradient_compression powersgd": {"gradient_compression": "powersgd"},
 }
-LARGEST_DIFFERENCE = {"comm powersgd, 2 workers": 0.10}
+LARGEST_DIFFERENCE = {"gradient_compression powersgd, 2 workers": 0.10}
 """Largest relative difference of the loss after so few steps; 0.01 where nothing is said."""
 EXACT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """Settings under which freed memory goes back to the system at once, so that the peak is what was needed; slower."""
@@ -52,9 +53,9 @@ def main() -> int:
         memory = {name: _train(snapshot, way, 1, 2, EXACT_MEMORY) for name, way in ALONE.items()}
     results = [_speed(name, told, alone["none"]) for name, told in alone.items() if name != "none"]
     results += [
-        _memory("accumulate 4", memory, 0.5),
-        _memory("recompute full", memory, 0.5),
-        _memory("recompute selective", memory, 0.8),
+        _memory("gradient_accumulation_steps 4", memory, 0.5),
+        _memory("activation_checkpointing full", memory, 0.5),
+        _memory("activation_checkpointing selective", memory, 0.8),
         _memory("precision bf16", memory, 0.8),
     ]
     results += [

@@ -8,6 +8,16 @@ from collections.abc import Mapping
 RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
     "EvaluationSpec": {"block": "bootstrap_unit"},
     "Gate": {"by": "margin", "if_unsure": "on_undecided", "if_undefined": "on_undefined"},
+    "training": {
+        "accumulate": "gradient_accumulation_steps",
+        "recompute": "activation_checkpointing",
+        "comm": "gradient_compression",
+        "metric_steps": "log_every_steps",
+        "checkpoint_steps": "checkpoint_every_steps",
+        "checkpoint_minutes": "checkpoint_every_minutes",
+        "hang_seconds": "heartbeat_timeout_seconds",
+        "still_seconds": "stall_timeout_seconds",
+    },
 }
 """Section → old key → key of today. A section is the class of that name and each class that inherits from it, or
 `training` and `training.parallel`, whose settings are dataclasses."""

@@ -112,7 +112,7 @@ class Bench:
                 "patience": 100,
                 "global_batch": self.scale.batch,
                 "workers": 1,
-                "metric_steps": 10,
+                "log_every_steps": 10,
                 **changes,
             }
         )
@@ -127,7 +127,7 @@ class Bench:
                 "epochs": 1,
                 "global_batch": self.scale.large_batch if large else 64,
                 "workers": 1,
-                "metric_steps": 5,
+                "log_every_steps": 5,
                 "learning_rate": 3e-4,
                 **changes,
             }
@@ -238,11 +238,14 @@ def large_decoder(bench: Bench) -> Iterator[Result]:
     yield _at_least("large decoder: GPU utilization", figures.get("gpu_utilization_pct"), 90.0, "%", bench)
     yield _at_least("large decoder: MFU", figures.get("mfu"), 0.35, "", bench)
     ways: dict[str, dict[str, Any]] = {
-        "accumulate 4": {"accumulate": 4},
-        "recompute selective": {"recompute": "selective"},
-        "recompute full": {"recompute": "full"},
+        "gradient_accumulation_steps 4": {"gradient_accumulation_steps": 4},
+        "activation_checkpointing selective": {"activation_checkpointing": "selective"},
+        "activation_checkpointing full": {"activation_checkpointing": "full"},
         "FSDP2 full": {"parallel": Parallel(shard="full")},
-        "FSDP2 full, recompute full": {"parallel": Parallel(shard="full"), "recompute": "full"},
+        "FSDP2 full, activation_checkpointing full": {
+            "parallel": Parallel(shard="full"),
+            "activation_checkpointing": "full",
+        },
         "compile": {"compile": True},
     }
     if bench.device == "cpu":
@@ -267,7 +270,7 @@ def bitwise(bench: Bench) -> Iterator[Result]:
     changes: dict[str, Any] = {
         "determinism": "bitwise",
         "lanes": 4,
-        "checkpoint_steps": 20,
+        "checkpoint_every_steps": 20,
         "epochs": max(bench.scale.flights_epochs // 2, 2),
     }
     first = bench.flights("bitwise", **changes)
@@ -292,7 +295,7 @@ def bitwise(bench: Bench) -> Iterator[Result]:
 
 def checkpoints(bench: Bench) -> Iterator[Result]:
     """Stall of the loop for a checkpoint of the large decoder."""
-    figures = bench.decoder("saved", large=True, precision="bf16", checkpoint_steps=25).figures()
+    figures = bench.decoder("saved", large=True, precision="bf16", checkpoint_every_steps=25).figures()
     yield Result(
         name=f"large decoder: checkpoint, durable after {figures['checkpoint_duration_ms'] / 1000:.1f} s",
         value=figures["checkpoint_blocked_ms"],

@@ -105,7 +105,7 @@ def _kill_node(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Wit
 
 def _hang(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
     witness = Witness(_AT_STEP, lambda seen: seen.end(1, by=signal.SIGSTOP), tell)
-    job = scene.job_with(hang_seconds=_HANG_SECONDS)
+    job = scene.job_with(heartbeat_timeout_seconds=_HANG_SECONDS)
     return [
         *_survived(scene, folder, job, witness, LocalLauncher()),
         *_resumed(witness, _LIMITS["hang"], CHECKPOINT_STEPS, "rank 1 gave no sign of life"),

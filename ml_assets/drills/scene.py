@@ -77,8 +77,8 @@ class Scene:
                 lanes=8,
                 determinism="bitwise",
                 learning_rate=0.02,
-                checkpoint_steps=CHECKPOINT_STEPS,
-                metric_steps=1,
+                checkpoint_every_steps=CHECKPOINT_STEPS,
+                log_every_steps=1,
             ),
         )
 

@@ -62,8 +62,8 @@ def gradients_of(run: Run, feed: Feed) -> Gradients:
 
 
 class AveragedGradients:
-    """`tolerance`: the rows of a rank in `accumulate` passes, averaged over the ranks during the last, whatever the
-    layout."""
+    """`tolerance`: the rows of a rank in `gradient_accumulation_steps` passes, averaged over the ranks
+    during the last, whatever the layout."""
 
     def __init__(self, run: Run, feed: Feed) -> None:
         settings, progress = run.job.settings, run.progress
@@ -74,7 +74,7 @@ class AveragedGradients:
         self._precision: Precision = "fp32" if run.layout.is_sharded else settings.precision
         if isinstance(replica, DistributedDataParallel):
             self._order_buckets()
-            if settings.comm == "bf16":
+            if settings.gradient_compression == "bf16":
                 halve(replica, process_group)
             if run.power_sgd is not None:
                 run.power_sgd.attach(replica, process_group, progress.step)

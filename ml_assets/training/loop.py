@@ -112,18 +112,18 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
         pulse.step(progress.step)
 
         meter.add(loss_sum, order.batch_rows(step), norm, gradients.alone_seconds)
-        if progress.step % settings.metric_steps == 0:
+        if progress.step % settings.log_every_steps == 0:
             figures = meter.read(group.gather, run.layout.data.sum) | gpu_figures(group.device)
             if group.is_first:
                 epoch = progress.step / order.steps_per_epoch
                 emit("metrics", progress.step, learning_rate=rate, epoch=epoch, **figures)
 
         # After a save that failed the next one is due at once: it says why, on all ranks.
-        is_due = run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_minutes
+        is_due = run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_every_minutes
         stops, due = agreement.step(stops=stop.requested, saves=is_due)
         if stops:
             leave()
-        if due or progress.step % settings.checkpoint_steps == 0:
+        if due or progress.step % settings.checkpoint_every_steps == 0:
             save()
 
 

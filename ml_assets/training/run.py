@@ -33,11 +33,11 @@ from ml_assets.training.parallel.compression import PowerSgd
 from ml_assets.training.parallel.layouts import Layout, lay_out, refuse_unfit
 from ml_assets.training.parallel.sameness import begin_alike
 from ml_assets.training.process.group import Group
+from ml_assets.training.step.activation_checkpointing import checkpoint_activations
 from ml_assets.training.step.compiled import compile_core
 from ml_assets.training.step.load import build_model, check_output, refuse_chance
 from ml_assets.training.step.objectives import Objective, objective_of
 from ml_assets.training.step.precision import refuse_unable
-from ml_assets.training.step.recompute import recompute
 from ml_assets.training.step.trial import try_out
 from ml_assets.training.telemetry.events import emit
 from ml_assets.training.telemetry.mfu import mfu_of_a_row
@@ -228,7 +228,9 @@ def prepare(
         mfu_of_a_row=made.mfu_of_a_row,
         checkpoints=checkpoints_of(job, folder, mirror),
         progress=Progress(),
-        power_sgd=PowerSgd(made.model, job.seed, warmup) if job.settings.comm == "powersgd" else None,
+        power_sgd=PowerSgd(made.model, job.seed, warmup)
+        if job.settings.gradient_compression == "powersgd"
+        else None,
         mirror=mirror,
     )
 
@@ -286,8 +288,8 @@ def _make(
     objective = objective_of(job.objective)
     with bounded():
         try_out(job, model, objective, order, validation, group)
-    if settings.recompute != "none":
-        recompute(model.core, settings.recompute, is_compiled=settings.compile)
+    if settings.activation_checkpointing != "none":
+        checkpoint_activations(model.core, settings.activation_checkpointing, is_compiled=settings.compile)
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)

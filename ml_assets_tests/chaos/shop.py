@@ -46,8 +46,8 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
         "patience": EPOCHS,
         "global_batch": 48,
         "learning_rate": 0.05,
-        "metric_steps": 3,
-        "checkpoint_steps": 4,
+        "log_every_steps": 3,
+        "checkpoint_every_steps": 4,
     },
     "evaluation": {"draws": 100},
 }

@@ -174,7 +174,7 @@ PIPELINE: dict[str, Any] = {
         "global_batch": 16,
         "learning_rate": 0.5,
         "workers": 2,
-        "metric_steps": 10,
+        "log_every_steps": 10,
     },
     "evaluation": {
         "objective": "regression",

@@ -243,7 +243,12 @@ VALUES = [
         "training.learning_rate: Input should be a finite number",
     ),
     ("epochs: 30", "weight_decay: -1", "training:", "training: weight_decay must be at least 0, not -1"),
-    ("epochs: 30", "still_seconds: 0", "training:", "training: still_seconds must be above 0, not 0"),
+    (
+        "epochs: 30",
+        "stall_timeout_seconds: 0",
+        "training:",
+        "training: stall_timeout_seconds must be above 0, not 0",
+    ),
     (
         "epochs: 30",
         "metrics_port: 65536",

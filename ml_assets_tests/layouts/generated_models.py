@@ -364,7 +364,7 @@ class Generated(nn.Module):
         super().__init__()
         self.enter = nn.Linear(len(inputs.numeric), WIDTH)
         self.tables = nn.ModuleList(nn.Embedding(size, WIDTH) for size in inputs.cardinalities)
-        # Each in a module of its own, so that `recompute` finds blocks.
+        # Each in a module of its own, so that `activation_checkpointing` finds blocks.
         self.parts = nn.Sequential(*(nn.Sequential((FINE | REFUSED)[part]()) for part in parts))
         self.leave = nn.Linear(WIDTH, 1)
         self._scale = scale

@@ -24,8 +24,8 @@ def residual_job(snapshot: Snapshot, workers: int, **parallel: Any) -> TrainingJ
         epochs=1,
         global_batch=52,
         lanes=4,
-        accumulate=4 if "pipeline" in parallel else 1,
-        checkpoint_steps=8,
+        gradient_accumulation_steps=4 if "pipeline" in parallel else 1,
+        checkpoint_every_steps=8,
     )
     return dataclasses.replace(job, model_function=f"{MODELS}.residual")
 

@@ -35,7 +35,7 @@ WITH_A_REFUSED_ONE = st.tuples(PARTS, st.sampled_from(sorted(REFUSED))).flatmap(
     lambda both: st.integers(0, len(both[0])).map(lambda at: [*both[0][:at], both[1], *both[0][at:]])
 )
 WORLDS = st.integers(1, MOST)
-RECOMPUTES = st.sampled_from(["none", "full"])
+CHECKPOINTING = st.sampled_from(["none", "full"])
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def job_of(
         global_batch=GLOBAL_BATCH,
         lanes=4,
         workers=MOST,
-        checkpoint_steps=CHECKPOINT_STEPS,
+        checkpoint_every_steps=CHECKPOINT_STEPS,
         learning_rate=0.05,
         **{"determinism": "bitwise"} | settings,
     )
@@ -87,7 +87,7 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
         scale=st.sampled_from([1e-4, 1.0, 100.0]),
         objective=st.sampled_from(["binary", "regression"]),
         precision=st.sampled_from(["fp32", "fp32", "fp32", "bf16"]),
-        recomputes=st.tuples(RECOMPUTES, RECOMPUTES, RECOMPUTES),
+        keeping=st.tuples(CHECKPOINTING, CHECKPOINTING, CHECKPOINTING),
         worlds=st.tuples(WORLDS, WORLDS, WORLDS),
         stops=st.tuples(st.integers(1, 2 * STEPS - 1), st.integers(1, STEPS)),
     )
@@ -96,24 +96,31 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
         scale: float,
         objective: str,
         precision: str,
-        recomputes: tuple[str, str, str],
+        keeping: tuple[str, str, str],
         worlds: tuple[int, int, int],
         stops: tuple[int, int],
     ) -> None:
         if "scripted" in parts:  # TorchScript is refused with it
-            recomputes = "none", "none", "none"
+            keeping = "none", "none", "none"
 
-        def job(recompute: str = "none") -> TrainingJob:
-            return job_of(snapshot, parts, scale, objective, precision=precision, recompute=recompute)
+        def job(kept: str = "none") -> TrainingJob:
+            return job_of(
+                snapshot,
+                parts,
+                scale,
+                objective,
+                precision=precision,
+                activation_checkpointing=kept,
+            )
 
         with tempfile.TemporaryDirectory() as place:
             alone = pool.train(job(), Path(place) / "alone", 1)
             assert len(alone) == 64, f"{alone}: none of these parts has a state"
             folder = Path(place) / "disturbed"
-            for world, stop, recompute in zip(worlds, stops, recomputes, strict=False):
-                if len(pool.train(job(recompute), folder, world, stop)) == 64:
+            for world, stop, kept in zip(worlds, stops, keeping, strict=False):
+                if len(pool.train(job(kept), folder, world, stop)) == 64:
                     break
-            assert pool.train(job(recomputes[2]), folder, worlds[2]) == alone
+            assert pool.train(job(keeping[2]), folder, worlds[2]) == alone
 
     play(law, first, 0.8)
 
@@ -134,7 +141,12 @@ def test_a_model_that_knows_more_than_its_rows_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize(
-    ("world", "settings"), [(3, {"accumulate": 2}), (4, {"comm": "bf16"}), (3, {"recompute": "full"})]
+    ("world", "settings"),
+    [
+        (3, {"gradient_accumulation_steps": 2}),
+        (4, {"gradient_compression": "bf16"}),
+        (3, {"activation_checkpointing": "full"}),
+    ],
 )
 def test_a_resume_under_tolerance_has_the_bits_of_an_unbroken_training(
     snapshot: Snapshot, pool: Ranks, world: int, settings: dict[str, Any]

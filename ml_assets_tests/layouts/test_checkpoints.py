@@ -55,7 +55,11 @@ def every_layout(folder: Path, action: Callable[[Group, Path], None]) -> None:
 
 def laid_out(group: Group, seed: int, **parallel: Any) -> tuple[FullModel, Layout]:
     settings = TrainingSettings(
-        workers=group.world_size, parallel=Parallel(**parallel), global_batch=12, lanes=6, accumulate=2
+        workers=group.world_size,
+        parallel=Parallel(**parallel),
+        global_batch=12,
+        lanes=6,
+        gradient_accumulation_steps=2,
     )
     torch.manual_seed(seed)
     model = FullModel(INPUTS, residual(INPUTS))

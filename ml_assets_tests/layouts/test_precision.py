@@ -1,4 +1,5 @@
-"""Several ranks with `precision`, `accumulate`, `comm`, `compile` and a full memory: real ranks, real jobs."""
+"""Several ranks with each `precision`, with `gradient_accumulation_steps`, `gradient_compression`, `compile` and a full
+memory: real ranks, real jobs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,16 +48,16 @@ def run_ranks(count: int, place: Path, action: Callable[[Group, Path], None]) ->
         raise errors[0]
 
 
-def accumulate(group: Group, place: Path) -> None:
+def in_passes(group: Group, place: Path) -> None:
     whole = one_step(snapshot_in(place), place, group, global_batch=48)
-    parts = one_step(snapshot_in(place), place, group, global_batch=48, accumulate=3)
+    parts = one_step(snapshot_in(place), place, group, global_batch=48, gradient_accumulation_steps=3)
     assert parts.passes == 3
     for name, gradient in whole.gradients.items():
         torch.testing.assert_close(parts.gradients[name], gradient, rtol=1e-4, atol=1e-7)
 
 
 def test_three_ranks_in_three_passes_have_the_gradient_of_one_pass(place: Path) -> None:
-    run_ranks(3, place, accumulate)
+    run_ranks(3, place, in_passes)
 
 
 def bitwise_bf16(group: Group, place: Path) -> None:
@@ -78,7 +79,10 @@ def in_parts(group: Group, place: Path) -> None:
     snapshot, model = snapshot_in(place), "ml_assets_tests.layouts.residual_models.residual"
     plain = flat(one_step(snapshot, place, group, model))
     for parallel in (Parallel(shard="full"), Parallel(tensor=2)):
-        for changes, most in (({"accumulate": 3, "recompute": "full"}, 1e-5), ({"precision": "bf16"}, 0.02)):
+        for changes, most in (
+            ({"gradient_accumulation_steps": 3, "activation_checkpointing": "full"}, 1e-5),
+            ({"precision": "bf16"}, 0.02),
+        ):
             parts = flat(one_step(snapshot, place, group, model, parallel=parallel, **changes))
             difference = torch.linalg.vector_norm(parts - plain) / torch.linalg.vector_norm(plain)
             assert 0 < difference < most, (parallel, changes)
@@ -89,7 +93,14 @@ def judged(group: Group, place: Path, **changes: Any) -> float:
     [manifest] = place.glob("texts/**/snapshot.json")
     torch.manual_seed(1)
     model = "ml_assets_tests.layouts.decoder.decoder"
-    job = small_job(open_snapshot(manifest.parent), model, "next_token", workers=2, accumulate=2, **changes)
+    job = small_job(
+        open_snapshot(manifest.parent),
+        model,
+        "next_token",
+        workers=2,
+        gradient_accumulation_steps=2,
+        **changes,
+    )
     run = prepare(job, place, group)
     run.model.eval()
     with torch.no_grad():
@@ -120,8 +131,8 @@ def test_what_parts_compute_in_bf16_is_judged_in_float32(place: Path) -> None:
 def compressed(group: Group, place: Path) -> None:
     """Several buckets of gradients, as large models have them; what each way of sending them ended with."""
     torch.set_num_threads(1)
-    losses = {comm: losses_of(run_of(group, place, comm)) for comm in ("none", "bf16", "powersgd")}
-    last = {comm: sum(of_comm[-10:]) for comm, of_comm in losses.items()}
+    losses = {way: losses_of(run_of(group, place, way)) for way in ("none", "bf16", "powersgd")}
+    last = {way: sum(of_way[-10:]) for way, of_way in losses.items()}
     assert last["bf16"] == pytest.approx(last["none"], rel=0.01)
     assert last["powersgd"] == pytest.approx(last["none"], rel=0.1)
     assert len(set(last.values())) == 3  # each did its own
@@ -133,13 +144,17 @@ def compressed(group: Group, place: Path) -> None:
         torch.save(found, place / "losses.pt")
 
 
-def run_of(group: Group, place: Path, comm: str) -> Run:
+def run_of(group: Group, place: Path, compression: str) -> Run:
     """A training of three workers, where it stands."""
     torch.manual_seed(1)
-    changes: dict[str, Any] = {"comm": comm, "learning_rate": 0.001, "global_batch": 48}
+    changes: dict[str, Any] = {
+        "gradient_compression": compression,
+        "learning_rate": 0.001,
+        "global_batch": 48,
+    }
     job = small_job(snapshot_in(place), "wide", workers=3, **changes)
-    (place / comm).mkdir(exist_ok=True)
-    run = prepare(job, place / comm, group)
+    (place / compression).mkdir(exist_ok=True)
+    run = prepare(job, place / compression, group)
     run.resume()
     return run
 
@@ -209,6 +224,8 @@ def test_a_compiled_step_has_the_gradient_of_a_plain_one(
 def test_a_training_out_of_memory_ends_with_advice(place: Path) -> None:
     """Another attempt would end the same way, so none is made."""
     watcher = Watcher()
-    with pytest.raises(OutOfMemory, match=r"ran out of memory .* 13 rows at once .* accumulate 2 \(7 rows"):
+    with pytest.raises(
+        OutOfMemory, match=r"ran out of memory .* 13 rows at once .* gradient_accumulation_steps 2 \(7 rows"
+    ):
         watcher.run(small_job(snapshot_in(place), "hungry"), place / "job")
     assert "started" not in watcher.kinds(), "the pass before the first step finds it"

@@ -201,7 +201,7 @@ def test_a_script_that_makes_no_progress_resumes_from_its_checkpoint(
         job,
         entry="ml_assets_tests.scripts.misbehaving",
         hyperparameters={"how": "still"},
-        settings=TrainingSettings(workers=1, max_attempts=2, still_seconds=1.0),
+        settings=TrainingSettings(workers=1, max_attempts=2, stall_timeout_seconds=1.0),
     )
     watcher = Watcher()
     result = watcher.run(job, tmp_path)

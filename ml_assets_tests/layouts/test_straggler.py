@@ -17,7 +17,13 @@ _PACE = 0.05
 @pytest.mark.parametrize(("determinism", "passes"), [("tolerance", 1), ("bitwise", 2)])
 def test_a_slow_worker_is_named_with_its_delay(tmp_path: Path, determinism: str, passes: int) -> None:
     snapshot = small_snapshot(tmp_path / "snapshots")
-    settings = {"epochs": 1, "metric_steps": 10, "lanes": 2 * passes, "global_batch": 28, "peak_tflops": 1e-6}
+    settings = {
+        "epochs": 1,
+        "log_every_steps": 10,
+        "lanes": 2 * passes,
+        "global_batch": 28,
+        "peak_tflops": 1e-6,
+    }
     job = small_job(snapshot, determinism=determinism, workers=2, pace=_PACE, **settings)
     job = replace(job, model_function="ml_assets_tests.layouts.slow_rank_model.lame")
     told: list[TrainingEvent] = []

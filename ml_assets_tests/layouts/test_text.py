@@ -41,9 +41,9 @@ def text_job(snapshot: Snapshot, workers: int, heads: int = 4, **parallel: Any) 
         epochs=2,
         global_batch=52,
         lanes=4,
-        accumulate=2 if "pipeline" in parallel else 1,
+        gradient_accumulation_steps=2 if "pipeline" in parallel else 1,
         learning_rate=0.01,
-        checkpoint_steps=1000,
+        checkpoint_every_steps=1000,
     )
     here = "ml_assets_tests.layouts.decoder"
     return dataclasses.replace(

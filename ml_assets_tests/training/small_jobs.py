@@ -57,8 +57,8 @@ def small_job(
         "patience": 3,
         "global_batch": 26,
         "learning_rate": 0.02,
-        "checkpoint_steps": 10,
-        "metric_steps": 1,
+        "checkpoint_every_steps": 10,
+        "log_every_steps": 1,
     }
     hyperparameters: dict[str, Any] = {"pace": 0.004} if model == "tiny" else {}
     for name, value in changes.items():

@@ -188,6 +188,7 @@ def test_a_training_whose_port_is_taken_goes_on_without_a_page() -> None:
 def test_asking_for_a_page_a_patience_or_a_figure_is_no_other_job() -> None:
     job = _job(None)
     asking = replace(
-        job, settings=replace(job.settings, metrics_port=9000, hang_seconds=60.0, peak_tflops=80.0)
+        job,
+        settings=replace(job.settings, metrics_port=9000, heartbeat_timeout_seconds=60.0, peak_tflops=80.0),
     )
     assert asking.fingerprint == job.fingerprint

@@ -33,7 +33,7 @@ with Pulse(0) as pulse:
 
 
 def patience(hang: float = 60.0, still: float = 120.0) -> Patience:
-    return Patience(hang_seconds=hang, still_seconds=still)
+    return Patience(heartbeat_timeout_seconds=hang, stall_timeout_seconds=still)
 
 
 @pytest.fixture(autouse=True)
@@ -104,18 +104,18 @@ def test_a_loop_is_judged_by_its_longest_step() -> None:
     pulse.moved()
     assert not why_end(9001)
     assert not why_end(9001 + 39_000)
-    words = r"did no step for 41000 s, the longest before took 4000\.0 s \(still_seconds 600\)"
+    words = r"did no step for 41000 s, the longest before took 4000\.0 s \(stall_timeout_seconds 600\)"
     assert re.match(words, why_end(9001 + 41_000))
 
 
 def test_a_first_step_that_never_ends_is_found(snapshot: Snapshot) -> None:
-    job = small_job(snapshot, still_seconds=600, hang_seconds=10**6)
+    job = small_job(snapshot, stall_timeout_seconds=600, heartbeat_timeout_seconds=10**6)
     pulse, seen, given = Pulse(0), Seen(), Patience.of(job)
 
     pulse.begin()
     assert not seen.why_end(pulse.done, 0, 0, given)
     assert not seen.why_end(pulse.done, 8999, 8999, given)
-    words = r"did not finish its model, or its first step, within 9001 s \(15 × still_seconds 600\)"
+    words = r"did not finish its model, or its first step, within 9001 s \(15 × stall_timeout_seconds 600\)"
     assert re.match(words, seen.why_end(pulse.done, 9001, 9001, given))
 
 

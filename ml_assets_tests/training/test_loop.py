@@ -46,10 +46,12 @@ def resumed(snapshot: Snapshot, folder: Path, group: Group) -> Run:
 def test_validation_computes_with_no_more_rows_at_once_than_training(
     tmp_path: Path, snapshot: Snapshot, group: Group, stop: StopRequest, determinism: str
 ) -> None:
-    """So that a batch and `accumulate` that fit a device go on fitting at the end of the epoch."""
+    """So that a batch and `gradient_accumulation_steps` that fit a device go on fitting at the end of the epoch."""
     settings = {"workers": 1, "epochs": 1, "lanes": LANES, "global_batch": 24, "determinism": determinism}
-    run = prepare(small_job(snapshot, "blocks", accumulate=1 + (determinism == "tolerance"), **settings),
-                  tmp_path, group)  # fmt: skip
+    passes = 1 + (determinism == "tolerance")
+    run = prepare(
+        small_job(snapshot, "blocks", gradient_accumulation_steps=passes, **settings), tmp_path, group
+    )
     run.resume()
     largest = {True: 0, False: 0}
 

@@ -14,18 +14,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.process.group import Group
+from ml_assets.training.step.activation_checkpointing import blocks_of, checkpoint_activations
 from ml_assets.training.step.memory import advising, passes, rows_at_once
-from ml_assets.training.step.recompute import blocks_of, recompute
 from ml_assets_tests.training.single_step import one_step
 from resources.job.errors import BadConfiguration, OutOfMemory
-from resources.job.training_settings import Recompute, TrainingSettings
+from resources.job.training_settings import TrainingSettings
 
 
 def test_a_step_in_several_passes_has_the_gradient_of_one(
     tmp_path: Path, snapshot: Snapshot, group: Group
 ) -> None:
     whole = one_step(snapshot, tmp_path, group)
-    parts = one_step(snapshot, tmp_path, group, accumulate=5)
+    parts = one_step(snapshot, tmp_path, group, gradient_accumulation_steps=5)
     assert (whole.passes, parts.passes) == (1, 5)
     assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
     for name, gradient in whole.gradients.items():
@@ -33,18 +33,20 @@ def test_a_step_in_several_passes_has_the_gradient_of_one(
 
 
 def test_fewer_workers_make_more_passes_so_that_none_holds_more_rows() -> None:
-    settings = TrainingSettings(global_batch=1024, workers=4, accumulate=2)
+    settings = TrainingSettings(global_batch=1024, workers=4, gradient_accumulation_steps=2)
     assert [passes(settings, world) for world in (4, 3, 2, 1)] == [2, 3, 4, 8]
     assert [rows_at_once(settings, world) for world in (4, 3, 2, 1)] == [128, 128, 128, 128]
 
 
 @pytest.mark.parametrize("what", ["selective", "full"])
-def test_running_statistics_count_each_row_once_despite_recomputation(what: Recompute) -> None:
+def test_running_statistics_count_each_row_once_despite_recomputation(
+    what: Literal["selective", "full"],
+) -> None:
     def trained(recomputed: bool) -> dict[str, torch.Tensor]:
         torch.manual_seed(1)
         core = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)) for _ in range(2)))
         if recomputed:
-            recompute(core, what)
+            checkpoint_activations(core, what)
         for _ in range(3):
             core(torch.randn(8, 3)).square().sum().backward()
         return dict(core.state_dict())
@@ -82,7 +84,7 @@ def test_a_block_computed_again_draws_and_reads_what_it_did_before(
         random.seed(1)
         core = nn.Sequential(*(nn.Sequential(Moody(), nn.Linear(3, 3)) for _ in range(2)))
         if recomputed:
-            recompute(core, what)
+            checkpoint_activations(core, what)
         for _ in range(3):
             core(torch.randn(8, 3)).square().sum().backward()
         gradients = [one.grad for one in core.parameters() if one.grad is not None]
@@ -108,11 +110,16 @@ class Counting(TorchDispatchMode):
     ("what", "products", "others"), [("none", 7, 4), ("selective", 7, 8), ("full", 11, 8)]
 )
 def test_what_is_computed_again_gives_the_same_bits(
-    tmp_path: Path, snapshot: Snapshot, group: Group, what: Recompute, products: int, others: int
+    tmp_path: Path,
+    snapshot: Snapshot,
+    group: Group,
+    what: Literal["selective", "full"],
+    products: int,
+    others: int,
 ) -> None:
     plain = one_step(snapshot, tmp_path, group, dropout=0.3)
     with Counting() as counting:
-        again = one_step(snapshot, tmp_path, group, dropout=0.3, recompute=what)
+        again = one_step(snapshot, tmp_path, group, dropout=0.3, activation_checkpointing=what)
     assert again.loss == plain.loss
     assert list(again.gradients) == list(plain.gradients)  # names of a checkpoint stay
     assert all(torch.equal(again.gradients[name], gradient) for name, gradient in plain.gradients.items())
@@ -134,23 +141,31 @@ def test_blocks_are_the_outermost_repeated_parts() -> None:
 
 def test_a_model_without_blocks_cannot_be_computed_again() -> None:
     with pytest.raises(
-        BadConfiguration, match=r"recompute full: Sequential has no blocks\. .*nn\.ModuleList"
+        BadConfiguration, match=r"activation_checkpointing full: Sequential has no blocks\. .*nn\.ModuleList"
     ):
-        recompute(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "full")
+        checkpoint_activations(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "full")
 
 
 def test_blocks_that_would_not_come_out_the_same_are_refused() -> None:
     in_torchscript = nn.Sequential(nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Tanh())))
-    with pytest.raises(BadConfiguration, match="recompute full: a block has a part in TorchScript"):
-        recompute(in_torchscript, "full")
+    with pytest.raises(
+        BadConfiguration, match="activation_checkpointing full: a block has a part in TorchScript"
+    ):
+        checkpoint_activations(in_torchscript, "full")
     recurrent = nn.Sequential(nn.Sequential(nn.GRU(2, 2), nn.Linear(2, 2)))
-    with pytest.raises(BadConfiguration, match="recompute selective: recurrent layers"):
-        recompute(recurrent, "selective")
-    recompute(recurrent, "full")
+    with pytest.raises(BadConfiguration, match="activation_checkpointing selective: recurrent layers"):
+        checkpoint_activations(recurrent, "selective")
+    checkpoint_activations(recurrent, "full")
 
 
 def test_a_memory_that_does_not_hold_a_step_is_advice(group: Group) -> None:
-    settings = TrainingSettings(global_batch=1000, lanes=4, workers=1, accumulate=2, recompute="selective")
+    settings = TrainingSettings(
+        global_batch=1000,
+        lanes=4,
+        workers=1,
+        gradient_accumulation_steps=2,
+        activation_checkpointing="selective",
+    )
     with (
         pytest.raises(OutOfMemory, match="rank 0 of 1 ran out of memory of this machine") as caught,
         advising(settings, group),
@@ -158,18 +173,25 @@ def test_a_memory_that_does_not_hold_a_step_is_advice(group: Group) -> None:
         torch.empty(2**60, dtype=torch.int8)
     said = str(caught.value)
     assert "500 rows at once (global_batch 1000 / 1 workers / 2 passes)" in said
-    words = ("accumulate 4 (250 rows", "recompute full", "precision bf16", "a smaller global_batch")
+    words = (
+        "gradient_accumulation_steps 4 (250 rows",
+        "activation_checkpointing full",
+        "precision bf16",
+        "a smaller global_batch",
+    )
     assert sorted(map(said.index, words)) == [said.index(word) for word in words]
     assert caught.value.exit_code == 67
 
 
 def test_memory_advice_speaks_of_lanes_where_there_are_lanes(group: Group) -> None:
     """Errors that are not about memory stay what they are."""
-    settings = TrainingSettings(global_batch=64, workers=1, determinism="bitwise", recompute="full")
+    settings = TrainingSettings(
+        global_batch=64, workers=1, determinism="bitwise", activation_checkpointing="full"
+    )
     said = r"8 rows at once \(global_batch 64 / lanes 8\)"
     with pytest.raises(OutOfMemory, match=said) as caught, advising(settings, group):
         raise MemoryError
     assert "more lanes (4 rows at once" in str(caught.value)
-    assert "recompute" not in str(caught.value)
+    assert "activation_checkpointing" not in str(caught.value)
     with pytest.raises(RuntimeError, match="no memory of it"), advising(settings, group):
         raise RuntimeError("no memory of it")

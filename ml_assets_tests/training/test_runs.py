@@ -300,7 +300,7 @@ def _causes(watcher: Watcher) -> list[str]:
         ("OneRankExits", "rank 1 ended with exit code 1: SystemExit: 0"),
         (
             "StandsStill",
-            "rank 1 did not finish its model, or its first step, within 3 s (15 × still_seconds 0.2)",
+            "rank 1 did not finish its model, or its first step, within 3 s (15 × stall_timeout_seconds 0.2)",
         ),
     ],
 )
@@ -310,7 +310,10 @@ def test_the_rank_that_ended_first_is_named(
     """The other, which only lost it, was found first; a first pass that never returns was not found at all."""
     watcher = Watcher()
     job = small_job(
-        snapshot, f"ml_assets_tests.training.untrainable_models.{model}", max_attempts=1, still_seconds=0.2
+        snapshot,
+        f"ml_assets_tests.training.untrainable_models.{model}",
+        max_attempts=1,
+        stall_timeout_seconds=0.2,
     )
     with pytest.raises(AttemptsExhausted, match=re.escape(cause)):
         watcher.run(job, tmp_path)

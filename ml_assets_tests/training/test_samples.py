@@ -181,7 +181,7 @@ def test_a_text_model_learns_to_continue(snapshot: Snapshot, tmp_path: Path, det
         lanes=2,
         determinism=determinism,
         learning_rate=0.5,
-        checkpoint_steps=1000,
+        checkpoint_every_steps=1000,
     )
     with one_rank() as group, Pulse(0) as pulse:
         run = prepare(job, tmp_path, group)

@@ -263,10 +263,10 @@ def test_whatever_a_script_calls_shows_that_it_goes_on(training: Training) -> No
 def test_a_script_may_stall_longer_than_our_loop(snapshot: Snapshot) -> None:
     """A job may set the limit."""
     script = job_of(snapshot)
-    assert Patience.of(small_job(snapshot)).still_seconds == 120
-    assert Patience.of(script).still_seconds == 600
-    told = dataclasses.replace(script, settings=dataclasses.replace(script.settings, still_seconds=5))
-    assert Patience.of(told).still_seconds == 5
+    assert Patience.of(small_job(snapshot)).stall_timeout_seconds == 120
+    assert Patience.of(script).stall_timeout_seconds == 600
+    told = dataclasses.replace(script, settings=dataclasses.replace(script.settings, stall_timeout_seconds=5))
+    assert Patience.of(told).stall_timeout_seconds == 5
     assert told.fingerprint == script.fingerprint
 
 

@@ -98,9 +98,9 @@ def test_a_pass_of_one_row_with_batch_norm_is_refused_with_the_arithmetic(
 ) -> None:
     with pytest.raises(
         BadConfiguration,
-        match=r"some passes have a single row \(global_batch 26, lanes 2, workers 1, accumulate 13\)",
+        match=r"some passes have a single row \(global_batch 26, lanes 2, workers 1, gradient_accumulation_steps 13\)",
     ):
-        made(snapshot, tmp_path, group, "BatchNorm", "tolerance", accumulate=13)
+        made(snapshot, tmp_path, group, "BatchNorm", "tolerance", gradient_accumulation_steps=13)
 
 
 def test_a_validation_of_one_row_is_refused_before_the_first_step(

@@ -157,8 +157,8 @@ def trained(
         "epochs": 6,
         "global_batch": 128,
         "learning_rate": 0.01,
-        "checkpoint_steps": 10_000,
-        "metric_steps": 100,
+        "checkpoint_every_steps": 10_000,
+        "log_every_steps": 100,
     }
     run = prepare(small_job(snapshot, f"{__name__}.Shops", workers=1, **(changes | settings)), folder, group)
     run.resume()

@@ -12,26 +12,34 @@ from typing import Any, Literal, Self, cast, get_args
 Shard = Literal["none", "optimizer", "gradients", "full"]
 Determinism = Literal["bitwise", "tolerance"]
 Precision = Literal["fp32", "bf16", "fp16"]
-Recompute = Literal["none", "selective", "full"]
-Comm = Literal["none", "bf16", "powersgd"]
+ActivationCheckpointing = Literal["none", "selective", "full"]
+GradientCompression = Literal["none", "bf16", "powersgd"]
 CheckpointStorage = Literal["fp32", "bf16", "compressed"]
 
 _DEFAULT_LANES = 8
 """Enough for a machine's devices; each lane is a pass of its own where bits are to be the same."""
 
 _CHANGES_NO_WEIGHTS = (
-    "checkpoint_steps",
-    "checkpoint_minutes",
+    "checkpoint_every_steps",
+    "checkpoint_every_minutes",
     "keep_checkpoints",
-    "metric_steps",
+    "log_every_steps",
     "max_attempts",
-    "hang_seconds",
-    "still_seconds",
+    "heartbeat_timeout_seconds",
+    "stall_timeout_seconds",
     "metrics_port",
     "peak_tflops",
     "decode_threads",
 )
-_NEW = ("parallel", "precision", "accumulate", "recompute", "comm", "compile", "checkpoint_storage")
+_NEW = (
+    "parallel",
+    "precision",
+    "gradient_accumulation_steps",
+    "activation_checkpointing",
+    "gradient_compression",
+    "compile",
+    "checkpoint_storage",
+)
 """Came after trainings had been identified without them, and are left out where they hold their default."""
 
 
@@ -78,8 +86,8 @@ class Parallel:
 _CHOICES: dict[str, tuple[str, ...]] = {
     "determinism": get_args(Determinism),
     "precision": get_args(Precision),
-    "recompute": get_args(Recompute),
-    "comm": get_args(Comm),
+    "activation_checkpointing": get_args(ActivationCheckpointing),
+    "gradient_compression": get_args(GradientCompression),
 }
 
 OF_SCRIPTS = (
@@ -88,8 +96,8 @@ OF_SCRIPTS = (
     "category_dropout",
     "keep_checkpoints",
     "max_attempts",
-    "hang_seconds",
-    "still_seconds",
+    "heartbeat_timeout_seconds",
+    "stall_timeout_seconds",
     "metrics_port",
 )
 """Settings that count for a script that keeps its own loop. The others are about a loop, and the script's own affair.
@@ -135,31 +143,31 @@ class TrainingSettings:
     faster, the same bits for the same number of workers only."""
     precision: Precision = "fp32"
     """Number format of matrix products. Weights, gradients and loss stay float32; `fp16` needs GPUs."""
-    accumulate: int = 1
+    gradient_accumulation_steps: int = 1
     """Passes a worker makes over its share of a step: so many times fewer rows are in its memory at once."""
-    recompute: Recompute = "none"
+    activation_checkpointing: ActivationCheckpointing = "none"
     """Activations that blocks of the model compute again in backward instead of keeping them: `full` all, `selective`
     all but products of matrices."""
-    comm: Comm = "none"
+    gradient_compression: GradientCompression = "none"
     """Compression of the gradients that replicas exchange: half their bits, or two thin matrices each."""
     compile: bool = False
     """Compile the model by `torch.compile`, which takes a minute at the start of the first attempt."""
-    checkpoint_steps: int = 1000
+    checkpoint_every_steps: int = 1000
     """A checkpoint at least every so many steps…"""
-    checkpoint_minutes: float = 10.0
+    checkpoint_every_minutes: float = 10.0
     """…and at most so many minutes apart."""
     keep_checkpoints: int = 3
     """The newest so many are kept, and the best one that each of them names."""
     checkpoint_storage: CheckpointStorage = "fp32"
     """`fp32`: as it is. `compressed`: as it is, in fewer bytes and more time. `bf16`: half the bytes; weights, also the
     final ones, and what the optimizer keeps lose 16 of 24 bits."""
-    metric_steps: int = 20
+    log_every_steps: int = 20
     """Metrics are emitted every so many steps."""
     max_attempts: int = 3
     """Attempts of the launcher before it gives up; preemptions do not count."""
-    hang_seconds: float = 15.0
+    heartbeat_timeout_seconds: float = 15.0
     """A worker that gives no sign of life for so long is ended, and the job goes on from its checkpoint."""
-    still_seconds: float | None = None
+    stall_timeout_seconds: float | None = None
     """So is one that lives and does no step for so long, and for ten times as long as its longest step; by default 120,
     and 600 for a script, whose steps are what it tells of."""
     metrics_port: int | None = None
@@ -178,9 +186,9 @@ class TrainingSettings:
             "global_batch",
             "workers",
             "lanes",
-            "accumulate",
-            "checkpoint_steps",
-            "metric_steps",
+            "gradient_accumulation_steps",
+            "checkpoint_every_steps",
+            "log_every_steps",
             "max_attempts",
             "decode_threads",
         )
@@ -190,7 +198,13 @@ class TrainingSettings:
         for name in (each.name for each in dataclasses.fields(self)):
             if isinstance(value := getattr(self, name), float) and not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, not {value:g}")
-        for name in ("learning_rate", "clip_norm", "checkpoint_minutes", "hang_seconds", "still_seconds"):
+        for name in (
+            "learning_rate",
+            "clip_norm",
+            "checkpoint_every_minutes",
+            "heartbeat_timeout_seconds",
+            "stall_timeout_seconds",
+        ):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value:g}")
         if not 0 <= self.category_dropout < 1:
@@ -239,25 +253,25 @@ class TrainingSettings:
             self._refuse_what_is_not_bitwise()
         lanes = self.lane_count // (self.workers // each)
         rows = self.global_batch // self.lane_count * lanes
-        if self.accumulate > rows:
+        if self.gradient_accumulation_steps > rows:
             raise ValueError(
-                f"accumulate {self.accumulate} is more than the {rows} rows of a worker's share: global_batch "
-                f"{self.global_batch} / lanes {self.lane_count} × {lanes} lanes of a worker; "
-                f"use {rows} at most"
+                f"gradient_accumulation_steps {self.gradient_accumulation_steps} is more than the {rows} rows of a "
+                f"worker's share: global_batch {self.global_batch} / lanes {self.lane_count} × {lanes} lanes of a "
+                f"worker; use {rows} at most"
             )
-        if self.accumulate < (stages := self.parallel.pipeline):
+        if (passes := self.gradient_accumulation_steps) < (stages := self.parallel.pipeline):
             good = 4 * stages
             raise ValueError(
-                f"parallel.pipeline {stages} with accumulate {self.accumulate} leaves workers idle: of accumulate + "
-                f"{stages - 1} turns each computes accumulate. Use at least {stages}; with {good} it is "
+                f"parallel.pipeline {stages} with gradient_accumulation_steps {passes} leaves workers idle: each "
+                f"computes {passes} of {passes + stages - 1} turns. Use at least {stages}; with {good} it is "
                 f"{good} / {good + stages - 1} = {good / (good + stages - 1):.0%} of the time"
             )
         if not self.parallel.has_replicas:
             self._refuse_what_needs_replicas()
-        if self.precision == "fp16" and self.comm == "powersgd":
+        if self.precision == "fp16" and self.gradient_compression == "powersgd":
             raise ValueError(
-                "comm powersgd remembers what it left out of a gradient, which a step that overflows in fp16 would "
-                "make infinite for ever: use precision bf16, or comm bf16"
+                "gradient_compression powersgd remembers what it left out of a gradient, which a step that overflows "
+                "in fp16 would make infinite for ever: use precision bf16, or gradient_compression bf16"
             )
 
     def _refuse_what_is_not_bitwise(self) -> None:
@@ -274,8 +288,8 @@ class TrainingSettings:
         lanes = self.lane_count
         for differs, setting, why in (
             (
-                self.accumulate > 1,
-                f"accumulate {self.accumulate}",
+                self.gradient_accumulation_steps > 1,
+                f"gradient_accumulation_steps {self.gradient_accumulation_steps}",
                 f"a step is a pass for each of the {lanes} lanes already. Use more lanes",
             ),
             (
@@ -284,8 +298,8 @@ class TrainingSettings:
                 "what vanishes of a small gradient depends on the scale of the loss. Use bf16",
             ),
             (
-                self.comm != "none",
-                f"comm {self.comm}",
+                self.gradient_compression != "none",
+                f"gradient_compression {self.gradient_compression}",
                 "what is left out of a gradient depends on how many send one. Use none",
             ),
             (
@@ -307,7 +321,11 @@ class TrainingSettings:
                 "precision fp16",
                 "a gradient that overflows in one worker's part is not seen by the others. Use bf16",
             ),
-            (self.comm != "none", f"comm {self.comm}", "what is sent are parts of a model. Use none"),
+            (
+                self.gradient_compression != "none",
+                f"gradient_compression {self.gradient_compression}",
+                "what is sent are parts of a model. Use none",
+            ),
             (self.compile, "compile", "parts of a model come and go while it computes. Use false"),
         ):
             if asked:
@@ -339,7 +357,7 @@ class TrainingSettings:
         if self.determinism == "bitwise":
             del facts["workers"]
         if not self.compile:  # then computing again gives the same bits
-            facts["recompute"] = "none"
+            facts["activation_checkpointing"] = "none"
         if self.checkpoint_storage == "compressed":  # loses nothing
             facts["checkpoint_storage"] = "fp32"
         default = dataclasses.asdict(type(self)())

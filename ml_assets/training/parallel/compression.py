@@ -1,4 +1,4 @@
-"""Gradients made smaller for the way between replicas: `comm`.
+"""Gradients made smaller for the way between replicas: `gradient_compression`.
 
 Here: torch's communication hooks, as this engine uses them, and what one of them remembers from step to step. Not here:
 who holds what (layouts), when it is stored (run).

@@ -34,9 +34,9 @@ from ml_assets.training.checkpoint.state import ALIKE
 from ml_assets.training.parallel.pipeline import Pipe, refuse_undivided, stage_of
 from ml_assets.training.parallel.tensor_parallel import cut_layers, refuse_uncuttable
 from ml_assets.training.process.group import Group
+from ml_assets.training.step.activation_checkpointing import blocks_of
 from ml_assets.training.step.memory import passes, rows_at_once
 from ml_assets.training.step.precision import shard_policy
-from ml_assets.training.step.recompute import blocks_of
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import Parallel, TrainingSettings
 
@@ -134,7 +134,7 @@ def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> N
     scalars = [name for name, parameter in core.named_parameters() if parameter.ndim == 0]
     for asked, what in (
         (parallel.shard in ("gradients", "full"), f"parallel.shard {parallel.shard} divides parameters"),
-        (settings.comm == "powersgd", "comm powersgd compresses gradients"),
+        (settings.gradient_compression == "powersgd", "gradient_compression powersgd compresses gradients"),
     ):
         if scalars and asked:
             raise BadConfiguration(

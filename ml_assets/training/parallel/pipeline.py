@@ -7,7 +7,7 @@ A module of the model may have
 
 names of its parts, `*` for any one, in the order in which they are called: the first with what the model reads, each
 other with what the one before gave. Each rank keeps its share of them. A step goes in passes of a few rows
-(`accumulate`), so that all ranks compute, each another pass:
+(`gradient_accumulation_steps`), so that all ranks compute, each another pass:
 
     rank 0   F0 F1    B0 F2 B1 F3 B2    B3      F: forward of a pass, B: its backward
     rank 1      F0 B0 F1 B1 F2 B2 F3 B3         ("1F1B", Narayanan et al. 2019, PipeDream)

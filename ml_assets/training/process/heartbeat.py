@@ -29,13 +29,13 @@ _WRITE_SECONDS = 0.5
 _LOOK_SECONDS = 0.25
 _ASLEEP_SECONDS = 2.0
 """Between two looks, only where the whole machine or container stood still."""
-_STILL_SECONDS, _STILL_SECONDS_OF_SCRIPTS = 120.0, 600.0
+_STALL_SECONDS, _STALL_SECONDS_OF_SCRIPTS = 120.0, 600.0
 """A step may take at least so long, where a job says nothing else, and… A script tells of fewer things that it does."""
 _STILL_STEPS = 10.0
 """…so many times as long as the longest before."""
 _FIRST_STEP = 15.0
-"""The first step of an attempt may take this many times `still_seconds`: kernels are compiled, caches fill. Without a
-bound, a first all-reduce that never returned held its GPUs for ever."""
+"""The first step of an attempt may take this many times `stall_timeout_seconds`: kernels are compiled, caches fill.
+Without a bound, a first all-reduce that never returned held its GPUs for ever."""
 _LAST_WORDS_SECONDS = 0.5
 """From the request for a stack trace to SIGKILL."""
 _SIGN = struct.Struct("<qqd")  # process, `Pulse.done`, time.monotonic()
@@ -116,9 +116,9 @@ class Pulse:
 class Patience:
     """Seconds that a rank may be silent, by what it does."""
 
-    hang_seconds: float
+    heartbeat_timeout_seconds: float
     """As a process."""
-    still_seconds: float
+    stall_timeout_seconds: float
     """As a loop, at least."""
     first_step_seconds: float = math.inf
     """As a loop that has not done its first step. A script may never say that it did one."""
@@ -126,12 +126,12 @@ class Patience:
     @classmethod
     def of(cls, job: TrainingJob) -> "Patience":
         """As the job's settings have it."""
-        default = _STILL_SECONDS_OF_SCRIPTS if job.entry else _STILL_SECONDS
+        default = _STALL_SECONDS_OF_SCRIPTS if job.entry else _STALL_SECONDS
         settings = job.settings
-        still = settings.still_seconds or default
+        still = settings.stall_timeout_seconds or default
         return cls(
-            hang_seconds=settings.hang_seconds,
-            still_seconds=still,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+            stall_timeout_seconds=still,
             first_step_seconds=math.inf if job.entry else _FIRST_STEP * still,
         )
 
@@ -149,8 +149,9 @@ class Seen:
     def why_end(self, done: int, alive: float, now: float, patience: Patience) -> str:
         """Return the reason to kill a rank with this counter and last sign of life at `alive`; empty if there is
         none."""
-        if now - alive > patience.hang_seconds:
-            return f"gave no sign of life for {now - alive:.1f} s (hang_seconds {patience.hang_seconds:g})"
+        if now - alive > patience.heartbeat_timeout_seconds:
+            limit = patience.heartbeat_timeout_seconds
+            return f"gave no sign of life for {now - alive:.1f} s (heartbeat_timeout_seconds {limit:g})"
         if done != self.done:
             if min(done, self.done) >= 0:
                 self.longest = max(self.longest, now - self.since)
@@ -158,13 +159,13 @@ class Seen:
         still = now - self.since
         if done == 0 and still > patience.first_step_seconds:
             return (
-                f"did not finish its model, or its first step, within {still:.0f} s ({_FIRST_STEP:g} × still_seconds "
-                f"{patience.still_seconds:g})"
+                f"did not finish its model, or its first step, within {still:.0f} s ({_FIRST_STEP:g} × "
+                f"stall_timeout_seconds {patience.stall_timeout_seconds:g})"
             )
-        if done > 0 and still > max(patience.still_seconds, _STILL_STEPS * self.longest):
+        if done > 0 and still > max(patience.stall_timeout_seconds, _STILL_STEPS * self.longest):
             return (
                 f"did no step for {still:.0f} s, the longest before took {self.longest:.1f} s "
-                f"(still_seconds {patience.still_seconds:g})"
+                f"(stall_timeout_seconds {patience.stall_timeout_seconds:g})"
             )
         return ""
 

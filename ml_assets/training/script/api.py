@@ -230,7 +230,7 @@ class Training:
     def moved(self) -> None:
         """Show that the script goes on, where for long there is nothing to `log`: a batch of an epoch, of a validation.
 
-        Costs an addition. Where nothing is shown for long (`training.still_seconds`), the rank counts as stuck.
+        Costs an addition. Where nothing is shown for long (`training.stall_timeout_seconds`), the rank counts as stuck.
         """
         self.pulse.moved()
 

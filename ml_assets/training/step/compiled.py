@@ -1,6 +1,6 @@
 """`compile`: the model's operations fused into code of its own by torch.
 
-Here: asking for it, and where the code is kept. Not here: what is computed (precision, recompute).
+Here: asking for it, and where the code is kept. Not here: what is computed (precision, activation_checkpointing).
 """
 
 # pyright: reportUnknownMemberType=false

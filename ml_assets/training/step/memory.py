@@ -25,10 +25,10 @@ _FOR_SCRIPTS = (
 def passes(settings: TrainingSettings, world_size: int) -> int:
     """Forward and backward passes of a worker for a step of `tolerance`.
 
-    Where there are fewer workers than there should be, more than `accumulate`: a worker's share is larger then, and its
-    memory is not.
+    Where there are fewer workers than there should be, more than `gradient_accumulation_steps`: a worker's share is
+    larger then, and its memory is not.
     """
-    return -(-settings.accumulate * settings.workers // world_size)
+    return -(-settings.gradient_accumulation_steps * settings.workers // world_size)
 
 
 def rows_at_once(settings: TrainingSettings, world_size: int) -> int:
@@ -85,11 +85,11 @@ def _advice(settings: TrainingSettings, group: Group) -> str:
     else:
         done = passes(settings, group.world_size)
         made_of = f"global_batch {settings.global_batch} / {group.world_size} workers / {done} passes"
-        fewer = f"accumulate {2 * settings.accumulate}"
+        fewer = f"gradient_accumulation_steps {2 * settings.gradient_accumulation_steps}"
     steps = [f"{fewer} ({-(-rows // 2)} rows at once, the same batch)"]
-    if settings.recompute != "full":
-        stronger = "full" if settings.recompute == "selective" else "selective, then full"
-        steps.append(f"recompute {stronger} (goes on from the checkpoint, the same weights)")
+    if settings.activation_checkpointing != "full":
+        stronger = "full" if settings.activation_checkpointing == "selective" else "selective, then full"
+        steps.append(f"activation_checkpointing {stronger} (goes on from the checkpoint, the same weights)")
     if settings.precision == "fp32":
         steps.append("precision bf16 (what is kept for backward is half as large)")
     if settings.parallel.shard != "full" and group.world_size > 1:

@@ -152,7 +152,8 @@ def _why_failed(job: TrainingJob, what: str, rows: int, error: Exception) -> str
         return (
             f"the model of {job.model_function} normalizes over the rows of a pass, and some passes have a single row "
             f"(global_batch {settings.global_batch}, lanes {settings.lane_count}, workers {settings.workers}, "
-            f"accumulate {settings.accumulate}). Raise global_batch, lower accumulate or workers, or use nn.LayerNorm"
+            f"gradient_accumulation_steps {settings.gradient_accumulation_steps}). Raise global_batch, lower "
+            "gradient_accumulation_steps or workers, or use nn.LayerNorm"
         )
     return (
         f"the model of {job.model_function} cannot be trained: its first pass of {what}, over {rows} rows, failed with "

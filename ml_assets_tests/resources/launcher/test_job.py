@@ -56,8 +56,8 @@ def test_a_job_of_replicas_is_the_one_it_was_before_there_were_layouts() -> None
         {"settings": TrainingSettings(lanes=4)},
         {"settings": TrainingSettings(determinism="bitwise")},
         {"settings": TrainingSettings(precision="bf16")},
-        {"settings": TrainingSettings(accumulate=2)},
-        {"settings": TrainingSettings(comm="bf16")},
+        {"settings": TrainingSettings(gradient_accumulation_steps=2)},
+        {"settings": TrainingSettings(gradient_compression="bf16")},
         {"settings": TrainingSettings(compile=True)},
         {"settings": TrainingSettings(parallel=Parallel(shard="full"))},
         {"settings": TrainingSettings(checkpoint_storage="bf16")},
@@ -72,8 +72,8 @@ def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]
     [
         {"snapshot": "/elsewhere"},
         {"partition": "2024-01-02"},
-        {"settings": TrainingSettings(checkpoint_steps=7, metric_steps=3, max_attempts=9)},
-        {"settings": TrainingSettings(recompute="full")},
+        {"settings": TrainingSettings(checkpoint_every_steps=7, log_every_steps=3, max_attempts=9)},
+        {"settings": TrainingSettings(activation_checkpointing="full")},
         {"settings": TrainingSettings(checkpoint_storage="compressed")},
     ],
 )
@@ -98,7 +98,9 @@ def test_settings_that_came_later_are_no_part_of_a_job_without_them() -> None:
 
 
 def test_computing_again_is_part_of_a_compiled_job_whose_code_it_changes() -> None:
-    kept, again = (TrainingSettings(compile=True, recompute=what).identity for what in ("none", "full"))
+    kept, again = (
+        TrainingSettings(compile=True, activation_checkpointing=what).identity for what in ("none", "full")
+    )
     assert kept != again
 
 
@@ -130,20 +132,30 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ({"determinism": "exact"}, "bitwise or tolerance, not 'exact'"),
         ({"keep_checkpoints": 1}, "at least 2"),
         ({"precision": "fp8"}, "precision is fp32 or bf16 or fp16, not 'fp8'"),
-        ({"recompute": "some"}, "recompute is none or selective or full, not 'some'"),
-        ({"comm": "fp8"}, "comm is none or bf16 or powersgd, not 'fp8'"),
-        ({"accumulate": 0}, "accumulate must be at least 1"),
         (
-            {"global_batch": 64, "lanes": 8, "workers": 3, "accumulate": 17},
-            "accumulate 17 is more than the 16 rows of a worker's share: global_batch 64 / lanes 8 × 2 lanes",
+            {"activation_checkpointing": "some"},
+            "activation_checkpointing is none or selective or full, not 'some'",
         ),
-        ({"precision": "fp16", "comm": "powersgd"}, "use precision bf16, or comm bf16"),
+        ({"gradient_compression": "fp8"}, "gradient_compression is none or bf16 or powersgd, not 'fp8'"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1"),
         (
-            {"determinism": "bitwise", "accumulate": 2},
-            "bitwise does not go with accumulate 2: a step is a pass for each of the 8 lanes already",
+            {"global_batch": 64, "lanes": 8, "workers": 3, "gradient_accumulation_steps": 17},
+            "gradient_accumulation_steps 17 is more than the 16 rows of a worker's share: "
+            "global_batch 64 / lanes 8 × 2 lanes",
+        ),
+        (
+            {"precision": "fp16", "gradient_compression": "powersgd"},
+            "use precision bf16, or gradient_compression bf16",
+        ),
+        (
+            {"determinism": "bitwise", "gradient_accumulation_steps": 2},
+            "bitwise does not go with gradient_accumulation_steps 2: a step is a pass for each of the 8 lanes already",
         ),
         ({"determinism": "bitwise", "precision": "fp16"}, "does not go with precision fp16"),
-        ({"determinism": "bitwise", "comm": "bf16"}, "does not go with comm bf16"),
+        (
+            {"determinism": "bitwise", "gradient_compression": "bf16"},
+            "does not go with gradient_compression bf16",
+        ),
         ({"determinism": "bitwise", "compile": True}, "does not go with compile"),
         ({"workers": 6, "parallel": Parallel(tensor=4)}, "6 / 4 = 1.5; use 8"),
         (
@@ -156,8 +168,8 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
             "parallel with shard full, tensor 1 and pipeline 1 does not go with precision fp16",
         ),
         (
-            {"comm": "bf16", "parallel": Parallel(tensor=2)},
-            "does not go with comm bf16: what is sent are parts",
+            {"gradient_compression": "bf16", "parallel": Parallel(tensor=2)},
+            "does not go with gradient_compression bf16: what is sent are parts",
         ),
         ({"compile": True, "parallel": Parallel(shard="gradients")}, "does not go with compile"),
         ({"checkpoint_storage": "fp16"}, "fp32, bf16 or compressed, not 'fp16'"),
@@ -178,7 +190,7 @@ def test_contradictory_settings_are_refused_with_the_arithmetic(settings: dict[s
         ({"tensor": 2, "pipeline": 2}, "tensor x pipeline = 4 workers: 2 / 4 = 0.5; use 4"),
         (
             {"pipeline": 2},
-            "accumulate 1 leaves workers idle: of accumulate + 1 turns each computes accumulate",
+            "gradient_accumulation_steps 1 leaves workers idle: each computes 1 of 2 turns",
         ),
         ("full", "has keys shard, tensor and pipeline, and is 'full'"),
     ],

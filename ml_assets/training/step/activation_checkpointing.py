@@ -51,7 +51,9 @@ def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
             yield from blocks_of(child)
 
 
-def recompute(core: nn.Module, what: Literal["selective", "full"], *, is_compiled: bool = False) -> None:
+def checkpoint_activations(
+    core: nn.Module, what: Literal["selective", "full"], *, is_compiled: bool = False
+) -> None:
     """Have the blocks of `core` keep only their inputs (`full`), or also the results of products (`selective`).
 
     In place; no module or parameter gets another name. Raises `BadConfiguration` where there are no blocks, and for
@@ -60,27 +62,28 @@ def recompute(core: nn.Module, what: Literal["selective", "full"], *, is_compile
     blocks = list(blocks_of(core))
     if not blocks:
         raise BadConfiguration(
-            f"recompute {what}: {type(core).__name__} has no blocks. One is a member of an nn.ModuleList or "
-            "nn.Sequential that is made of several modules: put repeated layers into one, or leave recompute out"
+            f"activation_checkpointing {what}: {type(core).__name__} has no blocks. One is a member of an "
+            "nn.ModuleList or nn.Sequential that is made of several modules: put repeated layers into one, or "
+            "leave it out"
         )
     if what == "selective" and any(
         isinstance(part, nn.RNNBase) for block in blocks for part in block.modules()
     ):
         raise BadConfiguration(
-            "recompute selective: recurrent layers (GRU, LSTM) give other bits with it, and a training must go on with "
-            "the same. Use recompute full"
+            "activation_checkpointing selective: recurrent layers (GRU, LSTM) give other bits with it, and a "
+            "training must resume with the same bits. Use activation_checkpointing full"
         )
     if any(isinstance(part, torch.jit.ScriptModule) for block in blocks for part in block.modules()):
         raise BadConfiguration(
-            f"recompute {what}: a block has a part in TorchScript, whose interpreter cannot be run again for backward. "
-            "Leave recompute out, or use the module as it was before torch.jit.script"
+            f"activation_checkpointing {what}: a block has a part in TorchScript, whose interpreter cannot be run "
+            "again for backward. Leave it out, or use the module as it was before torch.jit.script"
         )
     kept = noop_context_fn if what == "full" else partial(create_selective_checkpoint_contexts, _COSTLY)
     for block in blocks:
         with_buffers = [part for part in block.modules() if part._buffers]
         # The compiler takes contexts that draw no numbers of their own; it is another training anyway.
         contexts = kept if is_compiled and not with_buffers else partial(_alike, kept, with_buffers)
-        setattr(block, "forward", _recomputed(block.forward, contexts))  # noqa: B010 - a method, says pyright
+        setattr(block, "forward", _checkpointed(block.forward, contexts))  # noqa: B010 - a method, says pyright
 
 
 def _alike(
@@ -122,11 +125,11 @@ def _copied(value: torch.Tensor | None) -> torch.Tensor | None:
     return None if value is None else value.clone()
 
 
-def _recomputed(forward: Callable[..., Any], contexts: Callable[[], Any]) -> Callable[..., Any]:
+def _checkpointed(forward: Callable[..., Any], contexts: Callable[[], Any]) -> Callable[..., Any]:
     @wraps(forward)
-    def recomputed(*args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
-    return recomputed
+    return checkpointed
