@@ -6,7 +6,6 @@ follow). `done`; a number (exit code, after saying why); `kill` (as by SIGKILL);
 step and ends with 75 on SIGTERM); `deaf` (ignores SIGTERM); `lines` (says `STEPS` numbered lines, then done).
 """
 
-import hashlib
 import json
 import os
 import signal
@@ -14,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+from ml_assets_tests.resources.launcher.results import CONTENT, untrained_result
 from resources.artifacts import Artifacts, artifacts_of
 from resources.job.events import TrainingEvent
-from resources.job.job import TrainingJob, TrainingResult
+from resources.job.job import TrainingJob
 
-WEIGHTS = b"weights"
 _ASKED: list[int] = []
 """Signals that asked this pod to save and end."""
 
@@ -94,20 +93,9 @@ def finish(attempt: int) -> None:
     home, name = stored()
     folder = home.pull(name, ["job.json"])
     job = TrainingJob.from_json((folder / "job.json").read_text())
-    (folder / "model.safetensors").write_bytes(WEIGHTS)
-    result = TrainingResult(
-        fingerprint=job.fingerprint,
-        weights=str(folder / "model.safetensors"),
-        weights_sha256=hashlib.sha256(WEIGHTS).hexdigest(),
-        best_step=1,
-        best_validation_loss=0.5,
-        steps=1,
-        epochs=1,
-        world_size=1,
-        rows_per_second=1.0,
-        seconds=1.0,
-        attempts=attempt,
-    )
+    weights = folder / "model.safetensors"
+    weights.write_bytes(CONTENT)
+    result = untrained_result(job.fingerprint, str(weights), attempt)
     (folder / "result.json").write_text(result.to_json())
     home.push(name, ["model.safetensors", "result.json"], last="result.json")
     emit("finished", 1)

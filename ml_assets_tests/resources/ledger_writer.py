@@ -70,7 +70,19 @@ def assert_one_of_each(ledger: Ledger) -> None:
     assert facts == ("e", "rain", "wrong prices")
 
 
-def verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], object]) -> None:
+def assert_decisions_hold_verdicts_back(ledger: Ledger) -> None:
+    """Promote and register in an empty ledger while another thread records a verdict, which must come later."""
+    facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
+    digests = {"schema_digest": "s", "recipe_digest": "r"}
+    log = ledger.models
+    _verdicts_come_after(ledger, lambda allow: log.promote("m", "1", "production", allow=allow, **facts))
+    _verdicts_come_after(
+        ledger, lambda allow: log.name_version("m", "b", choose=lambda known: "1.0.0", allow=allow, **digests)
+    )
+    assert log.in_production("m") is not None
+
+
+def _verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], object]) -> None:
     """Run `decide` with an `allow`, at whose end another thread begins to record a verdict: it must come later.
 
     Raises `AssertionError` where the verdict is recorded before `decide` has stored what it decided.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.resources.ledger_writer import EVALUATION, verdicts_come_after
+from ml_assets_tests.resources.ledger_writer import EVALUATION, assert_decisions_hold_verdicts_back
 from resources.ledger import Ledger, ModelLog, Promotion
 
 START = datetime(2014, 1, 1, tzinfo=UTC)
@@ -67,12 +67,4 @@ def test_demoting_what_was_replaced_meanwhile_does_not_end_its_successor(log: Mo
 
 
 def test_no_verdict_is_recorded_during_a_promotion_or_registration(tmp_path: Path) -> None:
-    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
-    digests = {"schema_digest": "s", "recipe_digest": "r"}
-    log = ledger.models
-    verdicts_come_after(ledger, lambda allow: log.promote("m", "1", "production", allow=allow, **facts))
-    verdicts_come_after(
-        ledger, lambda allow: log.name_version("m", "b", choose=lambda known: "1.0.0", allow=allow, **digests)
-    )
-    assert log.in_production("m") is not None
+    assert_decisions_hold_verdicts_back(Ledger(f"sqlite:///{tmp_path}/ledger.db"))

@@ -16,8 +16,8 @@ from alembic.migration import MigrationContext
 from ml_assets_tests.resources import ledger_writer
 from ml_assets_tests.resources.ledger_writer import (
     NEW,
+    assert_decisions_hold_verdicts_back,
     assert_one_of_each,
-    verdicts_come_after,
     write_one_of_each,
 )
 from ml_assets_tests.servers.running_servers import RunningServers
@@ -154,15 +154,7 @@ def test_nothing_written_can_be_changed(url: str, table: str, role: str) -> None
 
 
 def test_no_verdict_is_recorded_during_a_promotion_or_registration(url: str) -> None:
-    ledger = Ledger(url)
-    facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
-    digests = {"schema_digest": "s", "recipe_digest": "r"}
-    log = ledger.models
-    verdicts_come_after(ledger, lambda allow: log.promote("m", "1", "production", allow=allow, **facts))
-    verdicts_come_after(
-        ledger, lambda allow: log.name_version("m", "b", choose=lambda known: "1.0.0", allow=allow, **digests)
-    )
-    assert log.in_production("m") is not None
+    assert_decisions_hold_verdicts_back(Ledger(url))
 
 
 def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: RunningServers) -> None:

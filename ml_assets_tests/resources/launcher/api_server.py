@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from ml_assets_tests.resources.launcher.http_server import QuietHandler, serving_in_threads
 
 NAMESPACE = "team"
 _PATH = re.compile(rf"/namespaces/{NAMESPACE}/(?P<kind>\w+)(?:/(?P<name>[^/]+))?(?P<part>/log|/status)?$")
@@ -166,9 +167,7 @@ def serving() -> Generator[ApiServer]:
     """A server on a free port, for the block."""
     state = ApiServer()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def _answer(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else {}
@@ -191,14 +190,5 @@ def serving() -> Generator[ApiServer]:
 
         do_GET = do_POST = do_PUT = do_DELETE = _answer
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing: failed tests show what they assert."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        state.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        try:
-            yield state
-        finally:
-            server.shutdown()
+    with serving_in_threads(Handler) as state.url:
+        yield state

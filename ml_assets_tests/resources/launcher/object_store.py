@@ -1,14 +1,13 @@
 """A small real S3 server for one bucket: objects are put, read, listed and deleted over HTTP; it can be away."""
 
 import hashlib
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from ml_assets_tests.resources.launcher.http_server import QuietHandler, serving_in_threads
 
 BUCKET = "bucket"
 _WHEN, _WHEN_HTTP = "2026-11-22T12:00:00.000Z", "Sun, 22 Nov 2026 12:00:00 GMT"
@@ -31,9 +30,7 @@ def storing() -> Generator[ObjectStore]:
     """A server on a free port, for the block."""
     state = ObjectStore()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def _serve(self) -> None:
             parts = urlsplit(self.path)
             key = unquote(parts.path).removeprefix(f"/{BUCKET}").strip("/")
@@ -63,17 +60,8 @@ def storing() -> Generator[ObjectStore]:
 
         do_GET = do_HEAD = do_PUT = _serve
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing: failed tests show what they assert."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        state.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        try:
-            yield state
-        finally:
-            server.shutdown()
+    with serving_in_threads(Handler) as state.url:
+        yield state
 
 
 def _etag(content: bytes) -> str:

@@ -5,7 +5,6 @@
 done), `orphan` (dies of SIGKILL, leaving a talking child).
 """
 
-import hashlib
 import os
 import select
 import signal
@@ -15,7 +14,8 @@ import time
 from pathlib import Path
 
 from ml_assets.training.telemetry.events import emit, keep_events
-from resources.job.job import TrainingJob, TrainingResult
+from ml_assets_tests.resources.launcher.results import CONTENT, untrained_result
+from resources.job.job import TrainingJob
 
 
 def main(job_file: str, folder: str) -> int:
@@ -68,20 +68,8 @@ def wait_for_end_of_stdin() -> None:
 def finish(job: TrainingJob, folder: Path, attempt: int) -> None:
     """Leave a result."""
     weights = folder / "model.safetensors"
-    weights.write_bytes(b"weights")
-    result = TrainingResult(
-        fingerprint=job.fingerprint,
-        weights=str(weights),
-        weights_sha256=hashlib.sha256(b"weights").hexdigest(),
-        best_step=1,
-        best_validation_loss=0.5,
-        steps=1,
-        epochs=1,
-        world_size=1,
-        rows_per_second=1.0,
-        seconds=1.0,
-        attempts=attempt,
-    )
+    weights.write_bytes(CONTENT)
+    result = untrained_result(job.fingerprint, str(weights), attempt)
     (folder / "result.json").write_text(result.to_json())
 
 

@@ -1,7 +1,6 @@
 """The launcher's own life against a cluster and an object store that refuse, forget and go away."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from ml_assets_tests.resources.launcher import pod_documents
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore, storing
+from ml_assets_tests.resources.launcher.results import CONTENT, untrained_result
 from ml_assets_tests.resources.launcher.test_local import job_of
 from resources.artifacts import ArtifactsUnavailable
 from resources.artifacts.s3 import RemoteArtifacts
@@ -56,21 +56,9 @@ class Launch:
 
     def finish(self) -> None:
         """Write the files that pods leave when they are done."""
-        content = b"weights"
-        result = TrainingResult(
-            fingerprint=self.job.fingerprint,
-            weights=WEIGHTS,
-            weights_sha256=hashlib.sha256(content).hexdigest(),
-            best_step=1,
-            best_validation_loss=0.5,
-            steps=1,
-            epochs=1,
-            world_size=1,
-            rows_per_second=1.0,
-            seconds=1.0,
-        )
+        result = untrained_result(self.job.fingerprint, WEIGHTS)
         place = f"p/{training_folder_name(self.job)}"
-        self.store.objects[f"{place}/{WEIGHTS}"] = content
+        self.store.objects[f"{place}/{WEIGHTS}"] = CONTENT
         self.store.objects[f"{place}/{RESULT}"] = result.to_json().encode()
 
 
