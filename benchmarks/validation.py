@@ -84,7 +84,7 @@ def year(days: int) -> tuple[dict[str, pl.DataFrame], dict[str, tuple[date, date
         bounds[key] = (first.date(), first.date())
     contract = Contract.model_validate(
         {
-            "key": ["flight", "origin", "carrier"],
+            "primary_key": ["flight", "origin", "carrier"],
             "event_time": "at",
             "columns": [
                 {"name": "at", "dtype": "datetime"},

@@ -6,8 +6,10 @@ Here: the table. The refusal that names the new key is raised by the section (`s
 from collections.abc import Mapping
 
 RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
+    "Contract": {"key": "primary_key"},
     "EvaluationSpec": {"block": "bootstrap_unit"},
     "Gate": {"by": "margin", "if_unsure": "on_undecided", "if_undefined": "on_undefined"},
+    "ModelInputsSection": {"row_key": "primary_key"},
     "training": {
         "accumulate": "gradient_accumulation_steps",
         "recompute": "activation_checkpointing",

@@ -117,7 +117,7 @@ def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence])
         ],
         known={section.table: section.known for section in spec.inputs if section.known is not None},
         cadence=spec.cadence,
-        key=spec.contract.key,
+        primary_key=spec.contract.primary_key,
         labels=spec.labels,
         predicted_at=spec.predicted_at,
         partition_date=spec.partition_date,
@@ -206,5 +206,5 @@ def _digest(spec: FeatureTableSpec, table: TableSpec) -> str:
     declared = spec.model_dump(
         mode="json", include={"function", "inputs", "predicted_at", "partition_date", "labels", "partitions"}
     )
-    declared |= {"code": table.code_version, "key": list(spec.contract.key)}
+    declared |= {"code": table.code_version, "primary_key": list(spec.contract.primary_key)}
     return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:16]

@@ -58,7 +58,9 @@ def column_schema(contract: Contract) -> dg.TableSchema:
         )
     return dg.TableSchema(
         columns,
-        constraints=dg.TableConstraints(other=[f"key: {', '.join(contract.key)}"] if contract.key else []),
+        constraints=dg.TableConstraints(
+            other=[f"primary key: {', '.join(contract.primary_key)}"] if contract.primary_key else []
+        ),
     )
 
 

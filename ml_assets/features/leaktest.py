@@ -174,7 +174,7 @@ def leak_test(
     first: date,
     last: date,
     *,
-    key: Sequence[str],
+    primary_key: Sequence[str],
     labels: Sequence[str] = (),
     predicted_at: str = "predicted_at",
     cuts: Sequence[datetime] | int = 3,
@@ -194,22 +194,22 @@ def leak_test(
     Each of `alone`, partitions of the range in order, is built once more by itself. Its rows must be those that have
     its first day as `partition_date` in the range, in every column but `labels`; floats may differ by rounding.
 
-    Raises `LeakTestError` where a declaration does not fit the tables, `key` does not name the built rows, or
+    Raises `LeakTestError` where a declaration does not fit the tables, `primary_key` does not name the built rows, or
     none of them was predicted before a cut.
     """
     _require_rules(inputs, known)
     full = build(inputs, first, last)
-    needed = (*key, predicted_at, *((partition_date,) if alone else ()))
+    needed = (*primary_key, predicted_at, *((partition_date,) if alone else ()))
     missing = [name for name in needed if name not in full.columns]
     if missing:
         raise LeakTestError(f"the built table has no columns {missing}; it has {full.columns}")
-    if full.select(key).n_unique() < full.height:
+    if full.select(primary_key).n_unique() < full.height:
         raise LeakTestError(
-            f"{list(key)} repeat in the built table: name the columns that tell its rows apart"
+            f"{list(primary_key)} repeat in the built table: name the columns that tell its rows apart"
         )
     moments = _spread(full[predicted_at], cuts) if isinstance(cuts, int) else tuple(sorted(cuts))
-    others = [name for name in full.columns if name not in key]
-    compare = _Comparison(key, frozenset(hidden))
+    others = [name for name in full.columns if name not in primary_key]
+    compare = _Comparison(primary_key, frozenset(hidden))
     leaks = compare.leaks(full, build(inputs, first, last), others, None)
     unsteady = {leak.column for leak in leaks}  # of these a cut can tell nothing
     columns = tuple(name for name in others if name not in {*labels, *unsteady})
@@ -338,7 +338,7 @@ class _Difference:
 class _Comparison:
     """Compares two builds of the same rows."""
 
-    key: Sequence[str]
+    primary_key: Sequence[str]
     hidden: frozenset[str]
 
     def leaks(
@@ -357,7 +357,7 @@ class _Comparison:
         rounding: bool = False,
     ) -> list[_Difference]:
         """Differences by column, those of whole rows first. With `rounding`, floats may differ by it."""
-        key = self.key
+        key = self.primary_key
         lost, come = before.join(after, on=key, how="anti"), after.join(before, on=key, how="anti")
         found: list[_Difference] = []
         if len(lost) or len(come):

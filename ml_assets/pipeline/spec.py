@@ -71,7 +71,7 @@ class ModelInputsSection(Section):
     next split, or in the holdout later than its end."""
     time_zone: TimeZone = "UTC"
     """Time zone in whose midnight a partition begins and ends."""
-    row_key: tuple[str, ...]
+    primary_key: tuple[str, ...]
     """Columns that name a row."""
 
     @model_validator(mode="after")
@@ -201,7 +201,7 @@ class PipelineSpec(Section):
             "features.partition_date": (seen.partition_date,),
             "features.label": (seen.label,),
             "features.label_known_at": (seen.label_known_at,),
-            "features.row_key": seen.row_key,
+            "features.primary_key": seen.primary_key,
             "evaluation.bootstrap_unit": (judged.bootstrap_unit,),
             "evaluation.slices": tuple(one.column for one in judged.sliced_by),
             "evaluation.baseline.groups": judged.baseline.groups,

@@ -232,8 +232,8 @@ def _require_two_labels(chosen: ChosenRows) -> None:
 
 
 def _named(rows: pl.DataFrame, spec: RowSpec) -> str:
-    """The first of `rows` by their key, or by partition without one, with their labels."""
-    key = spec.row_key or (spec.partition,)
+    """The first of `rows` by their primary key, or by partition without one, with their labels."""
+    key = spec.primary_key or (spec.partition,)
     named = rows.head(_NAMED).select(pl.col(*key).cast(pl.String), pl.col(spec.label).alias(_LABEL))
     told = [
         f"{', '.join(f'{name}={row[name]}' for name in key)} has {row[_LABEL]}"

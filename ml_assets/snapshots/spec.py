@@ -129,5 +129,5 @@ class RowSpec:
     """Objective that reads the labels: `binary` needs 0 or 1, both need two different ones to learn from. None: labels
     are not read, as where samples are learned by themselves.
     """
-    row_key: tuple[str, ...] = ()
+    primary_key: tuple[str, ...] = ()
     """Columns that name a row where one is refused."""

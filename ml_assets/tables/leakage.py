@@ -36,7 +36,7 @@ class FeatureDeclaration:
     known: Mapping[str, Sequence[KnowledgeRule]]
     """Input table → when its facts became known; a table that is lacking here cannot be tested."""
     cadence: Cadence
-    key: Sequence[str]
+    primary_key: Sequence[str]
     labels: Sequence[str]
     predicted_at: str
     partition_date: str
@@ -63,7 +63,7 @@ def find_leaks(
             declared.known,
             date.fromisoformat(keys[0]),
             declared.cadence.bounds(keys[-1])[1],
-            key=declared.key,
+            primary_key=declared.primary_key,
             labels=declared.labels,
             predicted_at=declared.predicted_at,
             cuts=cuts,

@@ -27,7 +27,7 @@ class TableSpec:
     code_version: str = ""
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()
-    """Order of rows in a partition; by default the contract's key, then its event time."""
+    """Order of rows in a partition; by default the contract's primary key, then its event time."""
     inputs: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     """For a derived table: table id → lookback in partitions; None for a table that is read whole."""
 
@@ -46,7 +46,7 @@ class TableSpec:
     def order(self) -> tuple[str, ...]:
         """Columns rows are sorted by first."""
         event_time = (self.contract.event_time,) if self.contract.event_time else ()
-        return self.sort_key or (*self.contract.key, *event_time)
+        return self.sort_key or (*self.contract.primary_key, *event_time)
 
     @property
     def rules_digest(self) -> str:

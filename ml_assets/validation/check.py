@@ -53,7 +53,7 @@ def _value_findings(clean: Mapping[str, pl.DataFrame], contract: Contract) -> Se
     keys, frames = list(clean), list(clean.values())
     heights = np.array([frame.height for frame in frames])
     joined = pl.concat(frames)
-    if contract.key or any(column.unique for column in contract.by_name.values()):
+    if contract.primary_key or any(column.unique for column in contract.by_name.values()):
         joined = joined.with_columns(
             pl.Series(PARTITION, np.repeat(np.arange(len(keys), dtype=np.uint32), heights))
         )

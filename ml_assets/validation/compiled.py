@@ -76,7 +76,11 @@ def _violation(error: Any) -> Violation:
 def _compile(contract: Contract) -> "pa.DataFrameSchema":
     import pandera.polars as pa
 
-    over_rows = [_not_repeated("duplicate_key", [PARTITION, *contract.key])] if contract.key else []
+    over_rows = (
+        [_not_repeated("duplicate_primary_key", [PARTITION, *contract.primary_key])]
+        if contract.primary_key
+        else []
+    )
     over_rows += [
         _not_repeated(f"duplicate_value:{name}", [PARTITION, name])
         for name, column in contract.by_name.items()

@@ -1,4 +1,4 @@
-"""Contract of a table: its columns, their types and ranges, its key and its event time.
+"""Contract of a table: its columns, their types and ranges, its primary key and its event time.
 
 A pydantic section of `defs.yaml`; unknown keys are errors. Judging data by it belongs in `check.py`.
 """
@@ -133,7 +133,7 @@ class Contract(Section):
 
     columns: tuple[Column, ...]
     """All columns, in the order in which they are stored."""
-    key: tuple[str, ...] = ()
+    primary_key: tuple[str, ...] = ()
     """Columns that together name a row: never null, no combination twice in one partition."""
     event_time: str | None = None
     """Column of type `datetime` or `date` that says when a row happened: inside its partition's days."""
@@ -154,15 +154,17 @@ class Contract(Section):
             names = [column.name for column in columns]
             twice = sorted({str(name) for name in names if names.count(name) > 1})
             raise ValueError(f"declared twice: {', '.join(twice)}")
-        for name in (*self.key, *([self.event_time] if self.event_time else [])):
+        for name in (*self.primary_key, *([self.event_time] if self.event_time else [])):
             if name not in by_name:
-                raise ValueError(f"{name!r} is in `key` or `event_time` but is no column of the contract")
-        binary = [name for name in self.key if by_name[name].dtype == "binary"]
+                raise ValueError(
+                    f"{name!r} is in `primary_key` or `event_time` but is no column of the contract"
+                )
+        binary = [name for name in self.primary_key if by_name[name].dtype == "binary"]
         if binary:
-            raise ValueError(f"a column of `key` cannot be binary: {', '.join(binary)}")
-        nullable = [name for name in self.key if by_name[name].nullable]
+            raise ValueError(f"a column of `primary_key` cannot be binary: {', '.join(binary)}")
+        nullable = [name for name in self.primary_key if by_name[name].nullable]
         if nullable:
-            raise ValueError(f"a column of `key` cannot be nullable: {', '.join(nullable)}")
+            raise ValueError(f"a column of `primary_key` cannot be nullable: {', '.join(nullable)}")
         if self.event_time and by_name[self.event_time].dtype not in ("datetime", "date"):
             raise ValueError(f"`event_time` {self.event_time!r} must be of type datetime or date")
         if self.event_time and by_name[self.event_time].sensitive:

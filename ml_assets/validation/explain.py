@@ -26,9 +26,9 @@ HIDDEN = "(hidden)"
 
 
 def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) -> Finding:
-    """The finding for rows of one partition that break one rule of columns or key."""
+    """The finding for rows of one partition that break one rule of columns or primary key."""
     if violation.column is None:
-        return _repeated(frame, contract, violation, list(contract.key))
+        return _repeated(frame, contract, violation, list(contract.primary_key))
     if violation.rule == "duplicate_value":
         return _repeated(frame, contract, violation, [violation.column])
     column = contract.by_name[violation.column]
@@ -48,9 +48,9 @@ def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) 
 def row_examples(
     frame: pl.DataFrame, contract: Contract, column: str, rows: npt.NDArray[np.int64]
 ) -> tuple[str, ...]:
-    """The first failing rows with their key: `'ZZ' in row 12 (flight=1545, origin='EWR')`."""
+    """The first failing rows with their primary key: `'ZZ' in row 12 (flight=1545, origin='EWR')`."""
     first = _masked(frame[rows[:EXAMPLES]], contract)
-    identity = _named(first, [name for name in contract.key if name != column])
+    identity = _named(first, [name for name in contract.primary_key if name != column])
     return tuple(
         f"{value} in row {row}" + (f" ({who})" if who else "")
         for value, row, who in zip(texts(first[column]), rows, identity, strict=False)
@@ -124,7 +124,7 @@ def _repeated(frame: pl.DataFrame, contract: Contract, violation: Violation, col
         examples=examples,
         explanation=(
             f"{extra} rows repeat the {what} of another row of this partition. If the source delivers rows "
-            "twice, drop the repetitions there; if these are different rows, the key lacks a column."
+            "twice, drop the repetitions there; if these are different rows, `primary_key` lacks a column."
         ),
     )
 

@@ -122,7 +122,7 @@ DATASET: dict[str, Any] = {
     },
     "partitions": PARTITIONS,
     "contract": {
-        "key": ["at", "machine"],
+        "primary_key": ["at", "machine"],
         "event_time": "at",
         "columns": [
             {"name": "at", "dtype": "datetime"},
@@ -142,7 +142,7 @@ FEATURE_TABLE: dict[str, Any] = {
     "labels": ["made", "label_known_at"],
     "automation": "on_valid_inputs",
     "contract": {
-        "key": ["at", "machine"],
+        "primary_key": ["at", "machine"],
         "columns": [
             {"name": "partition_date", "dtype": "date"},
             {"name": "at", "dtype": "datetime"},
@@ -165,7 +165,7 @@ PIPELINE: dict[str, Any] = {
         "categorical": ["machine"],
         "label": "made",
         "label_known_at": "label_known_at",
-        "row_key": ["at", "machine"],
+        "primary_key": ["at", "machine"],
     },
     "window": {"train": TRAIN, "validation": VALIDATION, "holdout": HOLDOUT},
     "model": {"function": f"{HERE}.build"},

@@ -85,17 +85,20 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             id="neither",
         ),
         pytest.param(
-            "    row_key:", "    sample: {column: picture}\n    row_key:", "this key is needed", id="decode"
+            "    label: units",
+            "    sample: {column: picture}\n    label: units",
+            "this key is needed",
+            id="decode",
         ),
         pytest.param(
-            "    row_key:",
-            "    sample: {column: picture, decode: ml_assets.defs.store_demand.model.biuld}\n    row_key:",
+            "    label: units",
+            "    sample: {column: picture, decode: ml_assets.defs.store_demand.model.biuld}\n    label: units",
             "ml_assets.defs.store_demand.model has no function 'biuld'; did you mean 'build'?",
             id="function that decodes",
         ),
         pytest.param(
-            "    row_key:",
-            "    sample: {column: price, decode: ml_assets.defs.store_demand.model.build}\n    row_key:",
+            "    label: units",
+            "    sample: {column: price, decode: ml_assets.defs.store_demand.model.build}\n    label: units",
             "features.sample.column: 'price' is listed in numeric or categorical, too: a sample is bytes",
             id="sample and number",
         ),
@@ -127,8 +130,8 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             id="column",
         ),
         pytest.param(
-            "    row_key:",
-            "    sample: {column: partition_date, decode: ml_assets.defs.store_demand.model.build}\n    row_key:",
+            "    label: units",
+            "    sample: {column: partition_date, decode: ml_assets.defs.store_demand.model.build}\n    label: units",
             "names 'partition_date' in features.sample.column, which takes binary, and its dtype is date",
             id="sample that is no bytes",
         ),

@@ -146,7 +146,7 @@ INPUTS = [
     pytest.param(
         "- {name: predicted_at, dtype: datetime}",
         "- {name: predicted_at, dtype: datetime, nullable: true}",
-        "contract:\n    key: [partition_date",
+        "contract:\n    primary_key: [partition_date",
         "attributes.contract: predicted_at 'predicted_at' must be a datetime and never null, and is a nullable "
         "datetime by the contract",
         id="moment that may be null",
@@ -154,7 +154,7 @@ INPUTS = [
     pytest.param(
         "- {name: predicted_at, dtype: datetime}",
         "- {name: asked_at, dtype: datetime}",
-        "contract:\n    key: [partition_date",
+        "contract:\n    primary_key: [partition_date",
         "attributes.contract: predicted_at 'predicted_at' is no column of the contract; there are: asked_at",
         id="no moment of prediction",
     ),

@@ -11,6 +11,8 @@ from ml_assets_tests.components.defs_sandbox import DECLARED, load
 
 # Section of `RENAMED_KEYS` → text of the store chain before which an old key is written, and the section's path.
 PLACES = {
+    "Contract": ("event_time: week", "contract"),
+    "ModelInputsSection": ("label: units", "features"),
     "EvaluationSpec": ("objective: regression", "evaluation"),
     "Gate": ("metric: rmse, better_than: baseline", "evaluation.gates.0"),
     "training": ("global_batch: 64", "training"),

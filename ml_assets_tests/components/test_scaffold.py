@@ -61,7 +61,7 @@ def test_scaffolded_features_pass_the_leakage_test(sandbox: DefsFolderSandbox) -
             {section.table: section.known for section in features.inputs},
             date(2024, 1, 9),
             days[-1],
-            key=features.contract.key,
+            primary_key=features.contract.primary_key,
             labels=features.labels,
             alone=[
                 Alone(

@@ -62,7 +62,7 @@ def honest(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
 
 
 def examine(build: Callable[[Inputs, date, date], pl.DataFrame], cuts: int = 3) -> LeakReport:
-    return leak_test(build, INPUTS, KNOWN, FIRST, LAST, key=["order"], labels=["returned"], cuts=cuts)
+    return leak_test(build, INPUTS, KNOWN, FIRST, LAST, primary_key=["order"], labels=["returned"], cuts=cuts)
 
 
 def leaking_columns(report: LeakReport) -> set[str]:
@@ -107,7 +107,14 @@ def test_examples_show_no_value_of_a_hidden_column() -> None:
         return honest(inputs, first, last).with_columns(pl.col("returned").alias("peek"))
 
     report = leak_test(
-        peeking, INPUTS, KNOWN, FIRST, LAST, key=["order"], labels=["returned"], hidden=["order", "peek"]
+        peeking,
+        INPUTS,
+        KNOWN,
+        FIRST,
+        LAST,
+        primary_key=["order"],
+        labels=["returned"],
+        hidden=["order", "peek"],
     )
     assert report.leaks[0].examples[0] == "(hidden): (hidden) with, (hidden) without"
 
@@ -130,7 +137,7 @@ def by_themselves(build: Callable[[Inputs, date, date], pl.DataFrame], lookback:
         KNOWN,
         FIRST,
         LAST,
-        key=["order"],
+        primary_key=["order"],
         labels=["returned"],
         alone=[alone(day) for day in days],
         partition_date="day",
@@ -216,7 +223,13 @@ def test_what_no_rule_hides_is_reported_as_always_known() -> None:
     assert "taken as always known: datasets/orders: day, order, customer, placed_at" in report.explain()
     assert "datasets/prices" not in report.explain()
     open_prices = leak_test(
-        honest, INPUTS, {**KNOWN, "datasets/prices": []}, FIRST, LAST, key=["order"], labels=["returned"]
+        honest,
+        INPUTS,
+        {**KNOWN, "datasets/prices": []},
+        FIRST,
+        LAST,
+        primary_key=["order"],
+        labels=["returned"],
     )
     assert "taken as always known: datasets/prices: all columns" in open_prices.explain()
 
@@ -275,27 +288,29 @@ def test_a_table_without_a_declaration_is_refused() -> None:
             {"datasets/orders": KNOWN["datasets/orders"]},
             FIRST,
             LAST,
-            key=["order"],
+            primary_key=["order"],
         )
 
 
 def test_a_declaration_of_a_column_that_is_not_there_is_refused() -> None:
     rules = {**KNOWN, "datasets/prices": [KnowledgeRule(at="seen_at")]}
     with pytest.raises(LeakTestError, match=r"no columns \['seen_at'\]"):
-        leak_test(honest, INPUTS, rules, FIRST, LAST, key=["order"])
+        leak_test(honest, INPUTS, rules, FIRST, LAST, primary_key=["order"])
 
 
 def test_a_declaration_by_something_that_is_no_moment_is_refused() -> None:
     rules = {**KNOWN, "datasets/orders": [KnowledgeRule(at="day")]}
     with pytest.raises(LeakTestError, match="not a moment in UTC"):
-        leak_test(honest, INPUTS, rules, FIRST, LAST, key=["order"])
+        leak_test(honest, INPUTS, rules, FIRST, LAST, primary_key=["order"])
 
 
 def test_a_cut_before_all_predictions_is_refused() -> None:
     with pytest.raises(LeakTestError, match="choose cuts within"):
-        leak_test(honest, INPUTS, KNOWN, FIRST, LAST, key=["order"], cuts=[datetime(2020, 1, 1, tzinfo=UTC)])
+        leak_test(
+            honest, INPUTS, KNOWN, FIRST, LAST, primary_key=["order"], cuts=[datetime(2020, 1, 1, tzinfo=UTC)]
+        )
 
 
 def test_a_key_that_does_not_name_rows_is_refused() -> None:
     with pytest.raises(LeakTestError, match="repeat in the built table"):
-        leak_test(honest, INPUTS, KNOWN, FIRST, LAST, key=["customer"])
+        leak_test(honest, INPUTS, KNOWN, FIRST, LAST, primary_key=["customer"])

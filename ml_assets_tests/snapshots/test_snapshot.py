@@ -145,7 +145,7 @@ def test_a_table_that_cannot_be_judged_is_refused_by_name() -> None:
 def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> None:
     table = feature_table(days=3).with_columns(id=pl.int_range(pl.len()))
     split = split_of(table, 1, 1)
-    binary = dataclasses.replace(ROW_SPEC, objective="binary", row_key=("date", "id"))
+    binary = dataclasses.replace(ROW_SPEC, objective="binary", primary_key=("date", "id"))
     odd = pl.when(pl.col("id").is_in([7, 250])).then(2).otherwise(pl.col("label"))
     with pytest.raises(SnapshotError) as refused:
         choose_rows(table.with_columns(label=odd), split, binary)

@@ -28,7 +28,7 @@ TEN_WAYS: dict[str, tuple[str, Spoil]] = {
             pl.when(pl.int_range(pl.len()) < 3).then(pl.lit("ZZ")).otherwise(c.category).alias(c.category)
         ),
     ),
-    "duplicate keys": ("duplicate_key", lambda f, c: pl.concat([f, f.head(4)])),
+    "duplicate keys": ("duplicate_primary_key", lambda f, c: pl.concat([f, f.head(4)])),
     "half the rows": ("volume", lambda f, c: f.head(f.height // 2)),
     "future event times": (
         "future_event",

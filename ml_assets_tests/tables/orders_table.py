@@ -22,7 +22,7 @@ FIRST = date(2013, 1, 1)
 ORDERS = "datasets/orders"
 
 RULES: dict[str, Any] = {
-    "key": ["ordered_at", "order"],
+    "primary_key": ["ordered_at", "order"],
     "event_time": "ordered_at",
     "columns": [
         {"name": "ordered_at", "dtype": "datetime"},

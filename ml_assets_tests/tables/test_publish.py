@@ -96,7 +96,7 @@ def test_new_code_with_equal_rows_keeps_the_data_version(place: OrdersTable) -> 
 
 def test_new_rules_judge_old_content_again(place: OrdersTable) -> None:
     place.publish(days(2))
-    stricter = Contract.model_validate(orders_table.RULES | {"key": ["shop"]})
+    stricter = Contract.model_validate(orders_table.RULES | {"primary_key": ["shop"]})
     result = place.publish(days(2), contract=stricter, sort_key=("ordered_at", "order"))
     assert list(result.rejected) == keys(2)
 

@@ -124,7 +124,7 @@ def _flights(everything: pl.DataFrame) -> TableSpec:
     contract = Contract.model_validate(
         {
             "columns": columns,
-            "key": ["scheduled_departure_at", "carrier", "flight", "origin"],
+            "primary_key": ["scheduled_departure_at", "carrier", "flight", "origin"],
             "event_time": "scheduled_departure_at",
             "event_time_zone": "America/New_York",
         }

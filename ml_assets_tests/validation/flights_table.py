@@ -11,7 +11,7 @@ from ml_assets.validation.contract import Contract
 CARRIERS = ["AA", "B6", "UA"]
 
 CONTRACT_YAML = """
-key: [carrier, flight, scheduled]
+primary_key: [carrier, flight, scheduled]
 event_time: scheduled
 event_time_zone: America/New_York
 columns:

@@ -71,7 +71,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, str, str | None, list[str]]] = {
     ),
     "duplicate keys": (
         lambda f: pl.concat([f, f.head(4).with_columns(ticket=ROW.cast(pl.Int32) + 1000)]),
-        "duplicate_key",
+        "duplicate_primary_key",
         "carrier, flight, scheduled",
         ["4 values that occur more than once, in 8 rows", "rows 0, 24"],
     ),
@@ -209,7 +209,7 @@ def test_long_values_are_cut_short() -> None:
 
 def test_rows_with_bytes_that_break_a_rule_are_named_without_them() -> None:
     columns = [{"name": "id", "dtype": "int64"}, {"name": "picture", "dtype": "binary"}]
-    asked = Contract.model_validate({"columns": columns, "key": ["id"]})
+    asked = Contract.model_validate({"columns": columns, "primary_key": ["id"]})
     frame = pl.DataFrame({"id": [1, 2, 2], "picture": [b"\x89" * 10_000, None, b"\xff"]})
     null, twice = check_partitions({"all": frame}, asked)["all"]
     assert null.examples == ("null in row 1 (id=2)",)
@@ -284,7 +284,7 @@ def test_day_begins_and_ends_at_midnight_of_the_tables_zone(moment: str, slack: 
 
 def test_event_dates_without_a_time_belong_to_their_day() -> None:
     columns = [{"name": "week", "dtype": "date"}]
-    asked = contract(columns=columns, key=["week"], event_time="week")
+    asked = contract(columns=columns, primary_key=["week"], event_time="week")
     monday, sunday, next_monday = date(2013, 3, 4), date(2013, 3, 10), date(2013, 3, 11)
     frame = pl.DataFrame({"week": [monday, sunday, next_monday]})
     found = check_partitions({"2013-03-04": frame}, asked, bounds={"2013-03-04": (monday, sunday)})
@@ -311,7 +311,7 @@ def test_judging_together_finds_what_judging_alone_finds(rows: dict[str, list[di
         {"name": "speed", "dtype": "float64"},
         {"name": "ticket", "dtype": "int32", "unique": True},
     ]
-    asked = contract(columns=columns, key=["flight", "speed"], event_time=None)
+    asked = contract(columns=columns, primary_key=["flight", "speed"], event_time=None)
     types = {"carrier": pl.String, "flight": pl.Int64, "speed": pl.Float64, "ticket": pl.Int32}
     frames = {key: pl.DataFrame(some, schema=types) for key, some in rows.items()}
     together = check_partitions(frames, asked)
@@ -326,7 +326,7 @@ def test_judging_together_finds_what_judging_alone_finds(rows: dict[str, list[di
             "out_of_range": (frame["flight"] == -1).sum(),
             "duplicate_value": frame["ticket"].is_duplicated().sum(),
         }
-        counts.pop("duplicate_key", None)
+        counts.pop("duplicate_primary_key", None)
         assert counts == {rule: count for rule, count in expected.items() if count}
 
 

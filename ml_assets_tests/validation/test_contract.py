@@ -36,7 +36,7 @@ def frame_of(schema: dict[str, str]) -> pl.DataFrame:
         ([{"name": "x", "dtype": "string", "ge": 0}], {}, "are for numbers"),
         ([{"name": "x", "dtype": "binary", "ge": 0}], {}, "are for numbers"),
         ([{"name": "x", "dtype": "binary", "unique": True}], {}, "`unique` is not for binary"),
-        ([{"name": "x", "dtype": "binary"}], {"key": ["x"]}, "cannot be binary: x"),
+        ([{"name": "x", "dtype": "binary"}], {"primary_key": ["x"]}, "cannot be binary: x"),
         ([{"name": "x", "dtype": "int64", "ge": 2, "le": 1}], {}, "no number is legal"),
         ([{"name": "x", "dtype": "string", "isin": [1, 2]}], {}, "quote strings"),
         ([{"name": "x", "dtype": "int64", "isin": [True]}], {}, "holds True"),
@@ -45,8 +45,12 @@ def frame_of(schema: dict[str, str]) -> pl.DataFrame:
         ([{"name": "x", "dtype": "string", "pattern": "("}], {}, "no regular expression"),
         ([{"name": "x", "dtype": "int64", "pattern": "1"}], {}, "is for strings"),
         ([{"name": "x", "dtype": "int64"}, {"names": ["x", "y"], "dtype": "bool"}], {}, "declared twice: x"),
-        ([{"name": "x", "dtype": "int64"}], {"key": ["z"]}, "no column of the contract"),
-        ([{"name": "x", "dtype": "int64", "nullable": True}], {"key": ["x"]}, "cannot be nullable: x"),
+        ([{"name": "x", "dtype": "int64"}], {"primary_key": ["z"]}, "no column of the contract"),
+        (
+            [{"name": "x", "dtype": "int64", "nullable": True}],
+            {"primary_key": ["x"]},
+            "cannot be nullable: x",
+        ),
         ([{"name": "x", "dtype": "int64"}], {"event_time": "x"}, "must be of type datetime or date"),
         ([{"name": "x", "dtype": "int64"}], {"event_time_zone": "America/Gotham"}, "is no time zone"),
         ([{"name": "x", "dtype": "int64"}], {"max_future_hours": -1}, "greater than or equal to 0"),
@@ -72,7 +76,7 @@ def test_digest_ignores_grouping_and_words_but_no_rule() -> None:
     )
     assert one.contract_digest == apart.contract_digest
     stricter = of({"names": ["x", "y"], "dtype": "int8", "ge": 4})
-    keyed = of({"names": ["x", "y"], "dtype": "int8", "ge": 3}, key=["x"])
+    keyed = of({"names": ["x", "y"], "dtype": "int8", "ge": 3}, primary_key=["x"])
     assert len({one.contract_digest, stricter.contract_digest, keyed.contract_digest}) == 3
 
 

@@ -75,7 +75,7 @@ def require_readable(features: ModelInputsSection, chosen: "ChosenRows", table: 
     if decoder is None:
         return
     tried = pl.concat([few_with_samples(chosen.of(split), table, decoder.column, _TRIED) for split in SPLITS])
-    key = [column for column in features.row_key if column in tried.columns]
+    key = [column for column in features.primary_key if column in tried.columns]
     named = tried.select(key).cast(pl.String).iter_rows()
     names = [
         ", ".join(f"{column}={value}" for column, value in zip(key, values, strict=True)) for values in named

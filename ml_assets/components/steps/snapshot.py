@@ -146,7 +146,7 @@ def row_choice(spec: TrainingPipelineSpec, keys: list[str]) -> "tuple[Split, Row
         cutoffs=cutoffs_of(spec, split),
         sample=spec.features.sample.column if spec.features.sample else "",
         objective=spec.evaluation.objective,
-        row_key=spec.features.row_key,
+        primary_key=spec.features.primary_key,
     )
     return split, rows
 

@@ -83,7 +83,7 @@ def examine(year: Inputs, build: Callable[[Inputs, date, date], pl.DataFrame]) -
         {section.table: section.known for section in spec.inputs},
         first,
         last,
-        key=spec.contract.key,
+        primary_key=spec.contract.primary_key,
         labels=spec.labels,
         cuts=2,
         alone=[alone(year, last)],
