@@ -23,7 +23,7 @@ from ml_assets.snapshots.reader import InputSpec
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group, join_group
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.step.schedule import learning_rate
@@ -67,11 +67,11 @@ def main(job_file: str, folder: str, steps: str, rounds: str) -> None:
     """Measure parts of `steps` steps: ours beside each other way, `rounds` times there and back."""
     job = TrainingJob.from_json(Path(job_file).read_text())
     bitwise = dataclasses.replace(job, settings=dataclasses.replace(job.settings, determinism="bitwise"))
-    with join_group(job.settings.workers) as group, Pulse(group.local_rank) as pulse:
-        ours = platform(job, Path(folder) / "tolerance", group, pulse, int(steps))
+    with join_group(job.settings.workers) as group, Heartbeat(group.local_rank) as heartbeat:
+        ours = platform(job, Path(folder) / "tolerance", group, heartbeat, int(steps))
         others = {
             "bare": bare(job, Path(folder) / "bare", group, int(steps)),
-            "bitwise": platform(bitwise, Path(folder) / "bitwise", group, pulse, int(steps)),
+            "bitwise": platform(bitwise, Path(folder) / "bitwise", group, heartbeat, int(steps)),
         }
         for way in (ours, *others.values()):
             way()
@@ -90,7 +90,9 @@ def in_turn(ours: Callable[[], float], other: Callable[[], float], rounds: int) 
     return seconds
 
 
-def platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: int) -> Callable[[], float]:
+def platform(
+    job: TrainingJob, folder: Path, group: Group, heartbeat: Heartbeat, steps: int
+) -> Callable[[], float]:
     """A block of `steps` steps by the platform's loop, each in a folder of its own below `folder`."""
     stop, number = StopRequest(), itertools.count()
 
@@ -104,9 +106,9 @@ def platform(job: TrainingJob, folder: Path, group: Group, pulse: Pulse, steps: 
         run = Block(**parts)
         run.resume()
         run.last_step = steps
-        seconds = _seconds(group, lambda: fit(run, rows, stop, pulse))
+        seconds = _seconds(group, lambda: fit(run, rows, stop, heartbeat))
         # A training is a process; here many follow each other, and idle connections cost all ways some percent.
-        distributed.destroy_process_group(run.patient.process_group)
+        distributed.destroy_process_group(run.io_group.process_group)
         return seconds
 
     return block

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ml_assets.snapshots.reader import InputSpec
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Piece
+from ml_assets.training.data.order import ShardSlice
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.process.group import join_group
 from ml_assets.training.run import prepare
@@ -68,9 +68,9 @@ def main(folder: str, steps: str) -> None:
     with join_group(job.settings.workers) as group:
         run = prepare(job, Path(folder), group)
         losses: list[float] = []
-        with Feed(run.order, run.train, group.rank, group.world_size, 0) as feed:
-            gradients = gradients_of(run, feed)
-            run.model(*run.validation.take([Piece(0, np.arange(2))]).inputs).sum().backward()
+        with Prefetcher(run.order, run.train, group.rank, group.world_size, 0) as prefetcher:
+            gradients = gradients_of(run, prefetcher)
+            run.model(*run.validation.take([ShardSlice(0, np.arange(2))]).inputs).sum().backward()
             before, began = _megabytes(), 0.0  # with all libraries awake
             for step in range(_UNTIMED + int(steps)):
                 if step == _UNTIMED:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks._loop_ranks import bare, in_turn, platform
 from ml_assets.training.process.group import join_group
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from resources.job.job import TrainingJob
 
 _FIGURES = 13
@@ -22,7 +22,7 @@ _ABOVE = 1.3
 def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -> None:
     """Measure parts of `steps` steps: ours with one checkpoint each, and `per_second` figures a second."""
     job = TrainingJob.from_json(Path(job_file).read_text())
-    with join_group(job.settings.workers) as group, Pulse(group.local_rank) as pulse:
+    with join_group(job.settings.workers) as group, Heartbeat(group.local_rank) as heartbeat:
         hand_written = bare(job, Path(folder) / "bare", group, int(steps))
         rate = int(steps) / hand_written()
         settings = dataclasses.replace(
@@ -31,7 +31,7 @@ def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -
             checkpoint_every_steps=int(steps) // 2 + 1,
         )
         told = dataclasses.replace(job, settings=settings)
-        tracked = platform(told, Path(folder) / "tracked", group, pulse, int(steps))
+        tracked = platform(told, Path(folder) / "tracked", group, heartbeat, int(steps))
         tracked()
         seconds = in_turn(tracked, hand_written, int(rounds))
         if group.is_first:

@@ -127,7 +127,7 @@ def measure(group: Group, folder: Path) -> None:
     state = state_of(model, optimizer, {"step": 1})
     tensors = [value for section in state.values() for value in section.values() if torch.is_tensor(value)]
     copies = [value.clone() for value in tensors]
-    saver = Saver(Checkpoints(folder, 2, "f"), group.patient())
+    saver = Saver(Checkpoints(folder, 2, "f"), group.io_group())
     saver.make_memory(lambda: state)
     saver.wait()
 
@@ -224,7 +224,7 @@ def store(group: Group, folder: Path) -> None:
     savers = {
         way: (
             Checkpoints(folder / way, 2, "f"),
-            Saver(Checkpoints(folder / way, 2, "f"), group.patient(), storage=way),
+            Saver(Checkpoints(folder / way, 2, "f"), group.io_group(), storage=way),
         )
         for way in get_args(CheckpointStorage)
     }

@@ -1,7 +1,7 @@
 """Feeding rows: our lanes beside torch's DataLoader and a plain copy, and what feeding costs a training step.
 
 A million rows of 30 float32 and a label, shuffled, batches of 4,096; every way reads one number of each batch.
-Ours reads a snapshot as a training does, by the feed's thread, with every row's place known from the step alone.
+Ours reads a snapshot as a training does, by the prefetcher's thread, with every row's place known from the step alone.
 What other libraries do with these rows: `make bench ARGS=loader_libraries`.
 """
 
@@ -28,8 +28,8 @@ from ml_assets.snapshots.reader import Snapshot, open_snapshot
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
 from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Order
+from ml_assets.training.data.order import RowOrder
+from ml_assets.training.data.prefetcher import Prefetcher
 
 COLUMNS, BATCH, LANES = 30, 4096, 8
 LEAST_FASTER = 20
@@ -63,18 +63,18 @@ def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> S
     )
 
 
-def open_training(snapshot: Snapshot) -> tuple[SplitReader, Order]:
+def open_training(snapshot: Snapshot) -> tuple[SplitReader, RowOrder]:
     """The training split as a rank sees it."""
     reader = SplitReader(snapshot, "train", torch.device("cpu"))
-    return reader, Order(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
+    return reader, RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
 
 
-def feed_epoch(reader: SplitReader, order: Order, *, by_lane: bool = False) -> None:
+def feed_epoch(reader: SplitReader, order: RowOrder, *, by_lane: bool = False) -> None:
     """An epoch of the only rank, begun in the middle of one: the place costs nothing."""
     first = order.steps_per_epoch // 2
-    with Feed(order, reader, 0, 1, first) as feed:
+    with Prefetcher(order, reader, 0, 1, first) as prefetcher:
         for step in range(first, first + order.steps_per_epoch):
-            for batch in feed.by_lane(step) if by_lane else (feed.merged(step),):
+            for batch in prefetcher.by_lane(step) if by_lane else (prefetcher.merged(step),):
                 batch.numeric[0, 0].item()
 
 
@@ -151,13 +151,13 @@ class Stepper:
 
 
 def step_shares(folder: Path, rank: int, world_size: int, blocks: int, steps: int) -> list[float]:
-    """Return for each block the steps per second with `rank`'s real feed over those with one batch repeated."""
+    """Return for each block the steps per second with `rank`'s real prefetcher over those with one batch repeated."""
     reader, order = open_training(open_snapshot(folder))
     stepper = Stepper()
 
     shares: list[float] = []
-    with Feed(order, reader, rank, world_size, 0) as feed:
-        fed = map(feed.merged, count())
+    with Prefetcher(order, reader, rank, world_size, 0) as prefetcher:
+        fed = map(prefetcher.merged, count())
         one = next(fed)
         stepper.seconds(repeat(one, steps))
         for _ in range(blocks):

@@ -23,8 +23,8 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
 from ml_assets.training.data.batches import SplitReader
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Order
+from ml_assets.training.data.order import RowOrder
+from ml_assets.training.data.prefetcher import Prefetcher
 
 SHAPE, BATCH, LANES = (3, 128, 128), 64, 8
 LEAST_FASTER = 1
@@ -84,12 +84,12 @@ class Files(Dataset[torch.Tensor]):
         return torch.from_numpy(decode(self._paths[index].read_bytes()).copy())
 
 
-def feed_epoch(reader: SplitReader, order: Order) -> None:
+def feed_epoch(reader: SplitReader, order: RowOrder) -> None:
     """An epoch of the only rank, begun in the middle of one."""
     first = order.steps_per_epoch // 2
-    with Feed(order, reader, 0, 1, first) as feed:
+    with Prefetcher(order, reader, 0, 1, first) as prefetcher:
         for step in range(first, first + order.steps_per_epoch):
-            sample = feed.merged(step).sample
+            sample = prefetcher.merged(step).sample
             if sample is not None:
                 sample[0, 0, 0, 0].item()
 
@@ -133,7 +133,7 @@ def main() -> int:
         snapshot = write_snapshot(Path(temporary) / "snapshots", pictures)
         files = Files(Path(temporary) / "files", pictures)
         reader = SplitReader(snapshot, "train", torch.device("cpu"), decode)
-        order = Order(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
+        order = RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
         loaders = {
             "DataLoader(files), no workers": DataLoader(files, BATCH, shuffle=True),
             "DataLoader(files), 2 workers": DataLoader(

@@ -18,8 +18,8 @@ from benchmarks._report import Result, emit, interleave, parse_args
 from benchmarks.loader import BATCH, LANES, Stepper, write_snapshot
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Order
+from ml_assets.training.data.order import RowOrder
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.shard_cache import ShardCache
 from ml_assets.training.data.streaming import StreamedShards
 
@@ -43,9 +43,9 @@ class Store:
 
 def batches(reader: SplitReader) -> Iterator[Batch]:
     """Those of an epoch, for the only rank."""
-    order = Order(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
-    with Feed(order, reader, 0, 1, 0) as feed:
-        yield from map(feed.merged, range(order.steps_per_epoch))
+    order = RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
+    with Prefetcher(order, reader, 0, 1, 0) as prefetcher:
+        yield from map(prefetcher.merged, range(order.steps_per_epoch))
 
 
 class Trainings:

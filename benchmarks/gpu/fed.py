@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ml_assets.training.data.batches import Batch
-from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.gradients import Gradients, gradients_of
 from ml_assets.training.process.group import Group, join_group
 from ml_assets.training.run import Run, prepare
@@ -34,8 +34,8 @@ def main(job_file: str, folder: str, steps: str) -> None:
     with join_group(job.settings.workers) as group:
         _use_every_collective(group)
         run = prepare(job, Path(folder), group)
-        with Feed(run.order, run.train, group.rank, group.world_size, 0) as feed:
-            ratios, fed = _compare(run, gradients_of(run, feed), int(steps))
+        with Prefetcher(run.order, run.train, group.rank, group.world_size, 0) as prefetcher:
+            ratios, fed = _compare(run, gradients_of(run, prefetcher), int(steps))
     found = {
         "device": group.device.type,
         "backend": torch.distributed.get_default_backend_for_device(group.device),
@@ -59,7 +59,7 @@ def _use_every_collective(group: Group) -> None:
         "gather_objects": group.gather_objects({"rank": group.rank})[group.rank] == {"rank": group.rank},
         "copy_from_first": values.tolist() == [float(i) for i in range(8)],
         "from_first": group.from_first(7) == 7,
-        "over gloo": group.patient().all_succeed(lambda: 1) == 1,
+        "over gloo": group.io_group().all_succeed(lambda: 1) == 1,
     }
     if wrong := [name for name, ok in checks.items() if not ok]:
         raise RuntimeError(f"collectives gave wrong values: {', '.join(wrong)}")

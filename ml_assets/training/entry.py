@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ml_assets.training.attempt.attempts import read_attempts, wait_until_alone
-from ml_assets.training.attempt.outcome import leave, outcome_of
+from ml_assets.training.attempt.exit_code import exit_code_of, leave
 from ml_assets.training.beginning import begin_attempt, tell_beginning
 from ml_assets.training.checkpoint.mirror import Mirror
 from ml_assets.training.data.rowlog import RowLog, count_rows
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group, join_group
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest, end_with_parent
 from ml_assets.training.result import store_result, write_result
 from ml_assets.training.run import Run, prepare
@@ -38,12 +38,12 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
     stop = StopRequest()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_events(Path(folder))
-    with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
-        code = outcome_of(lambda: _join(job_file, Path(folder), mirror, stop, pulse), Path(folder))
+    with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
+        code = exit_code_of(lambda: _join(job_file, Path(folder), mirror, stop, heartbeat), Path(folder))
     leave(code, stop)
 
 
-def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pulse) -> int:
+def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
     job = TrainingJob.from_json(Path(job_file).read_text())
     with (
         join_group(
@@ -53,18 +53,23 @@ def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, pulse: Pu
         ) as group,
         advising(job.settings, group),
     ):
-        _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, pulse)
+        _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, heartbeat)
     return ExitCode.DONE
 
 
 def _train(
-    job: TrainingJob, folder: Path, mirror: Mirror | None, group: Group, stop: StopRequest, pulse: Pulse
+    job: TrainingJob,
+    folder: Path,
+    mirror: Mirror | None,
+    group: Group,
+    stop: StopRequest,
+    heartbeat: Heartbeat,
 ) -> None:
-    run = prepare(job, folder, group, mirror, pulse.bounded)
+    run = prepare(job, folder, group, mirror, heartbeat.bounded)
     if group.is_first:
         wait_until_alone(folder)
     run.resume()
-    attempt = group.from_first(run.patient.all_succeed(lambda: _begin_attempt(run, pulse)))
+    attempt = group.from_first(run.io_group.all_succeed(lambda: _begin_attempt(run, heartbeat)))
     pids = group.gather(os.getpid())
     if group.is_first:
         tell_beginning(
@@ -80,17 +85,17 @@ def _train(
         )
     rows = RowLog(folder, attempt, group.rank)
     with watching_machine(folder, lambda: run.progress.step):
-        fit(run, rows, stop, pulse)
+        fit(run, rows, stop, heartbeat)
     run.store_rows(rows)  # since the last checkpoint
-    run.patient.all_succeed(lambda: _finish(run))
+    run.io_group.all_succeed(lambda: _finish(run))
 
 
-def _begin_attempt(run: Run, pulse: Pulse) -> int:
+def _begin_attempt(run: Run, heartbeat: Heartbeat) -> int:
     if not run.group.is_first:
         return 0
     number, recovered = begin_attempt(run.folder, run.checkpoints, run.progress.step, run.group.world_size)
     if recovered is not None:
-        pulse.on_first_step(recovered)
+        heartbeat.on_first_step(recovered)
     return number
 
 

@@ -17,7 +17,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ml_assets.training.data.batches import Batch
-from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.parallel.compression import halve
 from ml_assets.training.parallel.exact import largest, low_quanta, quanta, split_off
 from ml_assets.training.parallel.pipeline import Pipe
@@ -50,24 +50,24 @@ class Gradients(Protocol):
         ...
 
 
-def gradients_of(run: Run, feed: Feed) -> Gradients:
+def gradients_of(run: Run, prefetcher: Prefetcher) -> Gradients:
     """Return the gradients that the job's `determinism` asks for. Raises `BadConfiguration` where the model cannot
     give them.
     """
     if run.job.settings.determinism == "bitwise":
-        return ExactGradients(run, feed)
+        return ExactGradients(run, prefetcher)
     if run.layout.pipe is not None:
-        return PipelinedGradients(run, feed, run.layout.pipe)
-    return AveragedGradients(run, feed)
+        return PipelinedGradients(run, prefetcher, run.layout.pipe)
+    return AveragedGradients(run, prefetcher)
 
 
 class AveragedGradients:
     """`tolerance`: the rows of a rank in `gradient_accumulation_steps` passes, averaged over the ranks
     during the last, whatever the layout."""
 
-    def __init__(self, run: Run, feed: Feed) -> None:
+    def __init__(self, run: Run, prefetcher: Prefetcher) -> None:
         settings, progress = run.job.settings, run.progress
-        self._run, self._feed = run, feed
+        self._run, self._prefetcher = run, prefetcher
         self._spread = run.layout.spread()
         replica, process_group = self._spread.module, run.group.process_group
         # Shards are cast where they are gathered.
@@ -96,7 +96,7 @@ class AveragedGradients:
 
     def fetch(self, step: int) -> Sequence[Batch]:
         """See `Gradients`; one batch a pass."""
-        batch = self._feed.merged(step)
+        batch = self._prefetcher.merged(step)
         bounds = [len(batch) * number // self._passes for number in range(self._passes + 1)]
         return batch.split([last - first for first, last in pairwise(bounds)])
 
@@ -140,14 +140,14 @@ class AveragedGradients:
 class PipelinedGradients:
     """`tolerance`, where this rank has some of the layers: a step's passes go through all stages, one by one."""
 
-    def __init__(self, run: Run, feed: Feed, pipe: Pipe) -> None:
-        self._run, self._feed, self._pipe = run, feed, pipe
+    def __init__(self, run: Run, prefetcher: Prefetcher, pipe: Pipe) -> None:
+        self._run, self._prefetcher, self._pipe = run, prefetcher, pipe
         self.alone_seconds = 0.0
         """Unknown: a stage waits for the one before from the start."""
 
     def fetch(self, step: int) -> Sequence[Batch]:
         """See `Gradients`."""
-        return [self._feed.merged(step)]
+        return [self._prefetcher.merged(step)]
 
     def backward(self, step: int, batches: Sequence[Batch]) -> float:
         """See `Gradients`."""
@@ -168,8 +168,8 @@ class ExactGradients:
     this rank and for two more, and twice the bytes of an ordinary all-reduce.
     """
 
-    def __init__(self, run: Run, feed: Feed) -> None:
-        self._run, self._feed = run, feed
+    def __init__(self, run: Run, prefetcher: Prefetcher) -> None:
+        self._run, self._prefetcher = run, prefetcher
         self._lanes = run.order.lanes_of(run.group.rank, run.group.world_size)
         self._parameters = [one for one in run.model.parameters() if one.requires_grad]
         size = sum(one.numel() for one in self._parameters)
@@ -187,7 +187,7 @@ class ExactGradients:
 
     def fetch(self, step: int) -> Sequence[Batch]:
         """See `Gradients`; one batch a lane."""
-        return self._feed.by_lane(step)
+        return self._prefetcher.by_lane(step)
 
     def backward(self, step: int, batches: Sequence[Batch]) -> float:
         """See `Gradients`."""

@@ -16,14 +16,14 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Piece, contiguous
+from ml_assets.training.data.order import ShardSlice, contiguous
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.gradients import Gradients, gradients_of
 from ml_assets.training.parallel.sameness import refuse_differences
 from ml_assets.training.process.agreement import Agreement
 from ml_assets.training.process.group import Group, PeerFailed
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run
 from ml_assets.training.step.memory import rows_at_once
@@ -34,7 +34,7 @@ from ml_assets.training.telemetry.meter import Meter
 from resources.job.errors import Diverged, Preempted, StorageFailed
 
 
-def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
+def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None:
     """Train `run` from where it stands until it is finished; the best weights are then in a checkpoint.
 
     Raises `Diverged` before a number that is not finite reaches the weights, `Preempted` after a checkpoint
@@ -42,19 +42,21 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
     """
     data = run.layout.data
     dropout = run.job.settings.category_dropout
-    with Feed(run.order, run.train, data.rank, data.world_size, run.progress.step, dropout) as feed:
+    with Prefetcher(
+        run.order, run.train, data.rank, data.world_size, run.progress.step, dropout
+    ) as prefetcher:
         try:
-            _fit(run, gradients_of(run, feed), rows, stop, pulse)
+            _fit(run, gradients_of(run, prefetcher), rows, stop, heartbeat)
         except Diverged:
             # All ranks end here; the checkpoint that is being written is as good as those before.
             with suppress(StorageFailed, PeerFailed):
                 run.wait_until_saved()
             raise
-    pulse.rest()
+    heartbeat.rest()
     run.wait_until_saved()
 
 
-def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse: Pulse) -> None:
+def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None:
     settings, group, order, progress = run.job.settings, run.group, run.order, run.progress
     started = time.monotonic() - progress.seconds
     saved_step, last_save = progress.step, time.monotonic()
@@ -62,24 +64,26 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
 
     def save() -> None:
         nonlocal saved_step, last_save
-        pulse.rest()  # may wait for the store, which has a patience of its own
+        heartbeat.rest()  # may wait for the store, which has a patience of its own
         run.save(rows)
-        pulse.moved()
+        heartbeat.moved()
         saved_step, last_save = progress.step, time.monotonic()
 
     def leave() -> NoReturn:
         if saved_step < progress.step:
             save()
-        pulse.rest()
+        heartbeat.rest()
         run.wait_until_saved()
         raise Preempted(f"asked to stop: saved at step {progress.step}")
 
-    pulse.begin()
+    heartbeat.begin()
     while True:
         # First of all after a resume, too: who is asked to stop does not wait until all is judged.
         if progress.step > progress.judged_step and progress.step % order.steps_per_epoch == 0:
             agreement.change_pace()
-            is_better = _validate(run, pulse, lambda: agreement.step(stops=stop.requested, saves=False)[0])
+            is_better = _validate(
+                run, heartbeat, lambda: agreement.step(stops=stop.requested, saves=False)[0]
+            )
             if is_better is None:
                 leave()
             agreement.change_pace()
@@ -109,7 +113,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, pulse:
         run.optimizer.step()
         progress.step += 1
         progress.seconds = time.monotonic() - started
-        pulse.step(progress.step)
+        heartbeat.step(progress.step)
 
         meter.add(loss_sum, order.batch_rows(step), norm, gradients.alone_seconds)
         if progress.step % settings.log_every_steps == 0:
@@ -133,7 +137,7 @@ def _worst(loss: float, group: Group) -> tuple[int, float]:
     return next(((rank, one) for rank, one in enumerate(losses) if not math.isfinite(one)), (0, losses[0]))
 
 
-def _validate(run: Run, pulse: Pulse, stops: Callable[[], bool]) -> bool | None:
+def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool | None:
     """Loss over the validation rows, each read by one rank; True where it is the best so far, None where `stops`, which
     all ranks ask equally often, says so in between."""
     group, data, progress, reader = run.group, run.layout.data, run.progress, run.validation
@@ -165,8 +169,8 @@ def _validate(run: Run, pulse: Pulse, stops: Callable[[], bool]) -> bool | None:
                 data.seed(run.job.seed, progress.step, lane, place)
                 sums[lane] += run.loss(reader.take(pieces))
             elif run.layout.is_sharded:  # whoever is done goes on with a row that does not count
-                run.loss(reader.take([Piece(0, np.zeros(1, np.int64))]))
-            pulse.moved()
+                run.loss(reader.take([ShardSlice(0, np.zeros(1, np.int64))]))
+            heartbeat.moved()
             if stops():
                 return None
     run.model.train()

@@ -25,7 +25,7 @@ from ml_assets.training.checkpoint.state import like_of, refuse_infinite, restor
 from ml_assets.training.checkpoint.stored_checkpoints import checkpoints_of
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.decoding import decode_of
-from ml_assets.training.data.order import Order, Piece
+from ml_assets.training.data.order import RowOrder, ShardSlice
 from ml_assets.training.data.preprocess import FullModel
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.data.streaming import ShardSource
@@ -72,9 +72,9 @@ class Run:
     job: TrainingJob
     folder: Path
     group: Group
-    patient: Group
+    io_group: Group
     """The same ranks, for what waits for disks and stores; the saver's while it saves."""
-    order: Order
+    order: RowOrder
     train: SplitReader
     validation: SplitReader
     model: FullModel
@@ -146,25 +146,25 @@ class Run:
     def store_rows(self, rows: RowLog) -> None:
         """Let the row logs of all ranks outlive their machines."""
         if (mirror := self.mirror) is not None:
-            self.patient.all_succeed(lambda: mirror.push([rows.cut()]))
+            self.io_group.all_succeed(lambda: mirror.push([rows.cut()]))
 
     def resume(self) -> None:
         """Go on from the newest good checkpoint, every rank from the same; without any, from the start."""
         newest = self.checkpoints.newest_good() if self.group.is_first else None
-        step = self.patient.from_first(newest or 0)
+        step = self.io_group.from_first(newest or 0)
         if step:
-            self.patient.all_succeed(lambda: self._examine(step))
-            like = like_of(self.model, self.layout.keeper)
-            state = self.patient.all_succeed(lambda: self.checkpoints.read(step, like))
+            self.io_group.all_succeed(lambda: self._examine(step))
+            like = like_of(self.model, self.layout.local_optimizer)
+            state = self.io_group.all_succeed(lambda: self.checkpoints.read(step, like))
             if self.group.local_rank == 0:
                 self.checkpoints.let_go(step)
-            restore(state, self.model, self.layout.keeper)
+            restore(state, self.model, self.layout.local_optimizer)
             if self.power_sgd is not None:
                 self.power_sgd.restore(state.get("compression", {}))
             self.progress = Progress(**state["progress"])
         self.saver = Saver(
             self.checkpoints,
-            self.patient,
+            self.io_group,
             self.layout.share,
             self.job.settings.checkpoint_storage,
             pinned=self.group.device.type == "cuda",
@@ -176,7 +176,9 @@ class Run:
 
     def _state(self) -> State:
         remembered = None if self.power_sgd is None else self.power_sgd.memory(self.group)
-        return state_of(self.model, self.layout.keeper, dataclasses.asdict(self.progress), remembered)
+        return state_of(
+            self.model, self.layout.local_optimizer, dataclasses.asdict(self.progress), remembered
+        )
 
     def _examine(self, step: int) -> None:
         """One rank of each machine, for all of them; rank 0 has done so to find it."""
@@ -207,8 +209,8 @@ def prepare(
 
     Raises `InputChanged` or `BadConfiguration`, on each rank where it is found, and `PeerFailed` on the others.
     """
-    patient = group.patient()
-    made = patient.all_succeed(lambda: _make(job, folder, group, bounded))
+    io_group = group.io_group()
+    made = io_group.all_succeed(lambda: _make(job, folder, group, bounded))
     begin_alike(made.model, group, is_bitwise=job.settings.determinism == "bitwise")
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
@@ -217,7 +219,7 @@ def prepare(
         job=job,
         folder=folder,
         group=group,
-        patient=patient,
+        io_group=io_group,
         order=made.order,
         train=made.train,
         validation=made.validation,
@@ -240,7 +242,7 @@ class _Made(NamedTuple):
 
     train: SplitReader
     validation: SplitReader
-    order: Order
+    order: RowOrder
     objective: Objective
     model: FullModel
     mfu_of_a_row: float | None
@@ -257,7 +259,7 @@ def _make(
         here = snapshot.shards_of("validation") + (snapshot.shards_of("train") if source is None else ())
         # Each rank of this machine its part: reading is what takes time.
         verify(snapshot, here[group.local_rank :: group.local_ranks])
-        order = Order(
+        order = RowOrder(
             shard_rows=tuple(shard.rows for shard in snapshot.shards_of("train")),
             global_batch=settings.global_batch,
             lanes=settings.lane_count,
@@ -284,7 +286,7 @@ def _make(
         begin_with(model, job, folder)
     model.to(group.device)
     if decode is not None:
-        check_output(job, model, validation.take([Piece(0, np.zeros(2, dtype=np.int64))]))
+        check_output(job, model, validation.take([ShardSlice(0, np.zeros(2, dtype=np.int64))]))
     objective = objective_of(job.objective)
     with bounded():
         try_out(job, model, objective, order, validation, group)

@@ -82,8 +82,8 @@ def train_and_save(group: Group, folder: Path) -> None:
             layout.clip(0.1)
             layout.optimizer.step()
         for place, storage in ((name, "fp32"), (f"{name}, rounded", "bf16")):
-            saver = Saver(Checkpoints(folder / place, 2, "f"), group.patient(), layout.share, storage)
-            state = state_of(model, layout.keeper, {"step": STEPS})
+            saver = Saver(Checkpoints(folder / place, 2, "f"), group.io_group(), layout.share, storage)
+            state = state_of(model, layout.local_optimizer, {"step": STEPS})
             saver.make_memory(lambda state=state: state)
             saver.begin(STEPS, state, 0, lambda _: None, lambda _: None)
             saver.wait()
@@ -98,11 +98,11 @@ def load_all_and_compare(group: Group, folder: Path) -> None:
         for name in NAMES:
             saved = load(folder, name)
             model, layout = laid_out(group, 2, **parallel)
-            mine = load(folder, name, like_of(model, layout.keeper))
+            mine = load(folder, name, like_of(model, layout.local_optimizer))
             if into in ("full", "pipeline"):  # nobody reads what another needs, besides counts of steps
                 assert sum(group.gather(bytes_of(mine))) < 1.05 * bytes_of(saved)
-            restore(mine, model, layout.keeper)
-            found = state_of(model, layout.keeper, {"step": STEPS})
+            restore(mine, model, layout.local_optimizer)
+            found = state_of(model, layout.local_optimizer, {"step": STEPS})
             for section in ("parameters", "optimizer"):
                 for key, value in found[section].items():
                     whole = value.full_tensor() if isinstance(value, DTensor) else value

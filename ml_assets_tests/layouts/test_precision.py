@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ml_assets.snapshots.reader import Snapshot, open_snapshot
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Piece
+from ml_assets.training.data.order import ShardSlice
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.parallel.compression import PowerSgd
@@ -104,7 +104,7 @@ def judged(group: Group, place: Path, **changes: Any) -> float:
     run = prepare(job, place, group)
     run.model.eval()
     with torch.no_grad():
-        return run.loss(run.validation.take([Piece(0, np.arange(6))]))
+        return run.loss(run.validation.take([ShardSlice(0, np.arange(6))]))
 
 
 def judge_in_parts(group: Group, place: Path) -> None:
@@ -162,8 +162,8 @@ def run_of(group: Group, place: Path, compression: str) -> Run:
 def losses_of(run: Run) -> list[float]:
     """Return the losses of the steps that are left of `STEPS`; on the way it is saved, and goes on."""
     group, losses = run.group, list[float]()
-    with Feed(run.order, run.train, group.rank, group.world_size, run.progress.step) as feed:
-        gradients = gradients_of(run, feed)
+    with Prefetcher(run.order, run.train, group.rank, group.world_size, run.progress.step) as prefetcher:
+        gradients = gradients_of(run, prefetcher)
         for step in range(run.progress.step, STEPS):
             if step == SAVED and losses:
                 run.progress.step = step

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
@@ -32,8 +32,8 @@ def one_step(snapshot: Snapshot, folder: Path, group: Group, model: str = "block
     job = small_job(snapshot, model, workers=group.world_size, **changes)
     run = prepare(job, folder, group)
     data = run.layout.data
-    with Feed(run.order, run.train, data.rank, data.world_size, 0) as feed:
-        gradients = gradients_of(run, feed)
+    with Prefetcher(run.order, run.train, data.rank, data.world_size, 0) as prefetcher:
+        gradients = gradients_of(run, prefetcher)
         batches = gradients.fetch(0)
         loss = gradients.backward(0, batches)
     found = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.shards import Rows
 from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.order import Piece
+from ml_assets.training.data.order import ShardSlice
 from ml_assets_tests.training.small_jobs import small_snapshot
 
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ def test_a_batch_holds_the_rows_of_its_pieces_in_order(
     snapshot: Snapshot, wanted: list[tuple[int, list[int]]]
 ) -> None:
     reader = SplitReader(snapshot, "train", CPU)
-    batch = reader.take([Piece(shard, np.array(rows, dtype=np.int64)) for shard, rows in wanted])
+    batch = reader.take([ShardSlice(shard, np.array(rows, dtype=np.int64)) for shard, rows in wanted])
     assert_rows(batch, snapshot, [(shard, row) for shard, rows in wanted for row in rows])
     assert batch.numeric.shape == (len(batch), 3)
     assert batch.category.shape == (len(batch), 1)
@@ -46,7 +46,7 @@ def test_a_batch_holds_the_rows_of_its_pieces_in_order(
 
 
 def test_the_parts_of_a_batch_are_views_of_it(snapshot: Snapshot) -> None:
-    batch = SplitReader(snapshot, "train", CPU).take([Piece(1, np.arange(10))])
+    batch = SplitReader(snapshot, "train", CPU).take([ShardSlice(1, np.arange(10))])
     parts = batch.split([3, 0, 7])
     assert [len(part) for part in parts] == [3, 0, 7]
     assert_rows(parts[2], snapshot, [(1, row) for row in range(3, 10)])
@@ -57,5 +57,5 @@ def test_the_parts_of_a_batch_are_views_of_it(snapshot: Snapshot) -> None:
 def test_a_batch_may_be_changed_without_changing_the_shard(tmp_path: Path) -> None:
     snapshot = small_snapshot(tmp_path)
     reader = SplitReader(snapshot, "train", CPU)
-    reader.take([Piece(0, np.arange(5))]).numeric.fill_(9)
-    assert_rows(reader.take([Piece(0, np.arange(5))]), snapshot, [(0, row) for row in range(5)])
+    reader.take([ShardSlice(0, np.arange(5))]).numeric.fill_(9)
+    assert_rows(reader.take([ShardSlice(0, np.arange(5))]), snapshot, [(0, row) for row in range(5)])

@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ml_assets.training.attempt.ends import End
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.attempt.ends import End
 from ml_assets.training.attempt.recovery import cause_of
-from ml_assets.training.process.heartbeat import Patience, Pulse, Seen, Watch
+from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat, Seen, Watch
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.job import ExitCode
 
 _RANK = """
 import sys, time
-from ml_assets.training.process.heartbeat import Pulse
-with Pulse(0) as pulse:
+from ml_assets.training.process.heartbeat import Heartbeat
+with Heartbeat(0) as heartbeat:
     print("begun", flush=True)
     for step in range(1, 3):
-        pulse.step(step)
+        heartbeat.step(step)
         time.sleep(0.01)
     def wait_for_ever():
         time.sleep(60)
@@ -32,8 +32,8 @@ with Pulse(0) as pulse:
 """
 
 
-def patience(hang: float = 60.0, still: float = 120.0) -> Patience:
-    return Patience(heartbeat_timeout_seconds=hang, stall_timeout_seconds=still)
+def patience(hang: float = 60.0, still: float = 120.0) -> HangTimeouts:
+    return HangTimeouts(heartbeat_timeout_seconds=hang, stall_timeout_seconds=still)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_a_loop_that_stands_still_is_ended_and_its_log_says_where() -> None:
 def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone() -> None:
     watch = Watch(1, patience(still=0.1))
     with watch.watching():
-        rank = _started("pulse.rest(); time.sleep(0.6)")
+        rank = _started("heartbeat.rest(); time.sleep(0.6)")
         assert rank.wait(timeout=10) == 0
     assert watch.ended == {}
     assert watch.silent() == []
@@ -91,17 +91,17 @@ def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone() -> None
 
 def test_a_loop_is_judged_by_its_longest_step() -> None:
     """The first step counts too."""
-    pulse, seen, given = Pulse(0), Seen(), patience(hang=900, still=600)
+    heartbeat, seen, given = Heartbeat(0), Seen(), patience(hang=900, still=600)
 
     def why_end(at: float) -> str:
-        return seen.why_end(pulse.done, at, at, given)
+        return seen.why_end(heartbeat.done, at, at, given)
 
     assert not why_end(0)
     assert not why_end(5000)  # not begun yet
-    pulse.begin()
+    heartbeat.begin()
     assert not why_end(5001)
     assert not why_end(9000)  # nobody knows yet how long it takes
-    pulse.moved()
+    heartbeat.moved()
     assert not why_end(9001)
     assert not why_end(9001 + 39_000)
     words = r"did no step for 41000 s, the longest before took 4000\.0 s \(stall_timeout_seconds 600\)"
@@ -110,30 +110,30 @@ def test_a_loop_is_judged_by_its_longest_step() -> None:
 
 def test_a_first_step_that_never_ends_is_found(snapshot: Snapshot) -> None:
     job = small_job(snapshot, stall_timeout_seconds=600, heartbeat_timeout_seconds=10**6)
-    pulse, seen, given = Pulse(0), Seen(), Patience.of(job)
+    heartbeat, seen, given = Heartbeat(0), Seen(), HangTimeouts.of(job)
 
-    pulse.begin()
-    assert not seen.why_end(pulse.done, 0, 0, given)
-    assert not seen.why_end(pulse.done, 8999, 8999, given)
+    heartbeat.begin()
+    assert not seen.why_end(heartbeat.done, 0, 0, given)
+    assert not seen.why_end(heartbeat.done, 8999, 8999, given)
     words = r"did not finish its model, or its first step, within 9001 s \(15 × stall_timeout_seconds 600\)"
-    assert re.match(words, seen.why_end(pulse.done, 9001, 9001, given))
+    assert re.match(words, seen.why_end(heartbeat.done, 9001, 9001, given))
 
 
 def test_a_script_may_never_tell_of_a_step(snapshot: Snapshot) -> None:
     script = dataclasses.replace(small_job(snapshot), model_function="", entry="some.script")
-    pulse, seen = Pulse(0), Seen()
+    heartbeat, seen = Heartbeat(0), Seen()
 
-    pulse.begin()
-    assert not seen.why_end(pulse.done, 0, 0, Patience.of(script))
-    assert not seen.why_end(pulse.done, 10**6, 10**6, Patience.of(script))
+    heartbeat.begin()
+    assert not seen.why_end(heartbeat.done, 0, 0, HangTimeouts.of(script))
+    assert not seen.why_end(heartbeat.done, 10**6, 10**6, HangTimeouts.of(script))
 
 
 def test_a_loop_that_saves_after_each_step_is_not_stalled() -> None:
-    pulse, seen = Pulse(0), Seen()
+    heartbeat, seen = Heartbeat(0), Seen()
     for step in range(20):
-        pulse.step(step)
-        assert not seen.why_end(pulse.done, 100.0 * step, 100.0 * step, patience(still=150))
-        pulse.rest()  # and the agent does not look
+        heartbeat.step(step)
+        assert not seen.why_end(heartbeat.done, 100.0 * step, 100.0 * step, patience(still=150))
+        heartbeat.rest()  # and the agent does not look
 
 
 @pytest.mark.parametrize(

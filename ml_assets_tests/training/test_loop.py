@@ -13,7 +13,7 @@ from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.telemetry.events import keep_events
@@ -59,7 +59,7 @@ def test_validation_computes_with_no_more_rows_at_once_than_training(
         largest[model.training] = max(largest[model.training], len(inputs[0]))
 
     run.model.core.register_forward_pre_hook(note)
-    fit(run, RowLog(run.folder, 1, 0), stop, Pulse(0))
+    fit(run, RowLog(run.folder, 1, 0), stop, Heartbeat(0))
     assert largest[True] == largest[False] == (12 if determinism == "tolerance" else 24 // LANES)
 
 
@@ -78,16 +78,16 @@ def test_a_stop_request_does_not_wait_for_the_validation(
     run.model.core.register_forward_pre_hook(note)
     steps = run.order.steps_per_epoch
     with pytest.raises(Preempted, match=f"saved at step {steps}"):
-        fit(run, RowLog(run.folder, 1, 0), stop, Pulse(0))
+        fit(run, RowLog(run.folder, 1, 0), stop, Heartbeat(0))
     assert len(judged) == 3 < LANES
     assert [event for event in read_events(run.folder) if event.kind == "epoch"] == []
 
     stop.requested = False
     again = resumed(snapshot, run.folder, group)
     assert (again.progress.step, again.progress.judged_step) == (steps, 0)
-    fit(again, RowLog(run.folder, 2, 0), stop, Pulse(0))
+    fit(again, RowLog(run.folder, 2, 0), stop, Heartbeat(0))
     unbroken = resumed(snapshot, tmp_path / "unbroken", group)
-    fit(unbroken, RowLog(unbroken.folder, 1, 0), stop, Pulse(0))
+    fit(unbroken, RowLog(unbroken.folder, 1, 0), stop, Heartbeat(0))
     told, wanted = (
         [
             (event.step, event.values["validation_loss"])

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ml_assets.training.data.digest import digest
-from ml_assets.training.data.order import Order, Piece, contiguous, fewest_of_contiguous
+from ml_assets.training.data.order import RowOrder, ShardSlice, contiguous, fewest_of_contiguous
 from resources.job.errors import BadConfiguration
 
 SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any).map(tuple)
 ORDERS = st.builds(
-    Order,
+    RowOrder,
     shard_rows=SHARDS,
     global_batch=st.integers(1, 50),
     seed=st.integers(0, 2**40),
@@ -24,7 +24,7 @@ ORDERS = st.builds(
 Row = tuple[int, int]
 
 
-def flat(pieces: list[Piece]) -> list[Row]:
+def flat(pieces: list[ShardSlice]) -> list[Row]:
     return [(piece.shard, int(row)) for piece in pieces for row in piece.rows]
 
 
@@ -32,13 +32,13 @@ def everything(shard_rows: tuple[int, ...]) -> list[Row]:
     return [(shard, row) for shard, rows in enumerate(shard_rows) for row in range(rows)]
 
 
-def worlds(order: Order) -> st.SearchStrategy[int]:
+def worlds(order: RowOrder) -> st.SearchStrategy[int]:
     return st.integers(1, order.lanes)
 
 
 @given(order=ORDERS, epoch=st.integers(0, 3), data=st.data())
 def test_an_epoch_takes_each_row_once_however_often_the_world_changes(
-    order: Order, epoch: int, data: st.DataObject
+    order: RowOrder, epoch: int, data: st.DataObject
 ) -> None:
     first = epoch * order.steps_per_epoch
     taken: list[Row] = []
@@ -51,7 +51,7 @@ def test_an_epoch_takes_each_row_once_however_often_the_world_changes(
 
 @given(order=ORDERS, step=st.integers(0, 200), data=st.data())
 def test_a_step_takes_the_same_rows_in_the_same_groups_for_any_world(
-    order: Order, step: int, data: st.DataObject
+    order: RowOrder, step: int, data: st.DataObject
 ) -> None:
     world_size = data.draw(worlds(order))
     lanes = [flat(order.lane(step, lane)) for lane in range(order.lanes)]
@@ -66,7 +66,7 @@ def test_a_step_takes_the_same_rows_in_the_same_groups_for_any_world(
 def test_every_lane_has_one_owner_and_owners_as_equally_many_as_can_be(
     lanes: int, data: st.DataObject
 ) -> None:
-    order = Order(shard_rows=(10,), global_batch=5, seed=1, lanes=lanes)
+    order = RowOrder(shard_rows=(10,), global_batch=5, seed=1, lanes=lanes)
     world_size = data.draw(worlds(order))
     owned = [order.lanes_of(rank, world_size) for rank in range(world_size)]
     assert [lane for mine in owned for lane in mine] == list(range(lanes))
@@ -75,7 +75,7 @@ def test_every_lane_has_one_owner_and_owners_as_equally_many_as_can_be(
 
 
 def test_more_workers_than_lanes_are_refused_with_the_remedy() -> None:
-    order = Order(shard_rows=(10,), global_batch=5, seed=1, lanes=4)
+    order = RowOrder(shard_rows=(10,), global_batch=5, seed=1, lanes=4)
     with pytest.raises(BadConfiguration, match=r"5 workers are more than the 4 lanes.*raise `lanes`"):
         order.share(0, 0, 5)
 
@@ -90,7 +90,7 @@ def test_more_workers_than_lanes_are_refused_with_the_remedy() -> None:
 def test_the_digest_of_an_epoch_is_that_of_its_rows_for_worlds_to_1024(
     shard_rows: tuple[int, ...], global_batch: int, seed: int, plan: list[int]
 ) -> None:
-    order = Order(shard_rows=shard_rows, global_batch=global_batch, seed=seed, lanes=1024)
+    order = RowOrder(shard_rows=shard_rows, global_batch=global_batch, seed=seed, lanes=1024)
     offsets = [0, *accumulate(shard_rows)]
 
     def taken() -> Iterator[NDArray[np.int64]]:
@@ -115,7 +115,7 @@ def test_a_digest_shows_lost_repeated_and_foreign_rows_but_no_order(rows: list[i
 
 
 @given(order=ORDERS)
-def test_batches_are_even_and_never_larger_than_asked_for(order: Order) -> None:
+def test_batches_are_even_and_never_larger_than_asked_for(order: RowOrder) -> None:
     sizes = [order.batch_rows(step) for step in range(order.steps_per_epoch)]
     assert sum(sizes) == order.rows
     assert max(sizes) <= order.global_batch
@@ -123,15 +123,15 @@ def test_batches_are_even_and_never_larger_than_asked_for(order: Order) -> None:
 
 
 def test_epochs_and_seeds_have_their_own_order() -> None:
-    order = Order(shard_rows=(50, 50), global_batch=100, seed=1, lanes=4)
-    other = Order(shard_rows=(50, 50), global_batch=100, seed=2, lanes=4)
+    order = RowOrder(shard_rows=(50, 50), global_batch=100, seed=1, lanes=4)
+    other = RowOrder(shard_rows=(50, 50), global_batch=100, seed=2, lanes=4)
     orders = [flat(order.share(0, 0, 1)), flat(order.share(1, 0, 1)), flat(other.share(0, 0, 1))]
     assert len({tuple(rows) for rows in orders}) == 3
     assert orders[0] != sorted(orders[0])
 
 
 def test_a_batch_mixes_rows_of_as_many_shards_as_there_are_lanes() -> None:
-    order = Order(shard_rows=(100,) * 16, global_batch=64, seed=1, lanes=8)
+    order = RowOrder(shard_rows=(100,) * 16, global_batch=64, seed=1, lanes=8)
     for step in range(10):
         assert len({shard for shard, _ in flat(order.share(step, 0, 1))}) == 8
 
@@ -151,7 +151,7 @@ def test_validation_reads_each_row_once_over_all_ranks(
 
 
 def test_a_share_of_a_large_shard_costs_no_more_than_its_rows() -> None:
-    order = Order(shard_rows=(2_000_000,) * 3, global_batch=1000, seed=5, lanes=4)
+    order = RowOrder(shard_rows=(2_000_000,) * 3, global_batch=1000, seed=5, lanes=4)
     pieces = order.share(700, 1, 4)
     assert all(piece.rows.dtype == np.int64 for piece in pieces)
     assert sum(len(piece.rows) for piece in pieces) == 250

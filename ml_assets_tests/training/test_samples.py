@@ -12,11 +12,11 @@ import torch
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.decoding import Decode, decode_of
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Order, Piece
+from ml_assets.training.data.order import RowOrder, ShardSlice
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
 from ml_assets.training.step.objectives import objective_of
@@ -40,7 +40,9 @@ def tokens_of(rows: Sequence[int]) -> list[list[int]]:
 
 def test_a_batch_holds_the_decoded_sample_of_each_row(snapshot: Snapshot) -> None:
     reader = SplitReader(snapshot, "train", CPU, read_tokens)
-    batch = reader.take([Piece(1, np.array([7, 0])), Piece(0, np.array([5])), Piece(2, np.array([3, 3]))])
+    batch = reader.take(
+        [ShardSlice(1, np.array([7, 0])), ShardSlice(0, np.array([5])), ShardSlice(2, np.array([3, 3]))]
+    )
     assert batch.sample is not None
     assert batch.sample.dtype == torch.int64
     assert batch.sample.tolist() == tokens_of(batch.row.tolist())
@@ -56,12 +58,14 @@ def test_a_batch_holds_the_decoded_sample_of_each_row(snapshot: Snapshot) -> Non
 
 def test_lanes_hand_out_samples_with_their_rows_from_any_step(snapshot: Snapshot) -> None:
     reader = SplitReader(snapshot, "train", CPU, read_tokens)
-    order = Order(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
+    order = RowOrder(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
     for first, world_size in ((0, 2), (3, 3)):
         for rank in range(world_size):
-            with Feed(order, reader, rank, world_size, first) as feed:
+            with Prefetcher(order, reader, rank, world_size, first) as prefetcher:
                 for step in range(first, first + 3):
-                    for lane, batch in zip(order.lanes_of(rank, world_size), feed.by_lane(step), strict=True):
+                    for lane, batch in zip(
+                        order.lanes_of(rank, world_size), prefetcher.by_lane(step), strict=True
+                    ):
                         assert batch.sample is not None
                         assert batch.sample.tolist() == tokens_of(batch.row.tolist())
                         assert batch.row.tolist() == reader.take(order.lane(step, lane)).row.tolist()
@@ -76,9 +80,9 @@ def test_few_large_samples_are_decoded_ahead_of_the_step_that_needs_them(snapsho
         return np.zeros(2**20, dtype=np.float32)  # 4 MiB
 
     reader = SplitReader(snapshot, "train", CPU, decode)
-    order = Order(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
-    with Feed(order, reader, 0, 1, 0) as feed:
-        feed.merged(0)
+    order = RowOrder(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
+    with Prefetcher(order, reader, 0, 1, 0) as prefetcher:
+        prefetcher.merged(0)
     assert decoded <= 2 * 24, "more than a step ahead would be 96 MiB each"
 
 
@@ -91,7 +95,7 @@ def test_samples_decoded_in_parallel_stay_in_order(
         both.wait(20)  # for another that is decoding
         return read_tokens(content)
 
-    batch = SplitReader(snapshot, "train", CPU, decode, decode_threads=2).take([Piece(1, np.arange(10))])
+    batch = SplitReader(snapshot, "train", CPU, decode, decode_threads=2).take([ShardSlice(1, np.arange(10))])
     assert batch.sample is not None
     assert batch.sample.tolist() == tokens_of(batch.row.tolist())
 
@@ -128,7 +132,7 @@ def test_samples_that_cannot_be_one_tensor_are_refused_by_row(
 ) -> None:
     reader = SplitReader(snapshot, "train", CPU, decode, decode_threads=threads)
     with pytest.raises(BadConfiguration, match=complaint):
-        reader.take([Piece(0, np.arange(20))])
+        reader.take([ShardSlice(0, np.arange(20))])
 
 
 def test_a_job_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
@@ -142,7 +146,7 @@ def test_a_job_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapsh
 
 
 def test_the_loss_of_a_row_is_the_mean_over_the_tokens_it_predicts(snapshot: Snapshot) -> None:
-    batch = SplitReader(snapshot, "train", CPU, read_tokens).take([Piece(0, np.arange(3))])
+    batch = SplitReader(snapshot, "train", CPU, read_tokens).take([ShardSlice(0, np.arange(3))])
     objective = objective_of("next_token")
     output = torch.randn(3, TOKENS, 256, generator=torch.Generator().manual_seed(1))
     chances = output.softmax(dim=-1)
@@ -183,10 +187,10 @@ def test_a_text_model_learns_to_continue(snapshot: Snapshot, tmp_path: Path, det
         learning_rate=0.5,
         checkpoint_every_steps=1000,
     )
-    with one_rank() as group, Pulse(0) as pulse:
+    with one_rank() as group, Heartbeat(0) as heartbeat:
         run = prepare(job, tmp_path, group)
         run.resume()
-        fit(run, RowLog(tmp_path, 1, 0), StopRequest(), pulse)
+        fit(run, RowLog(tmp_path, 1, 0), StopRequest(), heartbeat)
     assert run.progress.best_loss < 1.5  # 4.2 is a guess among the 64 tokens there are
     assert_each_row_once_per_epoch(tmp_path, snapshot, job)
 

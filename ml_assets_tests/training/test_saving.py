@@ -171,7 +171,7 @@ def test_fewer_bytes_are_stored_where_it_is_asked_for(alone: Group, tmp_path: Pa
 
 
 def save_its_part(group: Group, place: Path) -> None:
-    saver = Saver(Checkpoints(place, 3, "f"), group.patient())
+    saver = Saver(Checkpoints(place, 3, "f"), group.io_group())
     mine = state(5.0)
     mine["buffers"]["mean"].fill_(group.rank)
     saver.begin(5, mine, 0, lambda _: None, lambda _: None)
@@ -179,7 +179,7 @@ def save_its_part(group: Group, place: Path) -> None:
 
 
 def save_and_fail_as_rank_1(group: Group, place: Path) -> None:
-    saver = Saver(Checkpoints(place, 3, "f"), group.patient())
+    saver = Saver(Checkpoints(place, 3, "f"), group.io_group())
     saver.begin(5, state(5.0), 0, lambda _: None, lambda _: None)
     saver.wait()
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -17,7 +17,7 @@ import pytest
 from deployment.testbed.processes import free_port
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.attempt.outcome import outcome_of
-from ml_assets.training.process.heartbeat import Patience, Pulse
+from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat
 from ml_assets.training.script.api import FOLDER, JOB, PROCESS, Training, attach
 from ml_assets.training.script.model import read_model
 from ml_assets.training.script.rank import arguments_of, run_script
@@ -57,7 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def run(place: Path, job: TrainingJob) -> int:
     """Run the script of `job` as a rank and return its exit code."""
     (place / "job.json").write_text(job.to_json())
-    return outcome_of(lambda: run_script(Pulse(0)), place)
+    return outcome_of(lambda: run_script(Heartbeat(0)), place)
 
 
 # Its data
@@ -241,32 +241,32 @@ def test_only_rank_0_saves_by_itself(training: Training) -> None:
 
 
 def test_whatever_a_script_calls_shows_that_it_goes_on(training: Training) -> None:
-    pulse = training.pulse
-    seen = [pulse.done]
+    heartbeat = training.heartbeat
+    seen = [heartbeat.done]
 
     def shows() -> bool:
-        seen.append(pulse.done)
-        return pulse.done > 0 and pulse.done not in seen[:-1]
+        seen.append(heartbeat.done)
+        return heartbeat.done > 0 and heartbeat.done not in seen[:-1]
 
     training.log(1, loss=1.0)
     assert shows()
     training.moved()
     assert shows()
     with training.checkpoint(1):
-        assert pulse.done < 0  # a store has a patience of its own
+        assert heartbeat.done < 0  # a store has a patience of its own
     assert shows()
     with pytest.raises(BadConfiguration):
         training.finish(object(), steps=1, validation_loss=1.0)
-    assert pulse.done < 0  # nothing more is expected of it
+    assert heartbeat.done < 0  # nothing more is expected of it
 
 
 def test_a_script_may_stall_longer_than_our_loop(snapshot: Snapshot) -> None:
     """A job may set the limit."""
     script = job_of(snapshot)
-    assert Patience.of(small_job(snapshot)).stall_timeout_seconds == 120
-    assert Patience.of(script).stall_timeout_seconds == 600
+    assert HangTimeouts.of(small_job(snapshot)).stall_timeout_seconds == 120
+    assert HangTimeouts.of(script).stall_timeout_seconds == 600
     told = dataclasses.replace(script, settings=dataclasses.replace(script.settings, stall_timeout_seconds=5))
-    assert Patience.of(told).stall_timeout_seconds == 5
+    assert HangTimeouts.of(told).stall_timeout_seconds == 5
     assert told.fingerprint == script.fingerprint
 
 

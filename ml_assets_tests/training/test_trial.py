@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.data.feed import Feed
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.process.group import Group
 from ml_assets.training.run import Run, prepare
@@ -24,8 +24,8 @@ def made(snapshot: Snapshot, folder: Path, group: Group, model: str, determinism
 
 def steps(run: Run, count: int) -> None:
     """Train `count` steps."""
-    with Feed(run.order, run.train, 0, 1, 0) as feed:
-        gradients = gradients_of(run, feed)
+    with Prefetcher(run.order, run.train, 0, 1, 0) as prefetcher:
+        gradients = gradients_of(run, prefetcher)
         for step in range(count):
             gradients.backward(step, gradients.fetch(step))
             run.optimizer.step()
@@ -129,8 +129,8 @@ def test_a_loss_beyond_float32_gives_a_gradient_that_halts(
 ) -> None:
     job = small_job(snapshot, f"{UNFIT}.Numbers", "regression", workers=1)
     run = prepare(job, tmp_path, group)
-    with Feed(run.order, run.train, 0, 1, 0) as feed:
-        gradients = gradients_of(run, feed)
+    with Prefetcher(run.order, run.train, 0, 1, 0) as prefetcher:
+        gradients = gradients_of(run, prefetcher)
         batches = gradients.fetch(0)
         batches[0].label[0] = 2e19  # its square is infinite, its gradient is not
         assert gradients.backward(0, batches) == torch.inf

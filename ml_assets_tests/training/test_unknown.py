@@ -20,13 +20,13 @@ from ml_assets.snapshots.rows import choose_rows
 from ml_assets.snapshots.spec import split_by_time
 from ml_assets.training.data import unknown
 from ml_assets.training.data.batches import SplitReader
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Order
+from ml_assets.training.data.order import RowOrder
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.data.unknown import drop_categories
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
 from ml_assets.training.step.load import predict
@@ -75,19 +75,19 @@ def test_so_large_a_share_of_each_column_is_dropped_anew_each_epoch(share: float
 
 def test_ranks_drop_what_one_rank_drops_whatever_step_they_begin_with(snapshot: Snapshot) -> None:
     reader = SplitReader(snapshot, "train", torch.device("cpu"))
-    order = Order(shard_rows=reader.shard_rows, global_batch=100, seed=5, lanes=6)
-    with Feed(order, reader, 0, 1, 0, 0.2) as feed:
-        alone = [feed.merged(step) for step in range(25)]
+    order = RowOrder(shard_rows=reader.shard_rows, global_batch=100, seed=5, lanes=6)
+    with Prefetcher(order, reader, 0, 1, 0, 0.2) as prefetcher:
+        alone = [prefetcher.merged(step) for step in range(25)]
     epoch = np.concatenate([batch.category.numpy() for batch in alone[: order.steps_per_epoch]])
     assert 0.15 < (epoch == UNKNOWN).mean() < 0.25
     for world_size, first in ((2, 0), (3, 9), (6, 14)):
-        feeds = [Feed(order, reader, rank, world_size, first, 0.2) for rank in range(world_size)]
+        feeds = [Prefetcher(order, reader, rank, world_size, first, 0.2) for rank in range(world_size)]
         for step in range(first, first + 8):
-            parts = [feed.merged(step) for feed in feeds]
+            parts = [prefetcher.merged(step) for prefetcher in feeds]
             assert np.array_equal(np.concatenate([part.row for part in parts]), alone[step].row)
             assert torch.equal(torch.cat([part.category for part in parts]), alone[step].category)
-        for feed in feeds:
-            feed.close()
+        for prefetcher in feeds:
+            prefetcher.close()
 
 
 def test_a_share_that_is_none_is_refused() -> None:
@@ -163,7 +163,7 @@ def trained(
     run = prepare(small_job(snapshot, f"{__name__}.Shops", workers=1, **(changes | settings)), folder, group)
     run.resume()
     before = [table.weight.detach().clone() for table in run.model.core.embeddings]
-    fit(run, RowLog(folder, 1, 0), StopRequest(), Pulse(0))
+    fit(run, RowLog(folder, 1, 0), StopRequest(), Heartbeat(0))
     holdout = snapshot.read("holdout")
     scores = predict(run.model.eval(), "binary", holdout)
     losses = -np.log(np.where(holdout.label == 1, scores, 1 - scores))

@@ -1,94 +1,80 @@
-"""Exit code of a rank: each exception becomes one (resources.job.job.ExitCode).
+"""Outcomes of a machine's ranks, left for their agent, and the one that explains the end of an attempt.
 
-Here: that translation, for ranks of every kind. Not here: what they do (entry, script.rank).
+torch's agent reports the first process that it finds gone. A rank that fails for good takes a moment to end, and the
+others, whose connections it closes, are sometimes found before it: one bad sample was tried three times in 5 of 12
+trainings. So a rank writes its code down while it still holds its connections: whoever ends for its sake ends later.
+Files in the job's folder for temporary files, as heartbeats are. Not here: what a code means (resources.job.job).
 """
 
-import logging
+import json
 import os
-import signal
-import sys
+import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from ml_assets.training.attempt.ends import leave_code
-from ml_assets.training.attempt.storage import storage_failed
-from ml_assets.training.process.group import PeerFailed, is_lost_peer
-from ml_assets.training.process.stop import StopRequest
-from ml_assets.training.telemetry.events import report_failure
-from resources.files import is_disk_full
-from resources.job.errors import TrainingFailed
+from resources.job.errors import FINAL
 from resources.job.job import ExitCode
 
-log = logging.getLogger(__name__)
+_NAME = "ended-{}"
+_LINES = 9
+"""Lines of a traceback: an error quotes the last 15 lines of a log."""
 
-_AGENT_SECONDS = 1.0
-"""Seconds that a rank which lost another, perhaps on another machine, waits for its agent before it ends."""
+
+@dataclass(frozen=True, kw_only=True)
+class RankOutcome:
+    """Exit code of a rank, and the error behind it."""
+
+    rank: int
+    """Local."""
+    code: int
+    said: tuple[str, ...] = ()
+    """Last lines of what it raised; none where something ended it from outside."""
 
 
-def outcome_of(action: Callable[[], int], folder: Path) -> int:
-    """Run `action`, which works in `folder`; return its exit code, or the code its exception maps to.
+def leave_code(code: int, error: BaseException | None = None) -> None:
+    """Write down how this rank ends and what it raised, before it ends. Without an agent, nobody is told."""
+    if (rank := os.environ.get("LOCAL_RANK")) is None:
+        return
+    said = "" if error is None else "".join(traceback.format_exception(error, chain=False))
+    facts = {"code": int(code), "at": time.monotonic(), "said": said.splitlines()[-_LINES:]}
+    with suppress(OSError):  # a full disk: the agent then has what torch found
+        _path(int(rank)).write_text(json.dumps(facts))
 
-    1 stands for what may go better in another attempt. The reason is in the log, and in an event if it is final. The
-    agent finds the code even if another rank is noticed first.
+
+def forget_codes(local_ranks: Iterable[int]) -> None:
+    """Remove what an earlier attempt left."""
+    for rank in local_ranks:
+        _path(rank).unlink(missing_ok=True)
+
+
+def explaining(local_ranks: Iterable[int], noticed: Mapping[int, int]) -> RankOutcome:
+    """Return the end that explains the others. `noticed`: local rank → exit code of those that torch found gone before
+    it ended the rest, the first one first.
+
+    A final failure explains all. A rank that left no word was ended from outside, or by itself without Python: that
+    comes next. Then the rank that failed first, by the time it wrote down; one that only lost another is the last.
     """
-    try:
-        code, error = action(), None
-    except (
-        BaseException
-    ) as raised:  # torch's agent takes KeyboardInterrupt and SystemExit for ends like any other
-        code, error = _code_of(raised, folder), raised
-    leave_code(code, error)
-    return code
+    left = {end.rank: end for end in _read(local_ranks) if end.code != ExitCode.DONE}
+    ends = list(left.values())
+    wordless = [RankOutcome(rank=rank, code=code) for rank, code in noticed.items() if rank not in left]
+    final = [end for end in (*ends, *wordless) if end.code in FINAL]
+    own = [end for end in ends if end.code not in (ExitCode.PEER_LOST, ExitCode.PREEMPTED)]
+    return [*final, *wordless, *own, *(left[rank] for rank in noticed if rank in left)][0]
 
 
-def _code_of(error: BaseException, folder: Path) -> int:
-    match error:
-        case TrainingFailed():
-            return report_failure(error)
-        case PeerFailed():
-            return error.code
-        case _ if is_lost_peer(error):
-            log.error("a rank that this one needs is gone: %s", error)
-            return ExitCode.PEER_LOST
-        case OSError() if is_disk_full(error):
-            return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
-        case SystemExit():  # not a script's: those come with their code
-            log.error(
-                "the model, or what it imports, called sys.exit(%s): let it raise an exception", error.code
-            )
-            return 1
-        case _:
-            log.error("this rank failed", exc_info=error)
-            return 1
+def _read(local_ranks: Iterable[int]) -> list[RankOutcome]:
+    """Read the ends that ranks left, the first one first."""
+    found: list[tuple[float, RankOutcome]] = []
+    for rank in local_ranks:
+        with suppress(FileNotFoundError, ValueError):  # a file that is cut off says nothing
+            facts = json.loads(_path(rank).read_text())
+            found.append((facts["at"], RankOutcome(rank=rank, code=facts["code"], said=tuple(facts["said"]))))
+    return [end for _, end in sorted(found, key=lambda one: one[0])]
 
 
-def _wait_for_agent(stop: StopRequest | None) -> None:
-    """Let the agent, which looks ten times a second, first find the rank that this one lost: it ends all the others.
-
-    A rank that is killed, or leaves by `os._exit`, writes no code down. A segmentation fault looked like a lost worker.
-    """
-    deadline = time.monotonic() + _AGENT_SECONDS
-    while time.monotonic() < deadline and not (stop is not None and stop.requested):
-        time.sleep(0.02)
-
-
-def leave(code: int, stop: StopRequest | None = None) -> None:
-    """End this process where it failed, or was asked to `stop` too late for that; else let it end by itself.
-
-    A rank that is done waits for the agent to take note of it. One that is asked to stop takes note of nothing any
-    more, and waits for the rank to end: half a minute, where neither gives way.
-    """
-    if not code:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if stop is not None and stop.requested:
-            code = ExitCode.PREEMPTED
-    if code == ExitCode.PEER_LOST:
-        _wait_for_agent(stop)
-    if code:
-        with suppress(OSError):
-            sys.stdout.flush()
-        # Not `sys.exit`: after the death of another rank, taking the process group down can wait for it until
-        # the timeout of a collective, and the next attempt waits too.
-        os._exit(code)
+def _path(local_rank: int) -> Path:
+    return Path(tempfile.gettempdir()) / _NAME.format(local_rank)

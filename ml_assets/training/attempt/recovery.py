@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ml_assets.training.attempt.attempts import Attempt, read_attempts
-from ml_assets.training.attempt.ends import End
+from ml_assets.training.attempt.outcome import RankOutcome
 from ml_assets.training.data.rowlog import last_taken
 from ml_assets.training.telemetry.events import emit
 from resources.job.events import TrainingEvent, read_events
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _SIGNS = ("started", "metrics", "epoch", "checkpoint")
 
 
-def report_end(end: End, hung: Mapping[int, str], killed: list[int]) -> None:
+def report_end(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> None:
     """The agent: all ranks are gone, and another attempt may follow.
 
     `end` explains those of the others; `hung` were ended for a reason, `killed` vanished without a word. All are
@@ -40,7 +40,7 @@ def report_end(end: End, hung: Mapping[int, str], killed: list[int]) -> None:
         emit("ended", 0, code=int(end.code), cause=cause)
 
 
-def cause_of(end: End, hung: Mapping[int, str], killed: list[int]) -> str:
+def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> str:
     """Return in words why an attempt ended; see `report_end`."""
     if hung:
         first = min(hung)

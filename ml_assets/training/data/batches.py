@@ -1,7 +1,7 @@
 """Rows as tensors: gathered from memory-mapped shards, without a loader in the way.
 
 Here: one gather per shard, batch and column group. Not here: which rows (order), gathering ahead of the step that
-needs them (feed), decoding samples (decoding), the files (snapshots.reader).
+needs them (prefetcher), decoding samples (decoding), the files (snapshots.reader).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ml_assets.snapshots.reader import Rows, Snapshot, SplitName
 from ml_assets.training.data.decoding import Decode, Decoder
-from ml_assets.training.data.order import Piece
+from ml_assets.training.data.order import ShardSlice
 from ml_assets.training.data.streaming import StreamedShards
 
 _Run: TypeAlias = tuple[Rows, NDArray[np.int64]]
@@ -139,11 +139,11 @@ class SplitReader:
         if self._streamed is not None:
             self._streamed.expect_none()
 
-    def take(self, pieces: Sequence[Piece]) -> Batch:
+    def take(self, pieces: Sequence[ShardSlice]) -> Batch:
         """The rows of `pieces`, in order, on the device."""
         return self.gather(pieces).to(self.device)
 
-    def gather(self, pieces: Sequence[Piece]) -> Batch:
+    def gather(self, pieces: Sequence[ShardSlice]) -> Batch:
         """The rows of `pieces`, in order, in host memory: pinned where the device is a GPU."""
         runs = [
             (self._shards[shard], np.concatenate([piece.rows for piece in run]))

@@ -1,7 +1,7 @@
 """Samples, from stored bytes to a tensor: decoded by the pipeline's own function, in the order of the rows.
 
 Here: one tensor of many samples, and what is said where that cannot be. Not here: where samples lie
-(snapshots.samples), when they are decoded (feed: ahead of the step that needs them), decoding for a model that is
+(snapshots.samples), when they are decoded (prefetcher: ahead of the step that needs them), decoding for a model that is
 served (release.runtime, which stands alone).
 """
 

@@ -8,7 +8,7 @@
 So a step takes the same rows, in the same groups, for any world size, and the whole position in the data is one
 integer: a resumed run, also one of another world size, needs no state to go on in the middle of an epoch. The
 lanes are the pool rows are mixed from, too: a batch comes from as many places of the sequence as there are lanes.
-Not here: reading the rows (batches), reading them ahead (feed).
+Not here: reading the rows (batches), reading them ahead (prefetcher).
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from resources.job.errors import BadConfiguration
 
 
-class Piece(NamedTuple):
+class ShardSlice(NamedTuple):
     """Rows of one shard."""
 
     shard: int
@@ -40,7 +40,7 @@ class _Sequence(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class RowOrder:
     """The order of one training split. Each epoch takes each row exactly once.
 
     An epoch has ceil(rows / global_batch) steps of as equal a size as possible: there is no small last
@@ -82,11 +82,11 @@ class Order:
             )
         return range(self.lanes * rank // world_size, self.lanes * (rank + 1) // world_size)
 
-    def share(self, step: int, rank: int, world_size: int) -> list[Piece]:
+    def share(self, step: int, rank: int, world_size: int) -> list[ShardSlice]:
         """The rows `rank` takes at `step`: those of its lanes, one lane after the other."""
         return [piece for lane in self.lanes_of(rank, world_size) for piece in self.lane(step, lane)]
 
-    def lane(self, step: int, lane: int) -> list[Piece]:
+    def lane(self, step: int, lane: int) -> list[ShardSlice]:
         """The rows `lane` gives at `step` (0-based, counted over all epochs), in order; maybe none."""
         epoch = step // self.steps_per_epoch
         sequence = self._sequence(epoch)
@@ -94,12 +94,12 @@ class Order:
         first, last = self._bounds(step)
         at, end = start + self._dealt(first, lane), start + self._dealt(last, lane)
         number = bisect_right(sequence.starts, at) - 1
-        pieces: list[Piece] = []
+        pieces: list[ShardSlice] = []
         while at < end:
             shard, low = sequence.shards[number], at - sequence.starts[number]
             rows = self._shuffled(epoch, shard)[low : low + end - at].astype(np.int64)
             if rows.size:
-                pieces.append(Piece(shard, rows))
+                pieces.append(ShardSlice(shard, rows))
             at += rows.size
             number += 1
         return pieces
@@ -169,16 +169,16 @@ def fewest_of_contiguous(shard_rows: Sequence[int], world_size: int, batch: int)
     return int(np.where(pieces % batch, pieces % batch, batch).min(initial=batch))
 
 
-def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[Piece]]:
+def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[ShardSlice]]:
     """`rank`'s share of a split that is read once in order, in batches of at most `batch` rows."""
     total = sum(shard_rows)
     first, last = total * rank // world_size, total * (rank + 1) // world_size
-    batches: list[list[Piece]] = []
+    batches: list[list[ShardSlice]] = []
     start = 0
     for shard, rows in enumerate(shard_rows):
         low, high = max(first - start, 0), min(last - start, rows)
         batches += [
-            [Piece(shard, np.arange(at, min(at + batch, high), dtype=np.int64))]
+            [ShardSlice(shard, np.arange(at, min(at + batch, high), dtype=np.int64))]
             for at in range(low, high, batch)
         ]
         start += rows

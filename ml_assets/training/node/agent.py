@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from ml_assets.training.process.heartbeat import Patience, Watch
+from ml_assets.training.process.heartbeat import HangTimeouts, Watch
 from resources.job.job import ExitCode
 
 _ENVIRONMENT = {
@@ -94,7 +94,7 @@ def end(code: int) -> NoReturn:
 
 
 def run_ranks(
-    run_id: str, ranks: int, arguments: tuple[str, ...], patience: Patience, node: Node | None = None
+    run_id: str, ranks: int, arguments: tuple[str, ...], patience: HangTimeouts, node: Node | None = None
 ) -> int:
     """Run `ranks` processes of `rank.main(*arguments)` to their end; their exit code, 137 for one that was
     killed.
@@ -106,7 +106,7 @@ def run_ranks(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from ml_assets.training.attempt.ends import End, explaining, forget_codes
+    from ml_assets.training.attempt.outcome import RankOutcome, explaining, forget_codes
     from ml_assets.training.attempt.recovery import report_end
     from ml_assets.training.node import rank
     from ml_assets.training.script.meeting import open_meeting
@@ -139,7 +139,7 @@ def run_ranks(
         found = sorted(error.failures.items(), key=lambda one: one[1].timestamp)
         end = explaining(range(ranks), {rank - first: _code_of(one.exitcode) for rank, one in found})
     except SignalException:  # the ranks got it, and time to save
-        end = End(rank=0, code=ExitCode.PREEMPTED)
+        end = RankOutcome(rank=0, code=ExitCode.PREEMPTED)
     else:
         return ExitCode.DONE
     hung = {first + local: why for local, why in watch.ended.items()}

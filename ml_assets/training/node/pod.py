@@ -43,7 +43,7 @@ from ml_assets.training.checkpoint.mirror import Mirror
 from ml_assets.training.data.streaming import ShardSource
 from ml_assets.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.process.artifacts import open_artifacts
-from ml_assets.training.process.heartbeat import Patience
+from ml_assets.training.process.heartbeat import HangTimeouts
 from ml_assets.training.telemetry.events import emit, keep_events, report_failure
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.files import is_disk_full
@@ -150,7 +150,7 @@ def _run(settings: PodSettings) -> int:
         job.fingerprint[:12],
         settings.ranks,
         (str(folder / JOB), str(folder), settings.folder),
-        Patience.of(job),
+        HangTimeouts.of(job),
         settings.node,
     )
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is near, and has a code of its own

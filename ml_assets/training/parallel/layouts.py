@@ -41,7 +41,7 @@ from resources.job.errors import BadConfiguration
 from resources.job.training_settings import Parallel, TrainingSettings
 
 
-class Spread:
+class DataParallelWrapper:
     """Wrapper that a forward pass of training calls, so that backward averages gradients over the ranks."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -79,7 +79,7 @@ class Layout:
     """This rank's part of the parameters, grouped by the ranks that hold them."""
     pipe: Pipe | None
     """Pipeline stage of this rank; None where it computes all layers."""
-    keeper: torch.optim.Optimizer
+    local_optimizer: torch.optim.Optimizer
     """Optimizer state that this rank keeps: `optimizer`, or its own part of it."""
 
     @property
@@ -92,10 +92,10 @@ class Layout:
         """True under FSDP: all ranks of `data` run each forward pass together, since they gather parameters in it."""
         return isinstance(self.core, FSDPModule)
 
-    def spread(self) -> Spread:
+    def spread(self) -> DataParallelWrapper:
         """Once, before training: replicas leave hooks in the model."""
         is_whole = not self.is_sharded and self.data.world_size == self.group.world_size
-        return Spread(DistributedDataParallel(self.core) if is_whole else self.core)
+        return DataParallelWrapper(DistributedDataParallel(self.core) if is_whole else self.core)
 
     def clip(self, most: float) -> float:
         """Scale the gradient, of all its parts on all ranks, to a norm of `most` where it is larger; the norm before,
@@ -110,7 +110,7 @@ class Layout:
 
     def share(self, state: State) -> State:
         """Return the part of `state` that this rank writes into a checkpoint."""
-        own = () if self.keeper is self.optimizer else ("optimizer",)
+        own = () if self.local_optimizer is self.optimizer else ("optimizer",)
         stages = 1 if self.pipe is None else self.pipe.stages
         # Alike is what the ranks of a stage have: so many next to each other, of each group of readers.
         neighbours = self.group.world_size // (self.data.world_size * stages)
@@ -161,7 +161,7 @@ def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingS
             pipe = Pipe(core, stages, done, rows_at_once(settings, group.world_size))
         _shard(core, mesh, settings)
     parameters = _by_mesh(model.parameters())
-    optimizer, keeper = _optimizers(parameters, settings)
+    optimizer, local_optimizer = _optimizers(parameters, settings)
     return Layout(
         group=group,
         data=data,
@@ -169,7 +169,7 @@ def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingS
         parameters=parameters,
         pipe=pipe,
         optimizer=optimizer,
-        keeper=keeper,
+        local_optimizer=local_optimizer,
     )
 
 

@@ -123,7 +123,7 @@ class Group:
         distributed.all_gather_object(everyone, value, group=self.process_group)
         return everyone
 
-    def patient(self) -> "Group":
+    def io_group(self) -> "Group":
         """The same ranks over connections of their own, on the CPU, that wait long for each other: for what takes as
         long as disks and networks do, and for another thread. All ranks have to ask."""
         process_group = distributed.new_group(backend="gloo", timeout=_PATIENCE)

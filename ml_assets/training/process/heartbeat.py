@@ -38,11 +38,11 @@ _FIRST_STEP = 15.0
 Without a bound, a first all-reduce that never returned held its GPUs for ever."""
 _LAST_WORDS_SECONDS = 0.5
 """From the request for a stack trace to SIGKILL."""
-_SIGN = struct.Struct("<qqd")  # process, `Pulse.done`, time.monotonic()
+_SIGN = struct.Struct("<qqd")  # process, `Heartbeat.done`, time.monotonic()
 _NAME = "heartbeat-{}"
 
 
-class Pulse:
+class Heartbeat:
     """The signs of this process, as a context; a clean end takes them back."""
 
     def __init__(self, local_rank: int) -> None:
@@ -91,7 +91,7 @@ class Pulse:
         """Until it moves again there is no loop: the rank stores what it has trained."""
         self._rests = True
 
-    def __enter__(self) -> "Pulse":
+    def __enter__(self) -> "Heartbeat":
         # Asked for by the agent before it ends this process: where does it hang?
         faulthandler.register(signal.SIGUSR2, all_threads=True)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -113,7 +113,7 @@ class Pulse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class HangTimeouts:
     """Seconds that a rank may be silent, by what it does."""
 
     heartbeat_timeout_seconds: float
@@ -124,7 +124,7 @@ class Patience:
     """As a loop that has not done its first step. A script may never say that it did one."""
 
     @classmethod
-    def of(cls, job: TrainingJob) -> "Patience":
+    def of(cls, job: TrainingJob) -> "HangTimeouts":
         """As the job's settings have it."""
         default = _STALL_SECONDS_OF_SCRIPTS if job.entry else _STALL_SECONDS
         settings = job.settings
@@ -146,7 +146,7 @@ class Seen:
     longest: float = 0.0
     """Seconds it took at most to do more."""
 
-    def why_end(self, done: int, alive: float, now: float, patience: Patience) -> str:
+    def why_end(self, done: int, alive: float, now: float, patience: HangTimeouts) -> str:
         """Return the reason to kill a rank with this counter and last sign of life at `alive`; empty if there is
         none."""
         if now - alive > patience.heartbeat_timeout_seconds:
@@ -173,7 +173,7 @@ class Seen:
 class Watch:
     """The agent's side: looks after the ranks of this machine."""
 
-    def __init__(self, ranks: int, patience: Patience) -> None:
+    def __init__(self, ranks: int, patience: HangTimeouts) -> None:
         self._ranks = range(ranks)
         self._patience = patience
         self._seen = [Seen() for _ in self._ranks]

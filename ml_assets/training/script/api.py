@@ -42,7 +42,7 @@ from ml_assets.training.checkpoint.mirror import Mirror
 from ml_assets.training.checkpoint.parts import INDEX
 from ml_assets.training.checkpoint.stored_checkpoints import checkpoints_of
 from ml_assets.training.data.unknown import with_dropped
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.script.data import (
     ReadableSplit,
     matrix_of,
@@ -113,7 +113,7 @@ class Training:
     mirror: Mirror | None
     meeting: Meeting | None
     """All ranks; None where torchrun was called by hand in a way that gives them no common store."""
-    pulse: Pulse = field(default_factory=lambda: Pulse(0), init=False)
+    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0), init=False)
     """Heartbeat that each call moves, to show that the script goes on; by default nobody listens."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
     """Called once a resumed attempt shows a first sign of training, to report the recovery."""
@@ -232,7 +232,7 @@ class Training:
 
         Costs an addition. Where nothing is shown for long (`training.stall_timeout_seconds`), the rank counts as stuck.
         """
-        self.pulse.moved()
+        self.heartbeat.moved()
 
     @contextmanager
     def checkpoint(self, step: int, *, all_ranks: bool = False) -> Generator[Path]:
@@ -253,7 +253,7 @@ class Training:
                 "the ranks have no store to meet in: start them with torchrun, whose agent has one"
             )
         started = time.monotonic()
-        self.pulse.rest()  # a store has a patience of its own
+        self.heartbeat.rest()  # a store has a patience of its own
         together = meeting.round()
         try:
             # On one machine what the script writes is already where it stays.
@@ -332,7 +332,7 @@ class Training:
         `BadConfiguration`, which is final. `epochs` is how often all training rows were read, for the rows per second.
         The script ends soon after; whatever becomes of its ranks, the training is done.
         """
-        self.pulse.rest()
+        self.heartbeat.rest()
         if self.rank:
             return
         if not math.isfinite(validation_loss):

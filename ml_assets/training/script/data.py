@@ -1,6 +1,6 @@
 """A split of a snapshot in the shapes that scripts read: arrays, tensors, one matrix.
 
-Here: those shapes. Not here: rows in the order of lanes, which the platform's own loop takes (feed, batches).
+Here: those shapes. Not here: rows in the order of lanes, which the platform's own loop takes (prefetcher, batches).
 """
 
 # pyright: reportUnknownMemberType=false

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from ml_assets.training.attempt.outcome import leave, outcome_of
+from ml_assets.training.attempt.exit_code import exit_code_of, leave
 from ml_assets.training.process.group import is_lost_peer
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import end_with_parent
 from ml_assets.training.script.api import FOLDER, JOB, MIRROR, PROCESS, Training, attach
 from ml_assets.training.script.meeting import find_meeting
@@ -38,13 +38,13 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
             stream.reconfigure(line_buffering=True)  # pyright: ignore - what it prints is the log, as it happens
     find_meeting()
     os.environ |= {JOB: job_file, FOLDER: folder, MIRROR: mirror, PROCESS: str(os.getpid())}
-    with Pulse(int(os.environ["LOCAL_RANK"])) as pulse:
-        code = outcome_of(lambda: run_script(pulse), Path(folder))
+    with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
+        code = exit_code_of(lambda: run_script(heartbeat), Path(folder))
     leave(code)
 
 
-def run_script(pulse: Pulse) -> int:
-    """Run the script of the job that `attach` finds; its exit code. `pulse` shows what it does.
+def run_script(heartbeat: Heartbeat) -> int:
+    """Run the script of the job that `attach` finds; its exit code. `heartbeat` shows what it does.
 
     Raises `BadConfiguration` where it cannot run or leaves no model, `OutOfMemory` with advice.
     """
@@ -53,8 +53,8 @@ def run_script(pulse: Pulse) -> int:
         return ExitCode.DONE
     entry = training.job.entry
     arguments = [*map(str, training.job.arguments), *arguments_of(training.hyperparameters)]
-    training.pulse = pulse
-    pulse.begin()
+    training.heartbeat = heartbeat
+    heartbeat.begin()
     with (
         _naming_rank(training),
         watching_machine(training.folder, lambda: training.step),

@@ -1,6 +1,6 @@
 """Errors of the pipeline's own functions before the first step: they would come again in each attempt.
 
-Not here: what a rank's error means once it trains (outcome).
+Not here: what a rank's error means once it trains (attempt.exit_code).
 """
 
 from collections.abc import Callable, Generator

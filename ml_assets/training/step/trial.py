@@ -23,7 +23,7 @@ import torch
 from torch import distributed, nn
 
 from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.order import Order, Piece, fewest_of_contiguous
+from ml_assets.training.data.order import RowOrder, ShardSlice, fewest_of_contiguous
 from ml_assets.training.data.preprocess import FullModel
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.faults import refusing
@@ -55,7 +55,7 @@ def try_out(
     job: TrainingJob,
     model: FullModel,
     objective: Objective,
-    order: Order,
+    order: RowOrder,
     validation: SplitReader,
     group: Group,
 ) -> None:
@@ -92,7 +92,7 @@ def leaving_no_trace(model: nn.Module) -> Generator[None]:
                     buffer.copy_(buffers[name])
 
 
-def fewest_rows(job: TrainingJob, order: Order, world_size: int) -> int:
+def fewest_rows(job: TrainingJob, order: RowOrder, world_size: int) -> int:
     """Return the rows of the smallest pass of a worker in any step, at least."""
     of_batch = order.rows // order.steps_per_epoch
     of_lane = of_batch // order.lanes
@@ -101,7 +101,7 @@ def fewest_rows(job: TrainingJob, order: Order, world_size: int) -> int:
     return of_lane * (order.lanes // world_size) // passes(job.settings, world_size)
 
 
-def _fewest_judged(job: TrainingJob, order: Order, validation: SplitReader, group: Group) -> int:
+def _fewest_judged(job: TrainingJob, order: RowOrder, validation: SplitReader, group: Group) -> int:
     """Return the rows of the smallest pass of a validation, `ROWS` at most."""
     at_once = rows_at_once(job.settings, group.world_size)
     return min(fewest_of_contiguous(validation.shard_rows, order.lanes, at_once), ROWS)
@@ -110,7 +110,7 @@ def _fewest_judged(job: TrainingJob, order: Order, validation: SplitReader, grou
 def some_rows(reader: SplitReader, rows: int) -> Batch:
     """Return the first rows of `reader`, again and again if it has fewer."""
     few = np.arange(rows, dtype=np.int64) % reader.shard_rows[0]
-    return reader.take([Piece(0, few)])
+    return reader.take([ShardSlice(0, few)])
 
 
 def _pass(

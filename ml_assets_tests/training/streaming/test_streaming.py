@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from ml_assets.snapshots.reader import MANIFEST, Shard, Snapshot, open_snapshot
 from ml_assets.training.data.batches import SplitReader
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Order
+from ml_assets.training.data.order import RowOrder
+from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.data.shard_cache import ShardCache
 from ml_assets.training.data.streaming import ShardSource, StreamedShards
 from ml_assets.training.loop import fit
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run, prepare
 from ml_assets_tests.training.rank_processes import one_rank
@@ -58,13 +58,13 @@ def test_streamed_shards_give_the_rows_of_local_ones_in_bounded_space(
     snapshot: Snapshot, staged: Snapshot, first_step: int
 ) -> None:
     here = reader_of(snapshot, lanes=2)
-    order = Order(shard_rows=here.shard_rows, global_batch=8, seed=5, lanes=2)
+    order = RowOrder(shard_rows=here.shard_rows, global_batch=8, seed=5, lanes=2)
     source = ShardSource.read(staged.folder)
     assert source is not None
     most = 0
-    with Feed(order, reader_of(staged, lanes=2), 0, 1, first_step) as feed:
+    with Prefetcher(order, reader_of(staged, lanes=2), 0, 1, first_step) as prefetcher:
         for step in range(first_step, first_step + 2 * order.steps_per_epoch):
-            batch, expected = feed.merged(step), here.take(order.share(step, 0, 1))
+            batch, expected = prefetcher.merged(step), here.take(order.share(step, 0, 1))
             assert batch.row.tolist() == expected.row.tolist()
             assert torch.equal(batch.numeric, expected.numeric)
             assert batch.sample is not None
@@ -101,17 +101,17 @@ def test_what_nobody_waits_for_any_more_does_not_come(
 def test_ranks_of_a_machine_share_what_they_bring(snapshot: Snapshot, tmp_path: Path) -> None:
     whole = sum(map(size_of, snapshot.shards_of("train")))
     staged = stage(snapshot, tmp_path / "snapshot", whole)
-    order = Order(shard_rows=reader_of(snapshot, 2).shard_rows, global_batch=8, seed=5, lanes=4)
+    order = RowOrder(shard_rows=reader_of(snapshot, 2).shard_rows, global_batch=8, seed=5, lanes=4)
     with ExitStack() as ranks:
         feeds = [
-            ranks.enter_context(Feed(order, reader_of(staged, 2, local_ranks=2), rank, 2, 0))
+            ranks.enter_context(Prefetcher(order, reader_of(staged, 2, local_ranks=2), rank, 2, 0))
             for rank in range(2)
         ]
         rows = [
             row
             for step in range(order.steps_per_epoch)
-            for feed in feeds
-            for row in feed.merged(step).row.tolist()
+            for prefetcher in feeds
+            for row in prefetcher.merged(step).row.tolist()
         ]
     assert sorted(rows) == sorted(snapshot.read("train").row.tolist())
     assert lies_in(staged.folder / "streamed") == whole
@@ -127,8 +127,8 @@ def test_too_small_a_cache_is_refused_with_the_arithmetic(snapshot: Snapshot, tm
 
 def trained(run: Run, folder: Path) -> Iterator[float]:
     run.resume()
-    with Pulse(0) as pulse:
-        fit(run, RowLog(folder, 1, 0), StopRequest(), pulse)
+    with Heartbeat(0) as heartbeat:
+        fit(run, RowLog(folder, 1, 0), StopRequest(), heartbeat)
     yield run.progress.best_loss
 
 
@@ -169,7 +169,7 @@ def test_a_training_is_the_same_where_its_shards_come_from_the_store(
 def test_what_a_lane_reads_now_and_next_is_ahead(
     shard_rows: tuple[int, ...], global_batch: int, lanes: int, step: int, data: st.DataObject
 ) -> None:
-    order = Order(shard_rows=shard_rows, global_batch=global_batch, seed=3, lanes=lanes)
+    order = RowOrder(shard_rows=shard_rows, global_batch=global_batch, seed=3, lanes=lanes)
     lane = data.draw(st.integers(0, lanes - 1))
     ahead = order.ahead(step, [lane])
     assert len(ahead) == len(set(ahead)) <= 2
@@ -184,7 +184,7 @@ def test_what_a_lane_reads_now_and_next_is_ahead(
 
 
 def test_the_shards_that_are_read_now_come_before_the_next_of_any_lane() -> None:
-    order = Order(shard_rows=(100,) * 16, global_batch=64, seed=1, lanes=4)
+    order = RowOrder(shard_rows=(100,) * 16, global_batch=64, seed=1, lanes=4)
     ahead = order.ahead(0, range(4))
     assert set(ahead[:4]) == {piece.shard for lane in range(4) for piece in order.lane(0, lane)}
     assert len(ahead) == 8

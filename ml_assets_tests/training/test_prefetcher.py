@@ -1,4 +1,4 @@
-"""The feed hands out what the order says, from any step on, and leaves no thread behind."""
+"""The prefetcher hands out what the order says, from any step on, and leaves no thread behind."""
 
 import threading
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.digest import digest
-from ml_assets.training.data.feed import Feed
-from ml_assets.training.data.order import Order, Piece
+from ml_assets.training.data.order import RowOrder, ShardSlice
+from ml_assets.training.data.prefetcher import Prefetcher
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def reader(snapshot: Snapshot) -> SplitReader:
     return SplitReader(snapshot, "train", torch.device("cpu"))
 
 
-def order_of(reader: SplitReader, global_batch: int = 100, lanes: int = 6) -> Order:
-    return Order(shard_rows=reader.shard_rows, global_batch=global_batch, seed=5, lanes=lanes)
+def order_of(reader: SplitReader, global_batch: int = 100, lanes: int = 6) -> RowOrder:
+    return RowOrder(shard_rows=reader.shard_rows, global_batch=global_batch, seed=5, lanes=lanes)
 
 
 def assert_same(batch: Batch, expected: Batch) -> None:
@@ -46,8 +46,8 @@ def test_a_feed_from_any_step_hands_out_the_rows_of_the_order(
     world_size = data.draw(st.integers(1, lanes))
     rank = data.draw(st.integers(0, world_size - 1))
     with (
-        Feed(order, reader, rank, world_size, first_step) as merged,
-        Feed(order, reader, rank, world_size, first_step) as split,
+        Prefetcher(order, reader, rank, world_size, first_step) as merged,
+        Prefetcher(order, reader, rank, world_size, first_step) as split,
     ):
         for step in range(first_step, first_step + 5):
             assert_same(merged.merged(step), reader.take(order.share(step, rank, world_size)))
@@ -64,22 +64,22 @@ def test_feeds_hand_out_each_row_once_an_epoch_as_the_world_size_changes(
     rows = []
     for first, last, world_size in ((0, 3, 4), (3, 4, 3), (4, order.steps_per_epoch, 6)):
         for rank in range(world_size):
-            with Feed(order, reader, rank, world_size, first) as feed:
-                rows += [feed.merged(step).row for step in range(first, last)]
+            with Prefetcher(order, reader, rank, world_size, first) as prefetcher:
+                rows += [prefetcher.merged(step).row for step in range(first, last)]
     assert digest(rows) == digest([snapshot.read("train").row])
 
 
 def test_another_step_than_the_next_is_refused(reader: SplitReader) -> None:
-    with Feed(order_of(reader), reader, 0, 1, 7) as feed:
-        feed.merged(7)
+    with Prefetcher(order_of(reader), reader, 0, 1, 7) as prefetcher:
+        prefetcher.merged(7)
         with pytest.raises(ValueError, match="step 7 was asked for, 8 is next"):
-            feed.merged(7)
+            prefetcher.merged(7)
 
 
 def test_an_error_of_the_thread_reaches_who_asks_for_the_batch(reader: SplitReader) -> None:
     order = replace(order_of(reader), shard_rows=(*reader.shard_rows, 300))  # of a shard that is not there
-    with Feed(order, reader, 0, 1, 0) as feed, pytest.raises(IndexError):
-        list(map(feed.merged, range(order.steps_per_epoch)))
+    with Prefetcher(order, reader, 0, 1, 0) as prefetcher, pytest.raises(IndexError):
+        list(map(prefetcher.merged, range(order.steps_per_epoch)))
     assert threads() == []
 
 
@@ -88,20 +88,20 @@ class CountingReader(SplitReader):
 
     gathered = 0
 
-    def gather(self, pieces: Sequence[Piece]) -> Batch:
+    def gather(self, pieces: Sequence[ShardSlice]) -> Batch:
         self.gathered += 1
         return super().gather(pieces)
 
 
 def test_a_feed_gathers_so_far_ahead_and_no_farther_and_ends_its_thread(snapshot: Snapshot) -> None:
     reader = CountingReader(snapshot, "train", torch.device("cpu"))
-    with Feed(order_of(reader), reader, 0, 1, 0) as feed:
+    with Prefetcher(order_of(reader), reader, 0, 1, 0) as prefetcher:
         assert len(threads()) == 1
         for step in range(40):  # some bytes each: sixteen are gathered in one go
-            feed.merged(step)
+            prefetcher.merged(step)
     assert threads() == []
     assert 40 / 16 <= reader.gathered <= 40 / 16 + 4
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("feed")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetcher")]

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.order import Order
+from ml_assets.training.data.order import RowOrder
 from ml_assets.training.data.unknown import drop_categories
 
 _BLOCK_BYTES = 4 * 2**20
@@ -32,7 +32,7 @@ class _Gathered(NamedTuple):
     """Rows of each lane."""
 
 
-class Feed:
+class Prefetcher:
     """Hands out the batches of `rank`, step by step from `first_step` on; a context, which ends the thread.
 
     An error of the thread is raised to whoever asks for the batch.
@@ -40,7 +40,7 @@ class Feed:
 
     def __init__(
         self,
-        order: Order,
+        order: RowOrder,
         reader: SplitReader,
         rank: int,
         world_size: int,
@@ -58,7 +58,7 @@ class Feed:
             self._ahead *= self._block_steps
             self._block_steps = 1
         self._most_ahead, self._is_measured = self._ahead, not reader.has_samples
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
         self._next_block = first_step
         self._blocks: deque[Future[list[_Gathered]]] = deque()
         self._ready: deque[_Gathered] = deque()
@@ -98,7 +98,7 @@ class Feed:
     def _next(self, step: int) -> _Gathered:
         if step != self._step:
             raise ValueError(
-                f"step {step} was asked for, {self._step} is next: make a new feed for another place"
+                f"step {step} was asked for, {self._step} is next: make a new prefetcher for another place"
             )
         if not self._ready:
             if not self._blocks:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training.attempt.ends import explaining, forget_codes, leave_code
-from ml_assets.training.attempt.outcome import outcome_of
+from ml_assets.training.attempt.exit_code import exit_code_of
+from ml_assets.training.attempt.outcome import explaining, forget_codes, leave_code
 from ml_assets.training.process.group import is_lost_peer
 from resources.job.job import ExitCode
 
@@ -70,7 +70,7 @@ def test_a_rank_leaves_the_last_lines_of_what_it_raised(
         raise ZeroDivisionError("in a batch")
 
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert outcome_of(fail, tmp_path) == UNKNOWN
+    assert exit_code_of(fail, tmp_path) == UNKNOWN
     end = explaining(range(2), {1: UNKNOWN})
     assert end.said[-1] == "ZeroDivisionError: in a batch"
     assert any("in fail" in line for line in end.said)
