@@ -13,7 +13,7 @@ def bundles_of(platform: Platform) -> BundleStore:
 
 def registry_of(platform: Platform) -> Registry:
     """Registered versions."""
-    return Registry(platform.settings.resolved_tracking_uri.reveal())
+    return Registry(platform.settings.resolved_tracking_uri.reveal(), bundles_of(platform).address)
 
 
 def releases_of(platform: Platform) -> Releases:

@@ -27,7 +27,8 @@ class RegisteredVersion:
     number: int
     """MLflow's: 1, 2, 3 …"""
     bundle_digest: str
-    """Read from the version's source, which MLflow lets nobody change. Tags can be edited."""
+    """Read from the version's source, which MLflow lets nobody change and which lies in the store of bundles. Tags
+    can be edited."""
     run_id: str
     """MLflow run that trained it."""
     tags: Mapping[str, str]
@@ -40,10 +41,16 @@ class RegisteredVersion:
 
 
 class Registry:
-    """MLflow's model registry at `uri`. Cheap to make; every method may raise `TrackerUnavailable`."""
+    """MLflow's model registry at `uri`. Cheap to make; every method may raise `TrackerUnavailable`.
 
-    def __init__(self, uri: str) -> None:
+    Its versions are those that point into the store of bundles: others, made by hand or by another installation, do
+    not exist here.
+    """
+
+    def __init__(self, uri: str, bundles: str) -> None:
+        """`bundles`: `BundleStore.address`."""
         self.uri = uri
+        self.bundles = bundles
 
     def add(self, bundle: Bundle, *, run_id: str, tags: Mapping[str, str]) -> RegisteredVersion:
         """The version of this bundle, made if it is not there yet. One that is there keeps its tags.
@@ -77,7 +84,7 @@ class Registry:
         while True:
             with reaching(self.uri):
                 page = self._client.search_model_versions(f"name = '{model}'", page_token=token)
-            found += [one for version in page if (one := _registered(version)) is not None]
+            found += [one for version in page if (one := self._registered(version)) is not None]
             token = page.token
             if not token:
                 return sorted(found, key=lambda one: one.number)
@@ -86,7 +93,7 @@ class Registry:
         """One version, or `VersionMissing`."""
         try:
             with reaching(self.uri):
-                found = _registered(self._client.get_model_version(model, str(number)))
+                found = self._registered(self._client.get_model_version(model, str(number)))
         except TrackerRefused as refusal:
             known = [f"{one.number} ({one.semantic})" for one in self.versions(model)]
             raise VersionMissing(
@@ -94,8 +101,8 @@ class Registry:
             ) from refusal
         if found is None:
             raise VersionMissing(
-                f"{model} version {number} points to no bundle of ml-assets: somebody made it in MLflow by hand. "
-                "Materialize the model instead"
+                f"{model} version {number} points to no bundle under {self.bundles}: somebody made it in MLflow by "
+                "hand, or the home has moved since. Materialize the model, which registers a version of its own"
             )
         return found
 
@@ -133,15 +140,14 @@ class Registry:
     def _of(self, bundle: Bundle, model: str) -> list[RegisteredVersion]:
         return [one for one in self.versions(model) if one.bundle_digest == bundle.digest]
 
-
-def _registered(version: "ModelVersion") -> RegisteredVersion | None:
-    digest = digest_in(version.source or "")
-    if digest is None:
-        return None
-    return RegisteredVersion(
-        model=version.name,
-        number=int(version.version),
-        bundle_digest=digest,
-        run_id=version.run_id or "",
-        tags=dict(version.tags),
-    )
+    def _registered(self, version: "ModelVersion") -> RegisteredVersion | None:
+        digest = digest_in(version.source or "", self.bundles)
+        if digest is None:
+            return None
+        return RegisteredVersion(
+            model=version.name,
+            number=int(version.version),
+            bundle_digest=digest,
+            run_id=version.run_id or "",
+            tags=dict(version.tags),
+        )

@@ -73,6 +73,11 @@ class BundleStore:
         """The local folder of bundles."""
         return self._artifacts.folder(BUNDLES)
 
+    @property
+    def address(self) -> str:
+        """Address of all bundles for others; that of a bundle is its digest below it."""
+        return self._artifacts.address(BUNDLES)
+
     @contextmanager
     def incoming(self) -> Generator[Path]:
         """An empty folder beside the bundles, to be filled and given to `add`; gone afterwards."""
@@ -118,7 +123,7 @@ class BundleStore:
             except ArtifactMissing as missing:
                 if not folder.is_dir():
                     raise BundleMissing(
-                        f"no bundle {digest[:12]} under {self._artifacts.address(BUNDLES)}: materialize the "
+                        f"no bundle {digest[:12]} under {self.address}: materialize the "
                         "model again, or copy the bundle from where it was made"
                     ) from missing
             found = digest_of(folder)
@@ -139,10 +144,14 @@ class BundleStore:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def digest_in(address: str) -> str | None:
-    """Digest of the bundle at a `Bundle.address`; None for the address of anything else."""
-    name = address.rstrip("/").rpartition("/")[2]
-    return name if re.fullmatch("[0-9a-f]{64}", name) else None
+def digest_in(source: str, bundles: str) -> str | None:
+    """Digest of the bundle whose `Bundle.address` is `source`, below the store's address `bundles`; None for any other.
+
+    A folder of the same name elsewhere is not the bundle: anybody may write anything into it.
+    """
+    folder, _, name = source.rstrip("/").rpartition("/")
+    is_ours = folder == bundles.rstrip("/") and re.fullmatch("[0-9a-f]{64}", name)
+    return name if is_ours else None
 
 
 def _files_of(folder: Path) -> tuple[str, ...]:

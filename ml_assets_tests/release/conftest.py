@@ -140,8 +140,8 @@ def judge(ledger: Ledger, window: TrainedOn) -> Judge:
 
 
 @pytest.fixture
-def registry(tracking_uri: str) -> Registry:
-    return Registry(tracking_uri)
+def registry(tracking_uri: str, store: BundleStore) -> Registry:
+    return Registry(tracking_uri, store.address)
 
 
 @pytest.fixture

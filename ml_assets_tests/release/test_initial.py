@@ -27,7 +27,7 @@ def resolve(
     variant: Callable[..., Bundle],
 ) -> Resolve:
     """Return a resolver over two registered versions of `small`."""
-    registry = Registry(tracking_uri)
+    registry = Registry(tracking_uri, store.address)
     client = open_client(tracking_uri)
     run_id = client.create_run(client.create_experiment("small")).info.run_id
     for one in (bundle, variant(fingerprint="2" * 64)):
@@ -37,7 +37,7 @@ def resolve(
 
 
 def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
-    resolve: Resolve, releases: Releases, judge: Judge, tracking_uri: str, bundle: Bundle
+    resolve: Resolve, releases: Releases, judge: Judge, registry: Registry, bundle: Bundle
 ) -> None:
     assert resolve("small/1").bundle.digest == bundle.digest
     assert resolve("small/1").weights_sha256 == file_sha256(bundle.folder / "model.safetensors")
@@ -45,7 +45,7 @@ def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
         judge(resolve(f"small/{number}").bundle)
         releases.promote("small", number, author="ada", reason="a test")
         assert resolve("small@production").version == f"small/{number}"
-    Registry(tracking_uri).set_alias("small", "candidate", 2)
+    registry.set_alias("small", "candidate", 2)
     assert resolve("small@candidate").version == "small/2"
 
 

@@ -363,6 +363,24 @@ def test_a_version_made_by_hand_in_mlflow_is_judged_by_its_bundle(
         releases.promote("small", 4, author="eve", reason="mine")
 
 
+@pytest.mark.usefixtures("two_versions")
+def test_folder_outside_the_store_is_no_bundle_whatever_its_name(
+    releases: Releases, registry: Registry, run_id: str, tmp_path: Path
+) -> None:
+    """MLflow would serve whatever lies there under `models:/small@production`."""
+    blessed = registry.version("small", 1).bundle_digest
+    elsewhere = tmp_path / blessed
+    client = open_client(registry.uri)
+    client.delete_model_version("small", "1")
+    for source in (elsewhere.as_uri(), f"{registry.bundles}/../{blessed}", blessed):
+        number = int(client.create_model_version("small", source, run_id=run_id).version)
+        with pytest.raises(VersionMissing, match=f"small version {number} points to no bundle under"):
+            releases.promote("small", number, author="eve", reason="mine")
+    client.set_registered_model_alias("small", "production", str(number))
+    assert releases.in_production("small") is None
+    assert registry.aliased("small", "production") is None
+
+
 def test_an_earlier_champion_can_come_back(
     releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
@@ -472,9 +490,8 @@ def test_the_champion_is_known_while_the_tracker_is_away(
 ) -> None:
     releases.promote("small", 1, author="ada", reason="first")
     (tmp_path / "a file").touch()
-    away = Releases(
-        place.ledger, Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}"), store, place.store
-    )
+    nowhere = Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}", store.address)
+    away = Releases(place.ledger, nowhere, store, place.store)
     champion = away.champion("small")
     assert champion is not None
     assert champion.digest == two_versions[0].digest
