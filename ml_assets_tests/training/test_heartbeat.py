@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ml_assets.training.attempt.ends import End
 
 from ml_assets.snapshots.reader import Snapshot
+from ml_assets.training.attempt.outcome import RankOutcome
 from ml_assets.training.attempt.recovery import cause_of
 from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat, Seen, Watch
 from ml_assets_tests.training.small_jobs import small_job
@@ -151,4 +151,4 @@ def test_a_loop_that_saves_after_each_step_is_not_stalled() -> None:
 def test_a_cause_names_the_rank_and_what_happened_to_it(
     code: int, hung: dict[int, str], killed: list[int], words: str
 ) -> None:
-    assert re.match(words, cause_of(End(rank=0, code=code), hung, killed))
+    assert re.match(words, cause_of(RankOutcome(rank=0, code=code), hung, killed))

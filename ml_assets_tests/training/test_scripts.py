@@ -16,7 +16,7 @@ import pytest
 
 from deployment.testbed.processes import free_port
 from ml_assets.snapshots.reader import Snapshot
-from ml_assets.training.attempt.outcome import outcome_of
+from ml_assets.training.attempt.exit_code import exit_code_of
 from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat
 from ml_assets.training.script.api import FOLDER, JOB, PROCESS, Training, attach
 from ml_assets.training.script.model import read_model
@@ -57,7 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def run(place: Path, job: TrainingJob) -> int:
     """Run the script of `job` as a rank and return its exit code."""
     (place / "job.json").write_text(job.to_json())
-    return outcome_of(lambda: run_script(Heartbeat(0)), place)
+    return exit_code_of(lambda: run_script(Heartbeat(0)), place)
 
 
 # Its data
