@@ -20,7 +20,7 @@ from ml_assets.defs.flights import source
 from ml_assets.tables import parquet
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.tables.guard import judge_window
+from ml_assets.tables.guard import validate_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
@@ -124,11 +124,11 @@ def measure(days: int, rounds: int, folder: Path) -> list[Result]:
 
     def guard() -> None:
         again = Place(place.folder)
-        verdict = judge_window(
+        validation = validate_window(
             TableReader.at(again.store), again.ledger, declared, features.table, derived_keys
         )
-        if not verdict.ok or verdict.stale:
-            raise RuntimeError(verdict.explain())
+        if not validation.ok or validation.stale:
+            raise RuntimeError(validation.explain())
 
     timings = interleave(
         {

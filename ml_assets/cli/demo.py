@@ -94,7 +94,7 @@ def _mlflow_pages(project: Project) -> str:
 def _is_finished(project: Project, table: str) -> bool:
     """Return True if the guard finds every partition current: passed, and made as it would be made today."""
     from ml_assets.components.declared import declared_tables
-    from ml_assets.tables.guard import judge_window
+    from ml_assets.tables.guard import validate_window
     from ml_assets.tables.reader import TableReader
 
     tables = declared_tables(project.defs)
@@ -103,8 +103,8 @@ def _is_finished(project: Project, table: str) -> bool:
         return False
     keys = declared.cadence.keys(date.fromisoformat(FIRST), date.fromisoformat(LAST))
     reader = TableReader.at(project.platform.lake, "main")
-    verdict = judge_window(reader, project.platform.ledger, tables, table, keys)
-    return verdict.ok and not verdict.stale
+    validation = validate_window(reader, project.platform.ledger, tables, table, keys)
+    return validation.ok and not validation.stale
 
 
 def _say_reused(console: Any, story: Story, name: str) -> None:
@@ -131,7 +131,7 @@ def _facts(project: Project, finished: Any, story: Story, seconds: float) -> dic
         "reference_auc": evaluation["reference_auc"],
         "reference_logloss": evaluation["reference_logloss"],
         "reference_ece": evaluation["reference_ece"],
-        "gate": evaluation["verdict"],
+        "gate": evaluation["decision"],
         "why": evaluation["why"],
         "model_version": of["registered_model"].get("version"),
         "commit_id": of["training_set"]["lake/commit"],

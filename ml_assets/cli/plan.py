@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
     from ml_assets.components.specs import TrainingPipelineSpec
-    from ml_assets.tables.guard import WindowVerdict
+    from ml_assets.tables.guard import WindowValidation
 
 SHOWN = 10
 """Stale partitions named one by one; the rest are counted."""
@@ -25,7 +25,7 @@ SHOWN = 10
 class Outlook:
     """State of one partition of a model."""
 
-    verdict: "WindowVerdict"
+    validation: "WindowValidation"
     """The guard's, as the first step of a run would get it."""
     commit: str
     """Commit of main."""
@@ -58,21 +58,21 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         raise Problem(f"a model is planned for one partition at a time, not for {partition}")
     outlook = look(project, spec, partition)
     table = spec.features.table
-    verdict = outlook.verdict
-    first, last = verdict.keys[0], verdict.keys[-1]
+    validation = outlook.validation
+    first, last = validation.keys[0], validation.keys[-1]
     say(
-        f"{model} {partition} reads {len(verdict.keys)} partitions of {table}, {first} to {last}, "
+        f"{model} {partition} reads {len(validation.keys)} partitions of {table}, {first} to {last}, "
         f"at main {outlook.commit[:12]}"
     )
-    for what, why in verdict.refused.items():
+    for what, why in validation.refused.items():
         state, _, reason = why.splitlines()[0].removeprefix("is ").partition(": ")
         say(f"  {state:9} {what}: {reason}")
-    for key, why in list(verdict.stale.items())[:SHOWN]:
+    for key, why in list(validation.stale.items())[:SHOWN]:
         say(f"  stale     {table} {key}: {why}")
-    if len(verdict.stale) > SHOWN:
-        say(f"  stale     {table}: {len(verdict.stale) - SHOWN} more")
+    if len(validation.stale) > SHOWN:
+        say(f"  stale     {table}: {len(validation.stale) - SHOWN} more")
     by_hand: list[str] = []
-    for name, keys in verdict.to_build.items():
+    for name, keys in validation.to_build.items():
         spans = _spans(keys, graph.get(_key(name)).partitions_def)
         shown = ", ".join(_named(span) for span in spans) or "the whole table"
         say(f"  missing   {name}: {shown}")
@@ -82,9 +82,9 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
     say()
     for line in _conclusion(spec, partition, outlook, by_hand):
         say(line)
-    if verdict.stale:
+    if validation.stale:
         say("Build again what is stale:")
-        for span in _spans(list(verdict.stale), graph.get(_key(table)).partitions_def):
+        for span in _spans(list(validation.stale), graph.get(_key(table)).partitions_def):
             say(f"  ml-assets launch {table} {_typed(span)}")
 
 
@@ -93,7 +93,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outl
     from ml_assets.components.declared import declared_tables
     from ml_assets.components.training_pipeline import stage_key
     from ml_assets.tables.cadence import UNPARTITIONED
-    from ml_assets.tables.guard import judge_window
+    from ml_assets.tables.guard import validate_window
     from ml_assets.tables.reader import TableReader
 
     graph = project.defs.resolve_asset_graph()
@@ -104,10 +104,10 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outl
     if not window:
         raise Problem(f"{spec.name} {partition}: no partition of {table} lies in its window")
     tables = declared_tables(project.defs)
-    verdict = judge_window(reader, project.platform.ledger, tables, table, window)
+    validation = validate_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
     return Outlook(
-        verdict=verdict,
+        validation=validation,
         commit=reader.commit_id,
         done=partition in done,
         is_as_trained=partition in done and _is_as_trained(project, spec, partition),
@@ -145,8 +145,8 @@ def _conclusion(
     spec: "TrainingPipelineSpec", partition: str, outlook: Outlook, by_hand: Sequence[str]
 ) -> list[str]:
     launch = f"ml-assets launch {spec.name} {partition}"
-    verdict = outlook.verdict
-    if len(verdict.keys) < spec.window.total:
+    validation = outlook.validation
+    if len(validation.keys) < spec.window.total:
         remedy = (
             f"The first partition that has them is {outlook.first_possible}: ml-assets plan {spec.name} "
             f"{outlook.first_possible}"
@@ -154,20 +154,20 @@ def _conclusion(
             else f"{spec.features.table} has fewer: choose a shorter window."
         )
         return [f"It would refuse, too early: the window needs {spec.window.total} partitions.", remedy]
-    if verdict.rejected:
+    if validation.rejected:
         return [
             "It would refuse: mend the sources of what is rejected and materialize it again, or",
             "ml-assets accept TABLE PARTITION --reason '…'.",
         ]
-    if verdict.to_build:
+    if validation.to_build:
         return [
             "It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is",
             "missing, in order, and the model after it. By hand, in this order:",
             *(f"  {command}" for command in (*by_hand, launch)),
         ]
-    if not verdict.ok:
+    if not validation.ok:
         return ["It would refuse what is unusable: mend its source, then materialize it again."]
-    if verdict.stale and spec.stale == "refuse":
+    if validation.stale and spec.stale == "refuse":
         return ["It would refuse what is stale."]
     if outlook.is_as_trained:
         return [

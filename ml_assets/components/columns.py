@@ -19,7 +19,7 @@ LABELS = "labels"
 """Metadata of a feature table: columns that nobody knows yet when a model is asked."""
 SENSITIVE = "sensitive"
 """Metadata of a feature table: columns whose values no report shows."""
-JUDGED_SLICES = "judged_slices"
+EVALUATED_SLICES = "evaluated_slices"
 """Metadata of a model that is judged in slices: table → the section `evaluation` as YAML, which keeps the types of
 values."""
 NAMED_COLUMNS = "columns"
@@ -56,7 +56,7 @@ def column_faults(
             fault = _fault(key, column, dtypes, labels, read) or _shown(key, column, sensitive, read)
             if fault:
                 yield key, fault
-        if rules := metadata.get(JUDGED_SLICES, {}).get(read):
+        if rules := metadata.get(EVALUATED_SLICES, {}).get(read):
             yield from _slice_faults(rules, dtypes)
 
 

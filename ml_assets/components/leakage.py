@@ -2,7 +2,7 @@
 
 Dagster adds each check of an asset to every run that selects the asset, and this one rebuilds a month of features
 several times. So it tests only in a run of its own, which the sensor `test_leakage` requests; a run that builds the
-table repeats the newest verdict. Not here: the test (tables.leakage).
+table repeats the newest result. Not here: the test (tables.leakage).
 """
 
 import hashlib
@@ -32,12 +32,12 @@ LEAKAGE = "leakage"
 """Name of the check."""
 WEEK_SECONDS = 7 * 24 * 3600.0
 _DECLARATION, _TESTED = "declaration", "tested"
-"""Metadata of check and verdict: digest of what is tested; of the verdict: when it was tested."""
-_JUDGED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
+"""Metadata: digest of the tested declaration (check and result), time of the test (result)."""
+_ENDED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LeakageResult:
     """The newest outcome of a test, in this run or an earlier one."""
 
     declaration: str
@@ -48,7 +48,7 @@ class Verdict:
     @classmethod
     def newest(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Self | None:
         """Read it from Dagster's history; None where the table was never tested."""
-        found = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=_JUDGED)
+        found = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=_ENDED)
         evaluation = found[0].evaluation if found else None
         if evaluation is None:
             return None
@@ -74,14 +74,14 @@ def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDef
         LEAKAGE,
         asset=asset,
         description="No feature knows the future, and the lookback suffices: the newest partitions are built again "
-        "from what was known then. Tested weekly and when the code changes; other runs repeat the verdict.",
+        "from what was known then. Tested weekly and when the code changes; other runs repeat the result.",
         metadata={_DECLARATION: digest},
     )
 
     @dg.multi_asset_check(
         name=f"features__{spec.name}__{LEAKAGE}",
         specs=[check],
-        can_subset=True,  # so that a run may leave it without a verdict
+        can_subset=True,  # so that a run may leave the check out
         retry_policy=RETRY_TRANSIENT,
     )
     def leakage(
@@ -91,7 +91,7 @@ def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDef
     ) -> Iterator[dg.AssetCheckResult]:
         with final_unless_transient():
             if asset in context.op_execution_context.job_def.asset_layer.executable_asset_keys:
-                newest = Verdict.newest(context.instance, check.key)
+                newest = LeakageResult.newest(context.instance, check.key)
                 if newest is not None and newest.declaration == digest:
                     yield newest.result
                 return
@@ -147,7 +147,7 @@ def request_leakage_tests(
         if key.name != LEAKAGE or len(reader.keys(table)) < 2:
             continue
         declaration = str(graph.get(key).metadata[_DECLARATION])
-        newest = Verdict.newest(context.instance, key)
+        newest = LeakageResult.newest(context.instance, key)
         is_due = newest is None or newest.declaration != declaration or now - newest.tested >= WEEK_SECONDS
         if is_due:
             run_key = f"{table} {declaration} {int(now // WEEK_SECONDS)}"
@@ -202,7 +202,7 @@ def _result(
 
 
 def _digest(spec: FeatureTableSpec, table: TableSpec) -> str:
-    """Digest of all that decides the verdict but the rows: 16 hex digits."""
+    """Digest of all that decides the result, except the rows: 16 hex digits."""
     declared = spec.model_dump(
         mode="json", include={"function", "inputs", "predicted_at", "partition_date", "labels", "partitions"}
     )

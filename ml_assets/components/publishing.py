@@ -122,7 +122,7 @@ def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
         ]
         named = list(dict.fromkeys(str(row["partition"]) for row in found))
         outcome = "warned" if check == WARNINGS else "rejected"
-        said = f"{counted(len(verdicts), 'partition')} judged, {len(named)} {outcome}"
+        said = f"{counted(len(verdicts), 'partition')} validated, {len(named)} {outcome}"
         yield dg.AssetCheckResult(
             check_name=check,
             passed=not found,
@@ -130,7 +130,7 @@ def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
             description=f"{said}: {name_some(named, ON_A_PAGE)}" if named else said,
             metadata={
                 "findings": table_of(found),
-                "partitions judged": len(verdicts),
+                "partitions validated": len(verdicts),
                 f"partitions {outcome}": len(named),
             },
         )

@@ -17,7 +17,7 @@ from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
-from ml_assets.tables.guard import judge_window
+from ml_assets.tables.guard import validate_window
 from ml_assets.tables.imports import resolve_newest
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
@@ -79,9 +79,9 @@ def _complete_keys(cadence: Cadence, day: date) -> list[str]:
 def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]) -> set[str]:
     """Return those of `keys` that another attempt may mend: missing, rejected or unusable."""
     reader = TableReader.at(platform.lake, "main")
-    verdict = judge_window(reader, platform.ledger, tables, table, keys)
-    rejected = {key for key in keys if f"{table} {key}" in verdict.rejected}
-    return rejected | {*verdict.to_build.get(table, ())}
+    validation = validate_window(reader, platform.ledger, tables, table, keys)
+    rejected = {key for key in keys if f"{table} {key}" in validation.rejected}
+    return rejected | {*validation.to_build.get(table, ())}
 
 
 def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -149,13 +149,13 @@ def _to_build(
             if tables.find(table) is not None:
                 wants.setdefault(table, set()).add(parent.partition_key or UNPARTITIONED)
     reader = TableReader.at(platform.lake, "main")
-    verdicts = [
-        judge_window(reader, platform.ledger, tables, table, sorted(keys)) for table, keys in wants.items()
+    validations = [
+        validate_window(reader, platform.ledger, tables, table, sorted(keys)) for table, keys in wants.items()
     ]
     return {
         _partition(table, key)
-        for verdict in verdicts
-        for table, keys in verdict.to_build.items()
+        for validation in validations
+        for table, keys in validation.to_build.items()
         for key in keys
     }
 

@@ -170,7 +170,7 @@ class FeatureTableSpec(TableSpecSection):
     labels: tuple[str, ...] = ()
     """Columns that become known later than `predicted_at`: left out of the leakage test."""
     leakage_check: LeakageCheck = "weekly"
-    """`weekly`: the leakage test runs on the newest 28 partitions each week, and when the code changes; its verdict
+    """`weekly`: the leakage test runs on the newest 28 partitions each week, and when the code changes; its result
     stands on the table's page. `off`: only `ml-assets leaktest` makes it."""
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ import dagster as dg
 import yaml
 
 from ml_assets.components.base import SpecComponent, freshness_policy
-from ml_assets.components.columns import JUDGED_SLICES, NAMED_COLUMNS
+from ml_assets.components.columns import EVALUATED_SLICES, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
@@ -33,7 +33,7 @@ STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
 _DESCRIPTIONS = {
     TRAINING_SET: "An immutable snapshot of the window: splits, fitted encodings and shards.",
     CHECKPOINT: "Weights with the best validation loss, trained by torchrun.",
-    EVALUATION: "Holdout metrics beside the champion, the naive baseline and a regression, and the gate's verdict.",
+    EVALUATION: "Holdout metrics beside the champion, the naive baseline and a regression, and the gate decision.",
     REGISTERED_MODEL: "A registered version with its bundle; not materialized when a gate rejects.",
 }
 _KINDS = {
@@ -87,7 +87,9 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
     inputs_current = dg.AssetCheckSpec(
         "inputs_current", asset=keys[TRAINING_SET], description="Features made from what main holds now."
     )
-    gate = dg.AssetCheckSpec("gate", asset=keys[EVALUATION], description="The verdict of the declared gates.")
+    gate = dg.AssetCheckSpec(
+        "gate", asset=keys[EVALUATION], description="The decision of the declared gates."
+    )
     validate_inputs = validate_inputs_op(spec)
     snapshot = snapshot_op(spec, inputs_current.name, keys[TRAINING_SET])
     train = train_op(spec, keys[CHECKPOINT])
@@ -133,7 +135,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
             TRAINING_SET: {
                 "lake/table": spec.features.table,
                 NAMED_COLUMNS: {spec.features.table: spec.columns},
-                **_judged_slices(spec),
+                **_evaluated_slices(spec),
             }
         },
     ).map_asset_specs(
@@ -145,8 +147,8 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
     )
 
 
-def _judged_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:
+def _evaluated_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:
     judged = spec.evaluation
     if not judged.sliced_by:
         return {}
-    return {JUDGED_SLICES: {spec.features.table: yaml.safe_dump(judged.model_dump(exclude_defaults=True))}}
+    return {EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(judged.model_dump(exclude_defaults=True))}}

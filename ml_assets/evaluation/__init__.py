@@ -9,7 +9,7 @@ its predictions on these very rows, never through numbers it once got.
     bootstrap.py   redraws and intervals               slices.py      which rows belong to which slice
     baseline.py    the naive model to beat             curves.py      calibration, ROC, histograms, as numbers
     reference.py   a regression on the same columns
-    gates.py       rules and the verdict               words.py       sentences of the verdict
+    gates.py       rules, gate decision               words.py       sentences of the decision
     evaluate.py    holdout in, Evaluation out          result.py      Evaluation, the document
     report.py      HTML and JSON                       pictures.py    plots
 """

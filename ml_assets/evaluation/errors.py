@@ -1,4 +1,4 @@
-"""Errors of an evaluation, as types whose message says what to do. Verdicts are not errors."""
+"""Errors of an evaluation, as types whose message says what to do. A rejection is not an error."""
 
 
 class EvaluationInputError(ValueError):

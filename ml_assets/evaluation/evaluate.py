@@ -12,7 +12,7 @@ from ml_assets.evaluation.blocks import BlockIds, Matrix, block_form
 from ml_assets.evaluation.bootstrap import Sample, draw_blocks, interval, paired, sample
 from ml_assets.evaluation.curves import curves
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.gates import Cell, Champion, judge
+from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
 from ml_assets.evaluation.result import Evaluation, Part, Role
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
@@ -73,7 +73,7 @@ def evaluate(
         overall=parts[0],
         slices=tuple(parts[1:]),
         curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),
-        verdict=judge(spec, cells, champion),
+        decision=decide(spec, cells, champion),
     )
 
 

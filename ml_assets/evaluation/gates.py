@@ -19,7 +19,7 @@ from typing import Self
 from ml_assets.evaluation import words
 from ml_assets.evaluation.bootstrap import Interval, Sample, interval, joint_intervals, paired
 from ml_assets.evaluation.metrics import Metric
-from ml_assets.evaluation.result import GateVerdict, Role, RuleResult, RuleStatus, VerdictStatus
+from ml_assets.evaluation.result import DecisionStatus, GateDecision, Role, RuleResult, RuleStatus
 from ml_assets.evaluation.slices import SliceKey
 from ml_assets.evaluation.spec import EVERY, EvaluationSpec, Gate, Reference
 
@@ -54,14 +54,14 @@ class Cell:
     """All rows have the same label, which tells no good model from a bad one."""
 
 
-def judge(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None) -> GateVerdict:
+def decide(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None) -> GateDecision:
     """Judge every gate of `spec` on `cells`."""
     gates = list(spec.gates)
     if champion is None:
         gates += _against_baseline(spec, "first model")
     elif champion.cannot_score and spec.on_incomparable == "ignore":
         gates += _against_baseline(spec, "the champion cannot score these rows")
-    rules = [result for gate in gates for result in _judge_gate(gate, spec, cells, champion)]
+    rules = [result for gate in gates for result in _check_gate(gate, spec, cells, champion)]
     return _conclude(rules, champion, spec)
 
 
@@ -74,7 +74,7 @@ def _against_baseline(spec: EvaluationSpec, why: str) -> list[Gate]:
     return [Gate(name=name, metric=asked.metric, better_than="baseline")]
 
 
-def _judge_gate(
+def _check_gate(
     gate: Gate, spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None
 ) -> list[RuleResult]:
     if gate.better_than == "champion" and champion is None:
@@ -97,18 +97,18 @@ def _judge_gate(
     large: list[Cell] = []
     for cell in wanted:
         if cell.slice is not None and cell.rows < fewest:
-            reason = f"not applicable: {cell.rows} rows, fewer than the {fewest} a slice needs to be judged"
+            reason = f"not applicable: {cell.rows} rows, fewer than the {fewest} a slice needs"
             results[cell.slice] = _result(gate, cell, "not_applicable", reason)
         else:
             large.append(cell)
     metric = spec.metric(gate)
     if gate.better_than is None:
-        judged = [_judge_value(gate, metric, cell, spec) for cell in large]
+        checked = [_check_value(gate, metric, cell, spec) for cell in large]
     elif gate.better_than == "champion" and champion is not None and champion.seen:
-        judged = [_result(gate, cell, "undecided", _seen(champion), would_pass=_UNSEEN) for cell in large]
+        checked = [_result(gate, cell, "undecided", _seen(champion), would_pass=_UNSEEN) for cell in large]
     else:
-        judged = _judge_change(gate, gate.better_than, metric, large, spec)
-    results |= {cell.slice: result for cell, result in zip(large, judged, strict=True)}
+        checked = _check_change(gate, gate.better_than, metric, large, spec)
+    results |= {cell.slice: result for cell, result in zip(large, checked, strict=True)}
     return [results[cell.slice] for cell in wanted]
 
 
@@ -119,7 +119,7 @@ def _matches(gate: Gate, cell: Cell) -> bool:
     return cell.slice is not None and cell.slice.name == name and value in (EVERY, cell.slice.value)
 
 
-def _judge_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -> RuleResult:
+def _check_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -> RuleResult:
     least = gate.at_least is not None
     limit = _limit(gate)
     one = cell.samples["challenger", metric.name]
@@ -134,7 +134,7 @@ def _judge_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -
     return _result(gate, cell, "passed", explanation, measured=measured)
 
 
-def _judge_change(
+def _check_change(
     gate: Gate, reference: Reference, metric: Metric, cells: Sequence[Cell], spec: EvaluationSpec
 ) -> list[RuleResult]:
     if not cells:
@@ -158,12 +158,12 @@ def _judge_change(
         for one, fine in zip(improvements, enough, strict=True)
     ]
     return [
-        _judge_improvement(gate, reference, metric, cell, measured, spec, len(kept))
+        _check_improvement(gate, reference, metric, cell, measured, spec, len(kept))
         for cell, measured in zip(cells, intervals, strict=True)
     ]
 
 
-def _judge_improvement(
+def _check_improvement(
     gate: Gate,
     reference: Reference,
     metric: Metric,
@@ -274,26 +274,26 @@ def _seen(champion: Champion) -> str:
     )
 
 
-def _conclude(rules: Sequence[RuleResult], champion: Champion | None, spec: EvaluationSpec) -> GateVerdict:
+def _conclude(rules: Sequence[RuleResult], champion: Champion | None, spec: EvaluationSpec) -> GateDecision:
     by_status: dict[RuleStatus, list[RuleResult]] = {
         "passed": [], "failed": [], "undecided": [], "not_applicable": []
     }  # fmt: skip
     for rule in rules:
         by_status[rule.status].append(rule)
     about, said, harm = _doubt(champion, spec)
-    judged = len(rules) - len(by_status["not_applicable"])
-    status: VerdictStatus
+    decided = len(rules) - len(by_status["not_applicable"])
+    status: DecisionStatus
     if by_status["failed"] or harm == "failed":
         # What is said of the champion is not said again by each rule about it.
         failed = [one for one in by_status["failed"] if one.explanation not in about]
         status, reasons = "rejected", [*(about if harm == "failed" else []), *_sentences(failed)]
-        summary = f"Rejected: {len(by_status['failed'])} of {judged} judgements failed."
+        summary = f"Rejected: {len(by_status['failed'])} of {decided} rules failed."
         if harm == "failed" and not failed:
             summary = f"Rejected: {said}."
     elif by_status["undecided"] or harm == "undecided":
         doubts = [one for one in by_status["undecided"] if one.explanation not in about]
         status, reasons = "undecided", [*about, *_sentences(doubts)]
-        summary = f"Undecided: nothing failed, but {len(reasons)} of {judged} judgements cannot be made."
+        summary = f"Undecided: nothing failed, but {len(reasons)} of {decided} rules cannot be decided."
         if about:
             summary = f"Undecided: {said}."
     elif not by_status["passed"]:
@@ -302,13 +302,13 @@ def _conclude(rules: Sequence[RuleResult], champion: Champion | None, spec: Eval
     else:
         status, reasons = "blessed", _condensed(by_status["passed"])
         summary = (
-            f"Blessed: {'all ' if judged > 1 else ''}{judged} judgement{'s' if judged > 1 else ''} passed."
+            f"Blessed: {'all ' if decided > 1 else ''}{decided} rule{'s' if decided > 1 else ''} passed."
         )
-    return GateVerdict(status=status, summary=summary, reasons=tuple(reasons), rules=tuple(rules))
+    return GateDecision(status=status, summary=summary, reasons=tuple(reasons), rules=tuple(rules))
 
 
 def _doubt(champion: Champion | None, spec: EvaluationSpec) -> tuple[list[str], str, RuleStatus]:
-    """Sentences that put the comparison with the champion in doubt, a short form, and what they do to the verdict."""
+    """Sentences that put the comparison with the champion in doubt, a short form, and their effect on the decision."""
     if champion is not None and champion.cannot_score:
         if spec.on_incomparable == "ignore":
             return [], "", "not_applicable"
@@ -325,7 +325,7 @@ def _condensed(passed: Sequence[RuleResult]) -> list[str]:
     for name in dict.fromkeys(rule.rule for rule in passed):
         alike = [rule for rule in passed if rule.rule == name]
         tight = min(alike, key=distance_to_limit)
-        lead = f"passed on all {len(alike)} slices judged, the closest: " if len(alike) > 1 else ""
+        lead = f"passed on all {len(alike)} slices checked, the closest: " if len(alike) > 1 else ""
         sentences.append(f"“{name}”: {lead}{tight.explanation}")
     return sentences
 

@@ -112,10 +112,10 @@ def render(report: Report) -> str:
         metrics=metrics_of(evaluation.objective),
         binary=evaluation.objective == "binary",
         plain=plain_findings(evaluation),
-        reasons=evaluation.verdict.reasons,
+        reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
         survived=survived(report),
-        rules=[_rule_row(alike) for alike in _by_rule(evaluation.verdict.rules)],
+        rules=[_rule_row(alike) for alike in _by_rule(evaluation.decision.rules)],
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
         colours=COLOURS,
@@ -141,7 +141,7 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
         found.append(f"The champion is not compared with: {evaluation.champion_cannot_score}.")
     for reference, improvements in evaluation.overall.improvements.items():
         if reference == "champion" and evaluation.champion_seen:
-            continue  # not a fair comparison; the verdict says why
+            continue  # not a fair comparison; the decision says why
         better: list[str] = []
         worse: list[str] = []
         level: list[str] = []
@@ -202,11 +202,11 @@ def left_out(report: Report) -> list[str]:
 
 
 def summary_markdown(report: Report, images: dict[str, str] | None = None) -> str:
-    """Verdict, metrics and pictures (base64 PNGs by name, drawn unless given) for an asset page."""
+    """Decision, metrics and pictures (base64 PNGs by name, drawn unless given) for an asset page."""
     evaluation = report.evaluation
     roles = list(evaluation.overall.metrics)
-    lines = [f"**{evaluation.verdict.summary}** {' '.join(plain_findings(evaluation))}", ""]
-    lines += [f"* {reason}" for reason in evaluation.verdict.reasons]
+    lines = [f"**{evaluation.decision.summary}** {' '.join(plain_findings(evaluation))}", ""]
+    lines += [f"* {reason}" for reason in evaluation.decision.reasons]
     if report.recoveries:
         lines.append(f"* The training was {survived(report)}.")
     lines += [f"* {sentence}" for sentence in left_out(report)]
@@ -252,7 +252,7 @@ def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
     shown = tuple(telling[:MOST_CASES] or ordered[:1])
     hidden = [one for one in ordered if one not in shown]
     counts = {status: sum(one.status == status for one in hidden) for status in _WORST_FIRST}
-    said = {"not_applicable": "not judged: too few rows"}
+    said = {"not_applicable": "not checked: too few rows"}
     rest = ", ".join(f"{count} {said.get(status, status)}" for status, count in counts.items() if count)
     return RuleRow(shown, f"further slices: {rest}" if rest else "", len(ordered))
 

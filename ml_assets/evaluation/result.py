@@ -13,7 +13,7 @@ from resources.job.recoveries import Recovery
 
 Role = Literal["challenger", "champion", "baseline", "reference"]
 RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]
-VerdictStatus = Literal["blessed", "rejected", "undecided"]
+DecisionStatus = Literal["blessed", "rejected", "undecided"]
 
 
 class Document(BaseModel):
@@ -46,10 +46,10 @@ class RuleResult(Document):
     """Condition under which it would pass; None where it passed or does not apply."""
 
 
-class GateVerdict(Document):
+class GateDecision(Document):
     """Blessed, rejected or undecided, and why."""
 
-    status: VerdictStatus
+    status: DecisionStatus
     summary: str
     """One sentence."""
     reasons: tuple[str, ...]
@@ -135,7 +135,7 @@ class Evaluation(Document):
     overall: Part
     slices: tuple[Part, ...]
     curves: Curves
-    verdict: GateVerdict
+    decision: GateDecision
 
     def values(self, role: Role = "challenger") -> dict[str, float]:
         """The metrics of one model on the whole holdout, without intervals; undefined ones are left out."""

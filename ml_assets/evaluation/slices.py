@@ -107,8 +107,8 @@ def require_slices(spec: EvaluationSpec, rows: pl.DataFrame) -> None:
         if SliceKey(name, str(value)) not in there:
             known = [key.value for key in there if key.name == name]
             raise EvaluationInputError(
-                f"gate {gate!r} judges the slice {name}={value}, and no row of the whole window is in it: it would "
-                f"never be judged. {name} has {', '.join(known[:_SHOWN])}{' …' if len(known) > _SHOWN else ''}"
+                f"gate {gate!r} checks the slice {name}={value}, and no row of the whole window is in it: it would "
+                f"never be checked. {name} has {', '.join(known[:_SHOWN])}{' …' if len(known) > _SHOWN else ''}"
             )
 
 
@@ -127,7 +127,7 @@ def _text(gate: str, value: SliceValue, cut: SliceBy, schema: Mapping[str, pl.Da
         quote = f": write {text}" if dtype == pl.String else ""
         read = "" if isinstance(value, str) else f", which YAML reads as {type(value).__name__}"
         raise EvaluationInputError(
-            f"gate {gate!r} judges the slice {cut.name}={value}{read}; {cut.name} is {wanted}, so no row can "
+            f"gate {gate!r} checks the slice {cut.name}={value}{read}; {cut.name} is {wanted}, so no row can "
             f"match{quote}"
         )
     return found

@@ -48,7 +48,7 @@ class Gate(Section):
     """
 
     name: str
-    """Said in verdicts; unique within the pipeline."""
+    """Name in decisions and reports; unique within the pipeline."""
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2."""
     at_least: float | None = None
@@ -136,16 +136,16 @@ class EvaluationSpec(Section):
     baseline: BaselineSpec = BaselineSpec()
     """Groups of the naive baseline."""
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
-    """The verdict where the champion cannot score this holdout, because a column it reads was dropped or it has
+    """The decision if the champion cannot score this holdout, because a column it reads was dropped or it has
     another objective: `undecided`, `reject`, or `ignore`, which judges as if nothing were in production."""
     gates: tuple[Gate, ...]
-    """At least one: a model nobody judges cannot be blessed."""
+    """At least one: a model without gates cannot be blessed."""
 
     @model_validator(mode="after")
     def _gates_fit(self) -> Self:
         # Not `min_length`: pydantic would report it as well whenever the one gate has a typo.
         if not self.gates:
-            raise ValueError("gates must name at least one rule: a model nobody judges cannot be blessed")
+            raise ValueError("gates must name at least one rule: a model without gates cannot be blessed")
         names = [gate.name for gate in self.gates]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")

@@ -1,4 +1,4 @@
-"""The sentences of a verdict: what was measured, what was asked, what would pass. Decides nothing."""
+"""Sentences of a gate decision: measurement, requirement, value that would pass. Decides nothing."""
 
 import math
 
@@ -106,14 +106,14 @@ def change_rule(
     if low > margin.amount:
         explanation = f"{lead}; the whole interval lies above {asked}"
     elif high < margin.amount:
-        verdict = (
+        conclusion = (
             "it is worse"
             if high < 0
             else "it is better, but not by enough"
             if low > 0
             else "it is not enough"
         )
-        explanation = f"{lead}; even its upper end is below {asked}: {verdict}"
+        explanation = f"{lead}; even its upper end is below {asked}: {conclusion}"
     else:
         explanation = f"{lead}; {asked} lies inside the interval, so these {blocks} blocks cannot tell"
     needed = f"an interval wholly above {asked}: at this width an improvement above "

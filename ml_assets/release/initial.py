@@ -64,8 +64,9 @@ class InitialModel:
         newest = max(last for split, (_, last) in facts.lineage.windows.items() if split != "holdout")
         if newest >= min(holdout):
             raise InitialModelRefused(
-                f"{self.version} has learned from partitions up to {newest}, this training is judged on {min(holdout)} "
-                "and later: its score would be of rows it has seen. Name an older version, or train a later partition"
+                f"{self.version} was trained on partitions up to {newest}, and this training is evaluated on "
+                f"{min(holdout)} and later: the score would include rows it has seen. Name an older version, or train "
+                "a later partition"
             )
         return facts.fitted
 

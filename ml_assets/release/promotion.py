@@ -214,7 +214,7 @@ class Releases:
     def demote(self, model: str, *, author: str, reason: str) -> Promotion:
         """Take what is in production out of it, with nothing in its place; the promotion that ended.
 
-        The next training is judged as a first model. Raises `NotPromotable` where nothing is in production.
+        The next training is evaluated as a first model. Raises `NotPromotable` where nothing is in production.
         """
         if not reason.strip():
             raise NotPromotable(f"demoting {model} needs a reason that others can read later")

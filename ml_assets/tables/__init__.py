@@ -16,10 +16,10 @@ Used from outside:
     accept.py        accept_partition(store, ledger, table, key, author, reason)
     audits.py        unaudited(store, newest): what came to main past the audit
     declared.py      DeclaredTables, DeclaredTable.of(spec): what partitions are made with now
-    guard.py         judge_window(reader, ledger, tables, table, keys) -> WindowVerdict(missing, rejected, stale)
+    guard.py         validate_window(reader, ledger, tables, table, keys) -> WindowValidation(missing, rejected, stale)
     code_version.py  code_version(path): changes with the code, not with comments or layout
 
 Inside: `layout.py` paths and branch names, `parquet.py` deterministic bytes, `manifest.py` what a partition
-says of itself, `prepare.py` frame to objects, `judge.py` verdicts, `landing.py` branch to main, `standing.py` one
+says of itself, `prepare.py` frame to objects, `validate.py` verdicts, `landing.py` branch to main, `standing.py` one
 partition as the guard finds it.
 """

@@ -1,7 +1,7 @@
 """Check that every commit on `main` passed an audit or was accepted, from its history.
 
 The server's audit hook refuses an unaudited merge, but lakeFS reads the hook from the merge's source, which may lack
-it. The history shows every merge. Not here: validation (`judge.py`) and the metadata (`publish.py`, `accept.py`).
+it. The history shows every merge. Not here: validation (`validate.py`) and the metadata (`publish.py`, `accept.py`).
 """
 
 from ml_assets.tables.landing import MAIN

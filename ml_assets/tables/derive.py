@@ -12,7 +12,7 @@ import polars as pl
 
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTables, InputTable
-from ml_assets.tables.guard import judge_window
+from ml_assets.tables.guard import validate_window
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
 from ml_assets.tables.user_code import FeatureFunctionError, answering, place_of
@@ -48,12 +48,13 @@ def plan(
     missing: dict[str, tuple[str, ...]] = {}
     for table in inputs:
         wanted = sorted({needed for key in keys for needed in table.needed_for(key)})
-        verdict = judge_window(reader, ledger, tables, table.table, wanted)
+        validation = validate_window(reader, ledger, tables, table.table, wanted)
         # What is wrong with a partition's rows or columns is said here: nothing else names it to who builds on it.
         bad[table.table] = {
-            key: verdict.unusable.get(f"{table.table} {key}", why) for key, why in verdict.barred.items()
+            key: validation.unusable.get(f"{table.table} {key}", why)
+            for key, why in validation.barred.items()
         }
-        for name, lacking in verdict.to_build.items():
+        for name, lacking in validation.to_build.items():
             missing[name] = tuple(sorted({*missing.get(name, ()), *lacking}))
     refused: dict[str, str] = {}
     ranges: list[list[str]] = []

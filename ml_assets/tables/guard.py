@@ -27,7 +27,7 @@ from resources.words import name_some
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowVerdict:
+class WindowValidation:
     """All that stands against building on a window of partitions. Keys are in the order that was asked."""
 
     table: str
@@ -77,16 +77,16 @@ class WindowVerdict:
         return "\n".join(lines)
 
 
-def judge_window(
+def validate_window(
     reader: TableReader, ledger: Ledger, tables: DeclaredTables, table: str, keys: Sequence[str]
-) -> WindowVerdict:
+) -> WindowValidation:
     """Judge `keys` of `table` at the reader's commit, with all they are made from."""
     found = look_up(reader, ledger, tables, table, keys)
     wanted = [(table, key) for key in keys]
     stale = _stale(found)
     root = reached_from(found, [node for node, one in found.items() if one.state in ("rejected", "unusable")])
     to_build = _to_build(found, wanted)
-    return WindowVerdict(
+    return WindowValidation(
         table=table,
         keys=tuple(keys),
         missing=tuple(key for key in keys if found[table, key].state == "missing"),
@@ -131,7 +131,7 @@ def rejections_of(ledger: Ledger, contents: Contents) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, rows in sorted(contents.items()):
-        of_rows = ledger.judgements_of(name, rows)
+        of_rows = ledger.verdicts_of(name, rows)
         newest = ledger.newest_verdicts(name, {key for key, _ in rows})
         for key, digest in sorted(rows):
             for row in (newest.get(key), of_rows.get((key, digest))):

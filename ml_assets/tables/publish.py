@@ -10,7 +10,7 @@ The order of steps is what makes a kill at any moment harmless:
 
 Steps 3 to 5 are one turn of the table: no other publish, and no acceptance, comes in between. A rerun finds
 equal content on main or in the ledger and does only what is missing. A dead run leaves a branch that nobody
-merges. Judging belongs in `judge.py`, accepting a rejected partition in `accept.py`.
+merges. Judging belongs in `validate.py`, accepting a rejected partition in `accept.py`.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.tables import layout
-from ml_assets.tables.judge import judge, new_row, says
 from ml_assets.tables.landing import MAIN, CommitFacts, Landed, land, new_branch, write
 from ml_assets.tables.prepare import Prepared, prepare_all
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.validate import new_row, says, validate
 from ml_assets.validation.verdict import Verdict
 from resources.lake import VersionedStore
 from resources.ledger import Ledger, NewVerdict, VerdictRow
@@ -79,7 +79,7 @@ def publish(
     branches: dict[str, str] = {}
     while True:
         newest = ledger.newest_verdicts(spec.table, partitions)
-        verdicts = judge(ledger, spec, partitions, newest)
+        verdicts = validate(ledger, spec, partitions, newest)
         bad = {key: one for key, one in partitions.items() if verdicts[key].blocks}
         good = {key: one for key, one in partitions.items() if key not in bad}
         lacking = {key: one for key, one in bad.items() if key not in branches}

@@ -11,9 +11,9 @@ from typing import Literal
 
 from ml_assets.tables.cadence import KeyRefused
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.tables.judge import verdict_of
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.reader import TableReader
+from ml_assets.tables.validate import verdict_of
 from ml_assets.validation.column_types import explain_columns
 from resources.ledger import Ledger, VerdictRow
 from resources.words import name_some
@@ -207,7 +207,7 @@ def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, Standing]
     for rows in made_from.values():
         for name, key, digest in rows:
             contents[name].add((key, digest))
-    judged = {name: ledger.judgements_of(name, some) for name, some in contents.items()}
+    judged = {name: ledger.verdicts_of(name, some) for name, some in contents.items()}
     for node, rows in made_from.items():
         one = found[node]
         verdicts = {(name, key, digest): judged[name].get((key, digest)) for name, key, digest in rows}

@@ -22,7 +22,7 @@ from ml_assets.release.parts import bundles_of, registry_of
 from ml_assets.release.runtime import ServingModel
 from ml_assets.snapshots.reader import open_snapshot
 from ml_assets.tables import layout
-from ml_assets.tables.guard import judge_window
+from ml_assets.tables.guard import validate_window
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.chaos.shop import MODEL, WEEK, WEEKS, Shop, key_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
@@ -116,7 +116,7 @@ def assert_sound(shop: Shop) -> None:
     platform = shop.platform
     reader = TableReader.at(platform.lake)
     for table, weeks in WEEKS.items():
-        verdict = judge_window(reader, platform.ledger, declared_tables(shop.defs), table, weeks)
+        verdict = validate_window(reader, platform.ledger, declared_tables(shop.defs), table, weeks)
         assert verdict.ok, verdict.explain()
         assert not verdict.stale
 

@@ -22,7 +22,7 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
     assert trained.status == 0, trained.err
     assert f"store_demand {TRAINED_WEEK}: 4 materializations" in trained.out
     said = {line.split(":")[0].strip(): line for line in trained.out.splitlines()}
-    assert "verdict blessed, rmse " in said["store_demand/evaluation"]
+    assert "decision blessed, rmse " in said["store_demand/evaluation"]
     assert "version 1" in said["store_demand/registered_model"]
     assert "ml-assets promote store_demand 1 --reason" in trained.out
 

@@ -1,4 +1,4 @@
-"""The leakage test by itself: requested weekly and on changes, its verdict on the table's page, no part of builds."""
+"""The leakage test by itself: requested weekly and on changes, its result on the table's page, no part of builds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def _run(installation: Installation, request: dg.RunRequest) -> ExecuteInProcess
     return job.execute_in_process(run_config=QUIET, instance=installation.instance)
 
 
-def _verdicts(result: ExecuteInProcessResult) -> list[dg.AssetCheckEvaluation]:
+def _results(result: ExecuteInProcessResult) -> list[dg.AssetCheckEvaluation]:
     assert result.success
     return [one for one in result.get_asset_check_evaluations() if one.check_name == leakage.LEAKAGE]
 
@@ -47,28 +47,28 @@ def _declared(**changes: Any) -> list[SpecComponent]:
     return readings_components(features=changes)
 
 
-def test_the_test_runs_by_itself_and_builds_repeat_its_verdict(
+def test_the_test_runs_by_itself_and_builds_repeat_its_result(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _tick(installation) == []  # nothing to test
     installation.with_tables(1)
     page = dg.AssetCheckKey(key_of(FEATURES), leakage.LEAKAGE)
-    assert leakage.Verdict.newest(installation.instance, page) is None  # the build tested nothing
+    assert leakage.LeakageResult.newest(installation.instance, page) is None  # the build tested nothing
 
     (request,) = _tick(installation)
-    (verdict,) = _verdicts(_run(installation, request))
-    assert verdict.passed
-    assert verdict.description is not None
-    assert "no leak: " in verdict.description
-    assert "lookback suffices: " in verdict.description
-    assert verdict.metadata["partitions"].value == f"{days(1)[0]} to {days(WINDOW + 1)[-1]} ({WINDOW + 1})"
+    (result,) = _results(_run(installation, request))
+    assert result.passed
+    assert result.description is not None
+    assert "no leak: " in result.description
+    assert "lookback suffices: " in result.description
+    assert result.metadata["partitions"].value == f"{days(1)[0]} to {days(WINDOW + 1)[-1]} ({WINDOW + 1})"
     assert _tick(installation) == []
 
     for table in (READINGS, FEATURES):
         built = installation.run(table, partition=LATER)
-    (repeated,) = _verdicts(built)
-    assert (repeated.passed, repeated.description) == (True, verdict.description)
-    assert repeated.metadata["tested"] == verdict.metadata["tested"]
+    (repeated,) = _results(built)
+    assert (repeated.passed, repeated.description) == (True, result.description)
+    assert repeated.metadata["tested"] == result.metadata["tested"]
     assert _tick(installation) == []
 
     # Another declaration: what was tested is not this.
@@ -76,8 +76,8 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_verdict(
     short = installation.declared_as(_declared(inputs=inputs))
     (changed,) = _tick(short)
     assert changed.run_key != request.run_key
-    assert _verdicts(short.run(FEATURES, partition=LATER)) == []  # no verdict of the earlier declaration
-    (failed,) = _verdicts(_run(short, changed))
+    assert _results(short.run(FEATURES, partition=LATER)) == []  # no result of the earlier declaration
+    (failed,) = _results(_run(short, changed))
     assert not failed.passed
     assert failed.severity == dg.AssetCheckSeverity.ERROR
     assert "lookback is too short: made_yesterday of " in (failed.description or "")
@@ -91,9 +91,9 @@ def test_what_cannot_be_tested_is_a_warning_with_the_remedy(installation: Instal
     installation.with_tables(1)
     untold = installation.declared_as(_declared(inputs=[{"table": READINGS, "lookback": 1}]))
     (request,) = _tick(untold)
-    (verdict,) = _verdicts(_run(untold, request))
-    assert (verdict.passed, verdict.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert (verdict.description or "").startswith(
+    (result,) = _results(_run(untold, request))
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert (result.description or "").startswith(
         f"cannot be tested: {READINGS} does not say when its facts became known: add `known: "
     )
 

@@ -142,7 +142,7 @@ def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: ModelRun)
     assert checks["inputs_current"].passed
     assert checks["inputs_current"].description == f"all {WINDOW} partitions are current, at any depth"
     assert checks["gate"].passed
-    assert first.facts[EVALUATION]["verdict"] == "blessed"
+    assert first.facts[EVALUATION]["decision"] == "blessed"
     assert first.facts[EVALUATION]["rmse"] < first.facts[EVALUATION]["baseline_rmse"]
     report = Path(first.facts[EVALUATION]["report_file"].removeprefix("file://")).read_text()
     assert re.search(r"aive baseline \(mean by machine, prior of \d+ rows?, chosen on validation\)", report)
@@ -341,7 +341,7 @@ def test_a_challenger_that_fails_its_gate_is_rejected_in_a_green_run(challenger:
     """The challenger is compared with the champion. A rejection is an outcome of the run, not a failure."""
     assert challenger.result.success
     assert list(challenger.facts) == [TRAINING_SET, CHECKPOINT, EVALUATION]
-    assert challenger.facts[EVALUATION]["verdict"] == "rejected"
+    assert challenger.facts[EVALUATION]["decision"] == "rejected"
     checks = {check.check_name: check for check in challenger.result.get_asset_check_evaluations()}
     assert not checks["gate"].passed
     assert checks["gate"].severity == dg.AssetCheckSeverity.WARN
@@ -369,8 +369,8 @@ def test_numbers_stored_with_the_champion_change_no_verdict(challenger: ModelRun
 
 
 def test_noise_for_the_champions_weights_changes_the_verdict(praised: ModelRun, dethroned: ModelRun) -> None:
-    assert praised.facts[EVALUATION]["verdict"] == "rejected"
-    assert dethroned.facts[EVALUATION]["verdict"] == "blessed"
+    assert praised.facts[EVALUATION]["decision"] == "rejected"
+    assert dethroned.facts[EVALUATION]["decision"] == "blessed"
     assert dethroned.facts[REGISTERED]["version"] == 3
     assert dethroned.facts[CHECKPOINT]["weights"] == praised.facts[CHECKPOINT]["weights"]
 
@@ -385,7 +385,7 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     releases.promote(MODEL, dethroned.facts[REGISTERED]["version"], author="ada", reason="of the next day")
     earlier = live(installation, DAY)
 
-    assert earlier.facts[EVALUATION]["verdict"] == "undecided"
+    assert earlier.facts[EVALUATION]["decision"] == "undecided"
     assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
     assert earlier.facts[EVALUATION]["report_file"] != again.facts[EVALUATION]["report_file"]
     assert {path.name: path.read_bytes() for path in report.parent.iterdir()} == before
@@ -428,7 +428,7 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     assert (row.status, row.champion_digest) == ("undecided", stranger.digest)
     releases.demote(MODEL, author="ada", reason="nobody can compare with it")
     again = live(installation, NEXT_DAY).facts
-    assert again[EVALUATION]["verdict"] == "blessed"
+    assert again[EVALUATION]["decision"] == "blessed"
     assert releases.evaluations(MODEL)[-1].champion_digest is None
 
 

@@ -63,7 +63,7 @@ def test_checks_sum_up_the_run_and_show_findings_of_the_rejected(
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
     assert checks["volume"].passed
     assert not checks["contract"].passed
-    assert checks["contract"].description == f"3 partitions judged, 1 rejected: {second}"
+    assert checks["contract"].description == f"3 partitions validated, 1 rejected: {second}"
     shown = [record.data for record in checks["contract"].metadata["findings"].records]
     assert [(row["partition"], row["rule"], row["column"]) for row in shown] == [
         (second, "missing_column", "load")
@@ -228,7 +228,7 @@ def test_a_warned_day_lands_and_fails_no_blocking_check(installation: Installati
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
     assert checks["volume"].passed
     assert not checks["warnings"].passed
-    assert checks["warnings"].description == f"2 partitions judged, 1 warned: {second}"
+    assert checks["warnings"].description == f"2 partitions validated, 1 warned: {second}"
 
 
 def test_an_accepted_day_passes_its_blocking_checks_when_it_comes_again(

@@ -259,7 +259,7 @@ def test_a_gate_on_an_empty_slice_is_refused_before_the_launch(
     gate = {"name": "saws", "metric": "rmse", "better_than": "baseline", "slice": {"machine": "saw"}}
     evaluation = PIPELINE["evaluation"] | {"gates": [gate]}
     result = ready.declared_as(readings_components(pipeline={"evaluation": evaluation})).train(LAST)
-    assert "gate 'saws' judges the slice machine=saw" in failure_of(result)
+    assert "gate 'saws' checks the slice machine=saw" in failure_of(result)
     assert "machine has drill, lathe, mill, press" in failure_of(result)
     assert _steps(result)[-1] == f"{MODEL}.snapshot"
 

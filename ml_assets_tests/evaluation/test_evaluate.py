@@ -69,7 +69,7 @@ def test_small_slices_are_listed_and_not_measured(evaluation: Evaluation) -> Non
 
 
 def test_better_challenger_is_blessed(evaluation: Evaluation) -> None:
-    assert evaluation.verdict.status == "blessed"
+    assert evaluation.decision.status == "blessed"
     assert evaluation.names["champion"] == "champion (version 7)"
 
 
@@ -115,27 +115,27 @@ class TestChampionIsWhatItPredicts:
         noise = np.random.default_rng(1).random(len(strong))
         against_noise = against_strong | {"champion": noise}
         verdicts = [
-            evaluate(case.holdout, some, SPEC, champion=CHAMPION).verdict.status
+            evaluate(case.holdout, some, SPEC, champion=CHAMPION).decision.status
             for some in (against_strong, against_noise)
         ]
         assert verdicts == ["rejected", "blessed"]
 
     def test_its_name_changes_nothing(self, case: HoldoutCase, evaluation: Evaluation) -> None:
         renamed = evaluate(case.holdout, case.predictions(), SPEC, champion=Champion("auc=0.99 logloss=0.01"))
-        assert renamed.verdict == evaluation.verdict
+        assert renamed.decision == evaluation.decision
         assert renamed.overall == evaluation.overall
 
 
 def test_first_model_needs_no_champion(case: HoldoutCase) -> None:
     found = evaluate(case.holdout, case.predictions(champion=False), SPEC)
-    assert found.verdict.status == "blessed"
-    assert found.verdict.rules[2].status == "not_applicable"
+    assert found.decision.status == "blessed"
+    assert found.decision.rules[2].status == "not_applicable"
     assert list(found.overall.improvements) == ["baseline", "reference"]
 
 
 def test_champion_that_has_seen_the_holdout_is_told(case: HoldoutCase) -> None:
     found = evaluate(case.holdout, case.predictions(), SPEC, champion=Champion("version 7", ("2013-11-01",)))
-    assert found.verdict.status == "undecided"
+    assert found.decision.status == "undecided"
     assert found.champion_seen == ("2013-11-01",)
 
 
@@ -178,7 +178,7 @@ def test_regression_is_measured_in_the_labels_unit() -> None:
         "reference": 50 + 9 * known,
     }
     found = evaluate(holdout, predictions, spec)
-    assert found.verdict.status == "blessed"
+    assert found.decision.status == "blessed"
     assert found.values() == pytest.approx({"rmse": 1, "mae": 0.8, "r2": 0.99}, rel=0.05)
     assert found.curves.density is not None
     assert not found.curves.roc

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ml_assets.evaluation.bootstrap import Sample
-from ml_assets.evaluation.gates import Cell, Champion, judge
-from ml_assets.evaluation.result import GateVerdict
+from ml_assets.evaluation.gates import Cell, Champion, decide
+from ml_assets.evaluation.result import GateDecision
 from ml_assets.evaluation.slices import SliceKey
 from ml_assets.evaluation.spec import EvaluationSpec
 
@@ -34,10 +34,10 @@ def cell(
     return Cell(where, rows, blocks, samples | ({("champion", "auc"): reference} if champion else {}))  # pyright: ignore
 
 
-def verdict(*gates: dict[str, Any], cells: list[Cell], champion: Champion | None = CHAMPION) -> GateVerdict:
+def decision(*gates: dict[str, Any], cells: list[Cell], champion: Champion | None = CHAMPION) -> GateDecision:
     named = [{"name": f"rule {index}", "metric": "auc"} | gate for index, gate in enumerate(gates, start=1)]
     spec = EvaluationSpec.model_validate({"objective": "binary", "slices": ["carrier"], "gates": named})
-    return judge(spec, cells, champion)
+    return decide(spec, cells, champion)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def verdict(*gates: dict[str, Any], cells: list[Cell], champion: Champion | None
     ],
 )
 def test_one_rule(gate: dict[str, Any], better_by: float, half: float, status: str) -> None:
-    assert verdict(gate, cells=[cell(better_by, half)]).status == status
+    assert decision(gate, cells=[cell(better_by, half)]).status == status
 
 
 def test_asking_for_more_confidence_can_undecide() -> None:
     gate = {"better_than": "champion"}
-    assert verdict(gate, cells=[cell(0.02, 0.017)]).status == "blessed"
-    assert verdict(gate | {"confidence": 0.99}, cells=[cell(0.02, 0.017)]).status == "undecided"
+    assert decision(gate, cells=[cell(0.02, 0.017)]).status == "blessed"
+    assert decision(gate | {"confidence": 0.99}, cells=[cell(0.02, 0.017)]).status == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_asking_for_more_confidence_can_undecide() -> None:
     ],
 )
 def test_worst_rule_decides(gates: list[dict[str, Any]], status: str) -> None:
-    assert verdict(*gates, cells=[cell(0.02, 0.01)]).status == status
+    assert decision(*gates, cells=[cell(0.02, 0.01)]).status == status
 
 
 def test_loss_is_better_where_it_is_lower() -> None:
@@ -99,12 +99,12 @@ def test_loss_is_better_where_it_is_lower() -> None:
     low, high = Sample(0.50, 0.50 + NOISE / 1000, BLOCKS), Sample(0.55, 0.55 + NOISE / 1000, BLOCKS)
     for challenger, baseline, status in ((low, high, "blessed"), (high, low, "rejected")):
         samples = {("challenger", "logloss"): challenger, ("baseline", "logloss"): baseline}
-        assert judge(spec, [Cell(None, 100, BLOCKS, samples)], None).status == status  # pyright: ignore
+        assert decide(spec, [Cell(None, 100, BLOCKS, samples)], None).status == status  # pyright: ignore
 
 
 def test_first_model_is_decided_by_the_baseline_it_names() -> None:
     gates = [{"better_than": "champion"}, {"better_than": "baseline"}]
-    found = verdict(*gates, cells=[cell(0.02, 0.01, champion=False)], champion=None)
+    found = decision(*gates, cells=[cell(0.02, 0.01, champion=False)], champion=None)
     assert found.status == "blessed"
     assert [rule.status for rule in found.rules] == ["not_applicable", "passed"]
     assert found.rules[0].explanation == "not applicable: first model, there is no champion to compare with"
@@ -114,14 +114,16 @@ def test_first_model_is_decided_by_the_baseline_it_names() -> None:
     ("better_by", "status"), [(0.02, "blessed"), (-0.02, "rejected"), (0.0, "undecided")]
 )
 def test_first_model_is_decided_by_the_baseline_unasked(better_by: float, status: str) -> None:
-    found = verdict({"better_than": "champion"}, cells=[cell(better_by, 0.01, champion=False)], champion=None)
+    found = decision(
+        {"better_than": "champion"}, cells=[cell(better_by, 0.01, champion=False)], champion=None
+    )
     assert found.status == status
     assert found.rules[1].rule == "first model: better than the naive baseline"
 
 
 def test_nothing_is_blessed_by_rules_that_do_not_apply() -> None:
     small = [cell(0.0, 0.0), cell(0.1, 0.01, where=SliceKey("carrier", "HA"), rows=40)]
-    found = verdict({"better_than": "baseline", "slice": {"carrier": "HA"}}, cells=small)
+    found = decision({"better_than": "baseline", "slice": {"carrier": "HA"}}, cells=small)
     assert found.status == "undecided"
     assert found.summary == "Undecided: no rule applied."
 
@@ -134,7 +136,7 @@ class TestChampionThatHasSeenTheHoldout:
     )
 
     def test_undecides_the_rules_about_it(self) -> None:
-        found = verdict({"better_than": "champion"}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
+        found = decision({"better_than": "champion"}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
         assert found.status == "undecided"
         assert (
             "trained or selected on 2 of this holdout's partitions (2013-11-01 … 2013-11-02)"
@@ -142,20 +144,20 @@ class TestChampionThatHasSeenTheHoldout:
         )
 
     def test_undecides_even_where_no_rule_asks_about_it(self) -> None:
-        found = verdict({"at_least": 0.5}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
+        found = decision({"at_least": 0.5}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
         assert found.status == "undecided"
         assert [rule.status for rule in found.rules] == ["passed"]
 
     def test_does_not_save_a_model_that_fails_on_its_own(self) -> None:
         gates = [{"better_than": "champion"}, {"at_least": 0.9}]
-        assert verdict(*gates, cells=[cell(0.02, 0.01)], champion=self.SEEN).status == "rejected"
+        assert decision(*gates, cells=[cell(0.02, 0.01)], champion=self.SEEN).status == "rejected"
 
 
 class TestChampionThatCannotScore:
     GONE = Champion("version 7", cannot_score="columns ['gate'] are missing")
 
     @staticmethod
-    def verdict(on_incomparable: str, *gates: dict[str, Any], better_by: float = 0.02) -> GateVerdict:
+    def decision(on_incomparable: str, *gates: dict[str, Any], better_by: float = 0.02) -> GateDecision:
         named = [
             {"name": f"rule {index}", "metric": "auc"} | gate for index, gate in enumerate(gates, start=1)
         ]
@@ -163,12 +165,12 @@ class TestChampionThatCannotScore:
             {"objective": "binary", "gates": named, "on_incomparable": on_incomparable}
         )
         cells = [cell(better_by, 0.01, champion=False)]
-        return judge(spec, cells, TestChampionThatCannotScore.GONE)
+        return decide(spec, cells, TestChampionThatCannotScore.GONE)
 
     @pytest.mark.parametrize("gate", [{"better_than": "champion"}, {"at_least": 0.5}])
     @pytest.mark.parametrize(("setting", "status"), [("undecided", "undecided"), ("reject", "rejected")])
     def test_decides_as_the_pipeline_says(self, setting: str, status: str, gate: dict[str, Any]) -> None:
-        found = self.verdict(setting, gate)
+        found = self.decision(setting, gate)
         assert found.status == status
         assert found.summary == f"{status.capitalize()}: the champion cannot score these rows."
         assert found.reasons == (
@@ -177,16 +179,16 @@ class TestChampionThatCannotScore:
 
     @pytest.mark.parametrize(("better_by", "status"), [(0.02, "blessed"), (-0.02, "rejected")])
     def test_ignored_leaves_the_decision_to_the_baseline(self, better_by: float, status: str) -> None:
-        found = self.verdict("ignore", {"better_than": "champion"}, better_by=better_by)
+        found = self.decision("ignore", {"better_than": "champion"}, better_by=better_by)
         assert found.status == status
         assert [rule.status for rule in found.rules][:1] == ["not_applicable"]
         assert "`on_incomparable: ignore` leaves it out" in found.rules[0].explanation
         assert found.rules[1].rule == "the champion cannot score these rows: better than the naive baseline"
 
     def test_does_not_save_a_model_that_fails_on_its_own(self) -> None:
-        found = self.verdict("undecided", {"better_than": "champion"}, {"at_least": 0.9})
+        found = self.decision("undecided", {"better_than": "champion"}, {"at_least": 0.9})
         assert found.status == "rejected"
-        assert found.summary == "Rejected: 1 of 2 judgements failed."
+        assert found.summary == "Rejected: 1 of 2 rules failed."
 
 
 class TestSlices:
@@ -199,7 +201,7 @@ class TestSlices:
         return [cell(0.02, 0.001), *parts]
 
     def test_one_slice_can_reject_by_name(self) -> None:
-        found = verdict(
+        found = decision(
             {"better_than": "champion", "slice": {"carrier": "*"}},
             cells=self.cells(AA=(0.02, 0.01, 900), UA=(-0.03, 0.01, 900)),
         )
@@ -209,7 +211,7 @@ class TestSlices:
         assert failed.would_pass is not None
 
     def test_only_the_slice_that_was_named_is_judged(self) -> None:
-        found = verdict(
+        found = decision(
             {"better_than": "champion", "slice": {"carrier": "AA"}},
             cells=self.cells(AA=(0.02, 0.01, 900), UA=(-0.03, 0.01, 900)),
         )
@@ -219,15 +221,15 @@ class TestSlices:
     def test_small_slices_are_not_judged_and_say_so(self) -> None:
         gate = {"better_than": "champion", "slice": {"carrier": "*"}}
         cells = self.cells(AA=(0.02, 0.01, 900), HA=(-0.3, 0.01, 60))
-        found = verdict(gate, cells=cells)
+        found = decision(gate, cells=cells)
         assert found.status == "blessed"
-        assert found.rules[1].explanation == (
-            "not applicable: 60 rows, fewer than the 500 a slice needs to be judged"
-        )
-        assert verdict(gate | {"min_rows": 50}, cells=cells).status == "rejected"
+        assert found.rules[1].explanation == ("not applicable: 60 rows, fewer than the 500 a slice needs")
+        assert decision(gate | {"min_rows": 50}, cells=cells).status == "rejected"
 
     def test_slice_that_does_not_exist_is_not_passed_over(self) -> None:
-        found = verdict({"at_least": 0.5, "slice": {"carrier": "XX"}}, cells=self.cells(AA=(0.02, 0.01, 900)))
+        found = decision(
+            {"at_least": 0.5, "slice": {"carrier": "XX"}}, cells=self.cells(AA=(0.02, 0.01, 900))
+        )
         assert found.status == "undecided"
         assert "no row with carrier=XX" in found.reasons[0]
 
@@ -246,7 +248,7 @@ class TestSlices:
                 )
                 for index in range(14)
             ]
-            rejected += verdict(gate, cells=cells).status == "rejected"
+            rejected += decision(gate, cells=cells).status == "rejected"
         # One interval at a time would reject about 30 of 100; a lower end by luck happens to 2.5 %.
         assert rejected <= 8
 
@@ -289,29 +291,31 @@ class TestRowsThatCannotTell:
         ],
     )
     def test_nothing_passes_unless_the_rule_says_so(self, case: str, gate: dict[str, Any], why: str) -> None:
-        found = verdict(gate, cells=self.cells(case))
+        found = decision(gate, cells=self.cells(case))
         assert found.status == "undecided"
         assert why in found.reasons[0]
-        allowed = verdict(gate | {"on_undefined": "pass"}, cells=self.cells(case))
+        allowed = decision(gate | {"on_undefined": "pass"}, cells=self.cells(case))
         assert allowed.status == "blessed"
         assert why in allowed.reasons[0]
         assert "as `on_undefined: pass` of the rule says" in allowed.reasons[0]
 
     @pytest.mark.parametrize("case", ["few blocks", "one label"])
     def test_what_fails_still_fails(self, case: str) -> None:
-        assert verdict({"at_least": 0.9, "on_undefined": "pass"}, cells=self.cells(case)).status == "rejected"
+        assert (
+            decision({"at_least": 0.9, "on_undefined": "pass"}, cells=self.cells(case)).status == "rejected"
+        )
 
 
 class TestExplanations:
     def test_undecided_says_how_much_longer_a_holdout_would_do(self) -> None:
-        [rule] = verdict({"better_than": "champion"}, cells=[cell(0.01, 0.02)]).rules
+        [rule] = decision({"better_than": "champion"}, cells=[cell(0.01, 0.02)]).rules
         assert rule.explanation.startswith("improvement of AUC over the champion is +0.0100 [−0.0")
         assert "so these 61 blocks cannot tell" in rule.explanation
         assert rule.would_pass is not None
         assert "a holdout about 3.7 times as long" in rule.would_pass
 
     def test_failed_value_says_by_how_much(self) -> None:
-        [rule] = verdict({"at_least": 0.75}, cells=[cell(0.02, 0.01)]).rules
+        [rule] = decision({"at_least": 0.75}, cells=[cell(0.02, 0.01)]).rules
         assert "at least 0.7500 is asked, missed by 0.0300" in rule.explanation
         assert rule.would_pass == "AUC of at least 0.7500, 0.0300 more than measured"
 
@@ -322,14 +326,14 @@ class TestExplanations:
     def test_failed_change_tells_worse_from_not_enough(
         self, better_by: float, margin: float, words: str
     ) -> None:
-        [rule] = verdict({"better_than": "champion", "margin": margin}, cells=[cell(better_by, 0.01)]).rules
+        [rule] = decision({"better_than": "champion", "margin": margin}, cells=[cell(better_by, 0.01)]).rules
         assert rule.explanation.endswith(words)
 
     def test_passed_rule_needs_nothing(self) -> None:
-        [rule] = verdict({"better_than": "champion"}, cells=[cell(0.02, 0.01)]).rules
+        [rule] = decision({"better_than": "champion"}, cells=[cell(0.02, 0.01)]).rules
         assert rule.would_pass is None
 
     def test_too_few_blocks_are_said(self) -> None:
-        found = verdict({"better_than": "champion"}, cells=[cell(0.2, 0.001, blocks=4)])
+        found = decision({"better_than": "champion"}, cells=[cell(0.2, 0.001, blocks=4)])
         assert found.status == "undecided"
         assert "4 blocks, at least 5 are needed" in found.reasons[0]

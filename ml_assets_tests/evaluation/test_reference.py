@@ -129,8 +129,8 @@ def test_a_reference_that_is_better_is_said_and_fails_its_gate() -> None:
         label="regression",
         reference_name=found.name,
     )
-    assert evaluation.verdict.status == "rejected"
-    assert "over the reference model" in evaluation.verdict.reasons[0]
+    assert evaluation.decision.status == "rejected"
+    assert "over the reference model" in evaluation.decision.reasons[0]
     (said,) = [one for one in plain_findings(evaluation) if "regression on the same columns" in one]
     assert said.startswith("A linear regression on the same columns (penalty ")
     assert "is better: RMSE " in said

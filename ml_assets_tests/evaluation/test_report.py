@@ -94,9 +94,9 @@ def test_text_from_outside_stays_text(html: str) -> None:
 
 
 def test_verdict_rules_slices_and_lineage_are_on_it(html: str, report: Report) -> None:
-    verdict = report.evaluation.verdict
-    assert verdict.status == "rejected"
-    for said in (verdict.summary, "would pass:", "by origin", "JFK", "champion (version 7)", "9f2c" * 16):
+    decision = report.evaluation.decision
+    assert decision.status == "rejected"
+    for said in (decision.summary, "would pass:", "by origin", "JFK", "champion (version 7)", "9f2c" * 16):
         assert said in html
     assert "Fewer than 100 rows, not measured: HA" in html
     assert html.count("data:image/svg+xml;base64,") == 4
@@ -167,7 +167,7 @@ def test_pictures_are_small_pngs(report: Report) -> None:
 
 def test_asset_page_gets_verdict_metrics_and_pictures(report: Report) -> None:
     page = summary_markdown(report)
-    assert page.startswith(f"**{report.evaluation.verdict.summary}**")
+    assert page.startswith(f"**{report.evaluation.decision.summary}**")
     assert "| AUC | 0." in page
     assert page.count("](data:image/png;base64,") == 4
 

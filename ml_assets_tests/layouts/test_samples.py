@@ -48,7 +48,7 @@ def trained(installation: Installation) -> Trained:
 
 def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: Trained) -> None:
     assert list(trained.facts) == list(STAGES)
-    assert trained.facts[EVALUATION]["verdict"] == "blessed"
+    assert trained.facts[EVALUATION]["decision"] == "blessed"
     assert trained.facts[EVALUATION]["rmse"] < 0.4 * trained.facts[EVALUATION]["baseline_rmse"]
     assert trained.facts[TRAINING_SET]["left out"] == {"sample missing": 9}
     folder = Path(trained.facts[CHECKPOINT]["folder"])
@@ -94,7 +94,7 @@ def test_the_next_version_is_compared_on_the_same_pictures(
     )
     without = train(blind, NEXT_DAY)
     assert "champion (version 1)" in without.report
-    assert without.facts[EVALUATION]["verdict"] == "rejected"
+    assert without.facts[EVALUATION]["decision"] == "rejected"
     assert without.served.sample == ""
 
 

@@ -85,7 +85,7 @@ def trained(request: pytest.FixtureRequest) -> Trained:
 
 def test_one_click_makes_a_registered_version_of_a_script(trained: Trained) -> None:
     assert list(trained.facts) == list(STAGES)
-    assert trained.facts[EVALUATION]["verdict"] == "blessed"
+    assert trained.facts[EVALUATION]["decision"] == "blessed"
     assert trained.facts[EVALUATION]["rmse"] < 0.5 * trained.facts[EVALUATION]["baseline_rmse"]
     version = registry_of(trained.installation.platform).version(MODEL, trained.facts[REGISTERED]["version"])
     assert version.tags["fingerprint"] == trained.facts[TRAINING_SET]["fingerprint"]
@@ -130,7 +130,7 @@ def test_a_booster_of_lightgbm_is_handed_in_as_it_is_and_served(installation: In
     import lightgbm
 
     trained = train_by("boosted", installation, 1, rounds=60, categories=True)
-    assert trained.facts[EVALUATION]["verdict"] == "blessed"
+    assert trained.facts[EVALUATION]["decision"] == "blessed"
     newest = max((trained.folder / "checkpoints").glob("step-*"))
     rows, matrix = _with_holes(trained)
     expected = lightgbm.Booster(model_file=newest / "booster.txt").predict(matrix)

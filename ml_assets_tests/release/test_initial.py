@@ -74,7 +74,7 @@ def test_other_columns_or_another_order_are_refused(resolve: Resolve) -> None:
 
 
 def test_a_version_that_has_learned_from_the_holdout_or_later_is_refused(resolve: Resolve) -> None:
-    with pytest.raises(InitialModelRefused, match="has learned from partitions up to 2013-09-30"):
+    with pytest.raises(InitialModelRefused, match="was trained on partitions up to 2013-09-30"):
         resolve("small/1").fitted_for(NUMERIC, CATEGORY, ["2013-09-30", "2013-10-01"])
 
 

@@ -105,11 +105,11 @@ def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Led
 def test_judged_content_is_found_again_for_its_own_partition_and_rules(ledger: Ledger) -> None:
     ledger.record_verdicts([new(), new("2013-01-02", content_digest="c2", status="rejected")])
     contents = {DAY: "c1", "2013-01-02": "c1", "2013-01-03": "c1"}
-    assert ledger.find_judgements(TABLE, contents, "rules").keys() == {DAY}
-    assert ledger.find_judgements(TABLE, contents, "other rules") == {}
-    assert ledger.find_judgements("datasets/weather", contents, "rules") == {}
+    assert ledger.find_verdicts(TABLE, contents, "rules").keys() == {DAY}
+    assert ledger.find_verdicts(TABLE, contents, "other rules") == {}
+    assert ledger.find_verdicts("datasets/weather", contents, "rules") == {}
     ledger.accept(TABLE, "2013-01-02", 1, "ada", "fine")
-    (found,) = ledger.find_judgements(TABLE, {"2013-01-02": "c2"}, "rules").values()
+    (found,) = ledger.find_verdicts(TABLE, {"2013-01-02": "c2"}, "rules").values()
     assert found.status == "accepted"
 
 
@@ -134,7 +134,7 @@ def test_year_of_partitions_is_looked_up_in_an_instant(ledger: Ledger) -> None:
     assert min(seconds) < 0.5
     assert (
         len(ledger.newest_verdicts(TABLE, keys))
-        == len(ledger.find_judgements(TABLE, dict.fromkeys(keys, "c1"), "rules"))
+        == len(ledger.find_verdicts(TABLE, dict.fromkeys(keys, "c1"), "rules"))
         == 1200
     )
 

@@ -15,7 +15,7 @@ from resources.lake.local import LocalStore
 from resources.ledger import Ledger
 
 LAKE = ("resolve", "create_branch", "fetch", "commit", "merge", "delete_branch")
-LEDGER = ("newest_verdicts", "find_judgements", "record_verdicts", "accept")
+LEDGER = ("newest_verdicts", "find_verdicts", "record_verdicts", "accept")
 _STUCK_SECONDS = 120.0
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.tables.guard import WindowVerdict, judge_window
+from ml_assets.tables.guard import WindowValidation, validate_window
 from ml_assets.tables.publish import PublishResult, publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
@@ -90,12 +90,12 @@ class OrdersTable:
         facts = RunFacts(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
         return publish(self.store, self.ledger, spec(**changes), frames, facts)
 
-    def judge(self, wanted: Sequence[str], *specs: TableSpec) -> WindowVerdict:
+    def judge(self, wanted: Sequence[str], *specs: TableSpec) -> WindowValidation:
         """Ask the guard about the table of orders, or about the last of `specs` where these are all the tables."""
         declared = specs or (spec(),)
         tables = DeclaredTables(DeclaredTable.of(one) for one in declared)
         reader = TableReader.at(self.store)
-        return judge_window(reader, self.ledger, tables, declared[-1].table, wanted)
+        return validate_window(reader, self.ledger, tables, declared[-1].table, wanted)
 
 
 def reject(place: OrdersTable, key: str) -> None:

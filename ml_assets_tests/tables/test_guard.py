@@ -8,7 +8,7 @@ import polars as pl
 from ml_assets.tables import layout
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.tables.guard import judge_window
+from ml_assets.tables.guard import validate_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
@@ -140,7 +140,7 @@ def test_what_came_to_main_past_the_audit_is_unusable(place: OrdersTable) -> Non
         "main holds other rows than its newest attempt, 1, was about" in window.unusable[f"{ORDERS} {second}"]
     )
     assert window.to_build == {ORDERS: (second,)}
-    nobody = judge_window(TableReader.at(place.store), other.ledger, DeclaredTables([]), ORDERS, [first])
+    nobody = validate_window(TableReader.at(place.store), other.ledger, DeclaredTables([]), ORDERS, [first])
     assert "the ledger has no verdict on it" in nobody.unusable[f"{ORDERS} {first}"]
 
 
@@ -304,7 +304,7 @@ def test_a_year_is_looked_up_and_scanned_in_place(place: OrdersTable) -> None:
         fresh = OrdersTable(place.folder)
         started = time.perf_counter()
         reader = TableReader.at(fresh.store)
-        window = judge_window(reader, fresh.ledger, tables, FEATURES, keys(337, start=28))
+        window = validate_window(reader, fresh.ledger, tables, FEATURES, keys(337, start=28))
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 1.0
     assert window.ok

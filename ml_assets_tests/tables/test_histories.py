@@ -26,7 +26,7 @@ from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.cadence import Cadence, CadenceKind
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.derive import plan
-from ml_assets.tables.guard import judge_window
+from ml_assets.tables.guard import validate_window
 from ml_assets.tables.prepare import prepare
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
@@ -256,12 +256,12 @@ class Histories(RuleBasedStateMachine):
     def look_at(self, table: str) -> None:
         """Compare the guard with the book."""
         window, reader = self.declared[table].window(), TableReader.at(self.place.store)
-        verdict = judge_window(reader, self.place.ledger, self._tables(), table, window)
+        validation = validate_window(reader, self.place.ledger, self._tables(), table, window)
         usable = [key for key in window if self._usable(table, key)]
-        assert [key for key in window if key not in verdict.barred] == usable, verdict
+        assert [key for key in window if key not in validation.barred] == usable, validation
         current = [key for key in usable if not self._is_stale(table, key)]
-        assert [key for key in usable if key not in verdict.stale] == current, verdict
-        assert verdict.ok == (usable == window)
+        assert [key for key in usable if key not in validation.stale] == current, validation
+        assert validation.ok == (usable == window)
 
     def _usable(self, table: str, key: str) -> bool:
         """On main, and nothing it rests on is spoiled."""
@@ -272,7 +272,7 @@ class Histories(RuleBasedStateMachine):
         return record if record and record.made.cadence == self.declared[table].cadence else None
 
     def _is_spoiled(self, table: str, key: str) -> bool:
-        """Rejected, or rows that no passing verdict is about, at any depth."""
+        """Rejected, or rows that no passing verdict covers, at any depth."""
         declared, attempt, record = (
             self.declared[table],
             self.newest.get((table, key)),

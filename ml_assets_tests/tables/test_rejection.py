@@ -9,11 +9,11 @@ from ml_assets.defs.flights import source
 from ml_assets.tables import parquet
 from ml_assets.tables.accept import EvidenceGone, accept_partition
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.judge import judge
 from ml_assets.tables.prepare import prepare_all
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.validate import validate
 from ml_assets.validation.column_types import schema_of
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.findings import table_rows
@@ -218,7 +218,7 @@ def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(place: Orde
     newest = place.ledger.newest_verdicts(ORDERS)
     place.publish({bad: spoiled})
     accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
-    assert judge(place.ledger, orders_table.spec(), ready, newest)[bad].blocks
+    assert validate(place.ledger, orders_table.spec(), ready, newest)[bad].blocks
 
 
 def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: OrdersTable) -> None:

@@ -84,7 +84,7 @@ def test_a_script_reads_the_rows_of_the_snapshot_in_the_shape_it_likes(
 
 def test_a_script_does_not_see_the_holdout(place: Path, snapshot: Snapshot) -> None:
     (place / "job.json").write_text(job_of(snapshot).to_json())
-    with pytest.raises(BadConfiguration, match="the holdout judges its model"):
+    with pytest.raises(BadConfiguration, match="the holdout evaluates its model"):
         attach().rows("holdout")  # type: ignore[arg-type]
 
 
@@ -179,7 +179,7 @@ def test_a_finished_script_is_not_run_again(place: Path, snapshot: Snapshot) -> 
         ("silent", 64, "came to its end without handing in a model"),
         ("nowise", 64, "refused its arguments, --how=nowise"),
         ("import", 64, "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("holdout", 64, "the holdout judges its model"),
+        ("holdout", 64, "the holdout evaluates its model"),
         ("list", 64, "a list cannot be handed in"),
         ("pickled", 64, "what was handed in is not a valid ONNX graph"),
         ("trial", 64, "input 'x' of the ONNX graph is [rows, 99] float: it must be the matrix [rows, 4]"),

@@ -100,7 +100,7 @@ class Ledger:
         with self._database.reading() as connection:
             return [_verdict_row(row) for row in connection.execute(query.order_by(verdicts.c.attempt))]
 
-    def find_judgements(
+    def find_verdicts(
         self, table: str, contents: Mapping[str, str], contract_digest: str
     ) -> dict[str, VerdictRow]:
         """Return verdicts on content that was judged before: key → its newest attempt with this content and contract.
@@ -113,12 +113,12 @@ class Ledger:
             for some in _chunks(contents):
                 digests = sorted({contents[key] for key in some})
                 asked = {"of": table, "rules": contract_digest, "keys": some, "digests": digests}
-                for row in connection.execute(_JUDGED_BY, asked):
+                for row in connection.execute(_BY_CONTENT_AND_RULES, asked):
                     if row.content_digest == contents[row.key]:
                         found[row.key] = _verdict_row(row)
         return found
 
-    def judgements_of(
+    def verdicts_of(
         self, table: str, contents: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], VerdictRow]:
         """(key, content digest) → the newest attempt with exactly that content, by whatever rules it was judged."""
@@ -126,7 +126,7 @@ class Ledger:
         found: dict[tuple[str, str], VerdictRow] = {}
         with self._database.reading() as connection:
             for some in _chunks(digest for _, digest in wanted):
-                for row in connection.execute(_JUDGED, {"of": table, "digests": some}):
+                for row in connection.execute(_BY_CONTENT, {"of": table, "digests": some}):
                     if (row.key, row.content_digest) in wanted:
                         found[row.key, row.content_digest] = _verdict_row(row)
         return found
@@ -214,8 +214,8 @@ def _newest(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
 
 
 _NEWEST, _NEWEST_OF_KEYS = _newest(_ANY_KEY), _newest(_SOME_KEYS)
-_JUDGED = _with_acceptance().where(_ANY_KEY, _SOME_CONTENTS).order_by(verdicts.c.attempt)
-_JUDGED_BY = (
+_BY_CONTENT = _with_acceptance().where(_ANY_KEY, _SOME_CONTENTS).order_by(verdicts.c.attempt)
+_BY_CONTENT_AND_RULES = (
     _with_acceptance()
     .where(_SOME_KEYS, _SOME_CONTENTS, verdicts.c.contract_digest == sa.bindparam("rules"))
     .order_by(verdicts.c.attempt)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:
-    """A verdict either way: a rejection is a normal outcome of a green run."""
+    """Record the decision: a rejection is a normal outcome of a green run."""
 
     @dg.op(
         name=f"{spec.name}__evaluate",

@@ -58,7 +58,7 @@ def record(judged: Judged, platform: Platform, run_id: str) -> tuple[EvaluationR
     name = report_name(report.title, report.partition, report.digest)
     files = write_report(report, platform.artifacts.folder(name))
     place = platform.artifacts.push(name, last=files.json.name)
-    verdict = report.evaluation.verdict
+    decision = report.evaluation.decision
     row = platform.ledger.models.record_evaluation(
         NewEvaluation(
             model=report.title,
@@ -66,8 +66,8 @@ def record(judged: Judged, platform: Platform, run_id: str) -> tuple[EvaluationR
             bundle_digest=judged.bundle.digest,
             evaluation_digest=report.digest,
             champion_digest=judged.champion_digest,
-            status=verdict.status,
-            summary=verdict.summary,
+            status=decision.status,
+            summary=decision.summary,
             report=f"{place}/{files.html.name}",
             run_id=run_id,
             trained_on=judged.trained_on,
@@ -90,46 +90,46 @@ def show(
     from ml_assets.evaluation.report import summary_markdown
 
     report, bundle = judged.report, judged.bundle
-    verdict = report.evaluation.verdict
+    decision = report.evaluation.decision
     values = report.evaluation.values()
     compared: tuple[Role, ...] = ("baseline", "reference")
     beside = {
         f"{role}_{name}": value for role in compared for name, value in report.evaluation.values(role).items()
     }
-    judgements = [
+    rules = [
         {
             "rule": rule.rule,
             "slice": rule.slice or "all rows",
-            "judged": rule.status,
+            "result": rule.status,
             "asks": f"{rule.metric} {rule.asks}",
             "found": rule.explanation,
             "would pass": rule.would_pass or "",
         }
-        for rule in verdict.rules
+        for rule in decision.rules
     ]
     run = checkpoint["mlflow_run"]
     platform.tracker.record(run, {f"holdout_{name}": value for name, value in (values | beside).items()})
     page = report_page(platform.settings.ui_url, report_name(row.model, row.partition, row.evaluation_digest))
-    newest = {"gate_status": verdict.status, "evaluation": row.name, "bundle_digest": bundle.digest}
+    newest = {"gate_status": decision.status, "evaluation": row.name, "bundle_digest": bundle.digest}
     platform.tracker.tag(run, newest)
     for file in (files.html, files.json):
         platform.tracker.attach(run, file, f"evaluations/{row.name}")
     yield dg.AssetCheckResult(
         asset_key=evaluation,
         check_name=gate,
-        passed=verdict.status == "blessed",
+        passed=decision.status == "blessed",
         severity=dg.AssetCheckSeverity.WARN,
-        description=verdict.summary,
+        description=decision.summary,
         metadata={
-            "reasons": dg.MetadataValue.md("\n".join(f"* {reason}" for reason in verdict.reasons)),
-            "judgements": table_of(judgements),
+            "reasons": dg.MetadataValue.md("\n".join(f"* {reason}" for reason in decision.reasons)),
+            "rules": table_of(rules),
         },
     )
     yield dg.Output(
         {
-            "status": verdict.status,
-            "summary": verdict.summary,
-            "failed": [row for row in judgements if row["judged"] == "failed"],
+            "status": decision.status,
+            "summary": decision.summary,
+            "failed": [row for row in rules if row["result"] == "failed"],
             "bundle": bundle.digest,
             "report": page,
             "report_file": row.report,
@@ -137,8 +137,8 @@ def show(
         output_name="evaluation",
         metadata={
             "summary": dg.MetadataValue.md(summary_markdown(report)),
-            "verdict": verdict.status,
-            "why": verdict.summary,
+            "decision": decision.status,
+            "why": decision.summary,
             **{name: readable(value) for name, value in values.items()},
             **{name: readable(value) for name, value in beside.items()},
             "evaluation": row.name,

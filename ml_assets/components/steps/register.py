@@ -68,7 +68,7 @@ def _why_not(asset: dg.AssetKey, partition: str, evaluation: dict[str, Any]) -> 
         partition=partition,
         description="\n".join([f"Not registered: {evaluation['summary']}", *told]),
         metadata={
-            "verdict": "rejected",
+            "decision": "rejected",
             "why": evaluation["summary"],
             "failed": table_of(failed),
             **report_facts(evaluation["report"], evaluation["report_file"]),

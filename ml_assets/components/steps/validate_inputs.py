@@ -7,7 +7,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, inputs_refused
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.tables.declared import DeclaredTables
-from ml_assets.tables.guard import judge_window
+from ml_assets.tables.guard import validate_window
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 
@@ -31,23 +31,24 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
             keys = sorted(context.asset_partition_keys_for_input("features"))
             _require_whole_window(spec, context.partition_key, keys)
             reader = TableReader.at(platform.lake, "main")
-            verdict = judge_window(reader, platform.ledger, tables, spec.features.table, keys)
-            refused = {f"{spec.features.table} {key}": "is missing" for key in verdict.missing}
-            refused |= verdict.refused
+            validation = validate_window(reader, platform.ledger, tables, spec.features.table, keys)
+            refused = {f"{spec.features.table} {key}": "is missing" for key in validation.missing}
+            refused |= validation.refused
             if spec.stale == "refuse":
                 refused |= {
-                    f"{spec.features.table} {key}": f"is stale: {why}" for key, why in verdict.stale.items()
+                    f"{spec.features.table} {key}": f"is stale: {why}"
+                    for key, why in validation.stale.items()
                 }
             if refused:
-                raise inputs_refused(f"{spec.name} {context.partition_key}", refused, verdict.to_build)
+                raise inputs_refused(f"{spec.name} {context.partition_key}", refused, validation.to_build)
             context.log.info(
-                f"{len(keys)} partitions of {spec.features.table} are valid, {len(verdict.stale)} stale"
+                f"{len(keys)} partitions of {spec.features.table} are valid, {len(validation.stale)} stale"
             )
             return {
                 "commit": reader.commit_id,
                 "keys": keys,
-                "stale": dict(verdict.stale),
-                "inputs": [dict(row) for row in verdict.inputs],
+                "stale": dict(validation.stale),
+                "inputs": [dict(row) for row in validation.inputs],
             }
 
     return validate_inputs

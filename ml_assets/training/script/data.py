@@ -26,7 +26,7 @@ def rows_of(snapshot: Snapshot, split: ReadableSplit) -> Rows:
     `BadConfiguration` for the holdout."""
     if split not in ("train", "validation"):
         raise BadConfiguration(
-            f"a script reads train and validation, not {split!r}: the holdout judges its model"
+            f"a script reads train and validation, not {split!r}: the holdout evaluates its model"
         )
     try:
         verify(snapshot, snapshot.shards_of(split))

@@ -49,7 +49,7 @@ def test_run_says_with_what_and_from_what_it_was_trained(installed: Installed) -
         "snapshot_digest": installed.facts["training_set"]["snapshot"],
         "schema_hash": installed.facts["training_set"]["schema_hash"],
         "bundle_digest": installed.facts["evaluation"]["bundle"],
-        "gate_status": installed.facts["evaluation"]["verdict"],
+        "gate_status": installed.facts["evaluation"]["decision"],
         "model_version": f"{installed.model}/{installed.facts['registered_model']['version']}",
     }
     assert {name: tags[name] for name in known} == known

@@ -1,7 +1,7 @@
-"""Verdicts for prepared partitions: what is known is looked up, what is new is judged as one frame.
+"""Verdicts for prepared partitions: what is known is looked up, what is new is stored as one frame.
 
 A verdict that let content pass holds for as long as content and rules stay. One that rejected it is reached
-anew, because the number of rows is judged by a history that grows. What the rules are belongs in
+anew, because the number of rows is stored by a history that grows. What the rules are belongs in
 `ml_assets.validation`, what follows from a verdict in `publish.py`.
 """
 
@@ -16,20 +16,20 @@ from ml_assets.validation.volume import volume_findings
 from resources.ledger import Ledger, NewVerdict, VerdictRow
 
 
-def judge(
+def validate(
     ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], newest: Mapping[str, VerdictRow]
 ) -> dict[str, Verdict]:
     """Key → verdict on exactly this content. `newest` is the ledger's newest attempt per key."""
     digests = {key: one.digest for key, one in partitions.items()}
-    judged = ledger.find_judgements(spec.table, digests, spec.rules_digest)
+    stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
     # A person's word is for one attempt: it holds while that is the newest.
     known = {
         key: verdict_of(row)
-        for key, row in judged.items()
+        for key, row in stored.items()
         if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest.get(key))
     }
     unknown = {key: one for key, one in partitions.items() if key not in known}
-    return known | _judge_new(ledger, spec, unknown, known) if unknown else known
+    return known | _validate_new(ledger, spec, unknown, known) if unknown else known
 
 
 def verdict_of(row: VerdictRow) -> Verdict:
@@ -61,7 +61,7 @@ def new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
     )
 
 
-def _judge_new(
+def _validate_new(
     ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], known: Mapping[str, Verdict]
 ) -> dict[str, Verdict]:
     # Here, because pandera is heavy and definitions load this module.
