@@ -1,7 +1,7 @@
 """`dg scaffold defs ml_assets.components.… NAME`: a commented example that loads and trains as it is.
 
-Here: which templates make which component's folder, and how names follow from NAME. The text itself lies in
-`templates/`.
+Here: the templates of each component's folder, and the names that follow from NAME. The text itself lies in
+`templates/`. With `--from FILE.csv` the templates `csv_*` are filled with what the file shows (`csv_scaffold.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,22 @@ from typing import Any
 
 import click
 import dagster as dg
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+
+from ml_assets.components.csv_scaffold import csv_names
+from ml_assets.components.csv_tables import CsvRefused, CsvTable, infer
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
 """The days of the synthetic source."""
+
+
+CHECKS = (
+    "known when   its day or week is over: change `known_at` in source.py where figures come later",
+    "features     earlier labels and the calendar: add columns that are known before, in features.py",
+    "gates        better than the naive model; no worse than production by more than 2 %",
+)
+"""Guesses that no file can show, one for each document."""
 
 
 class ScaffoldRefused(click.ClickException):
@@ -33,19 +44,42 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the folder and say the next commands."""
-        names = _names(request)
+        names: dict[str, Any] = _names(request)
+        prefix, notes = "", []
+        if file := getattr(request.params, "from_file", ""):
+            table = _infer(request, file)
+            prefix, notes, names = "csv_", table.notes, names | csv_names(table, names)
         written = {
             "__init__.py": f'"""The folder of {names["name"]}: what it is, and where its data comes from."""\n',
             "defs.yaml": _editor_line(request)
-            + "---\n".join(_render(f"{document}.yaml", names) for document in self.documents),
-            **{f"{module}.py": _render(f"{module}.py", names) for module in self.modules},
+            + "---\n".join(_render(f"{prefix}{document}.yaml", names) for document in self.documents),
+            **{
+                f"{module}.py": _render(f"{module if module == 'model' else prefix + module}.py", names)
+                for module in self.modules
+            },
         }
-        for file, text in written.items():
-            (request.target_path / file).write_text(text)
+        for name, text in written.items():
+            (request.target_path / name).write_text(text)
+        if notes:
+            click.echo(f"Read {file} and inferred, to be checked:")
+            for note in (*notes, *CHECKS[: len(self.documents)]):
+                click.echo(f"  {note}")
         click.echo(f"Wrote {', '.join(written)}. They work as they are; edit them to be about your table.")
         click.echo("Next:")
         for command in self.next_commands:
-            click.echo(f"  ml-assets {command.format(name=names['name'], days=f'{FIRST_DAY}..{LAST_DAY}')}")
+            days = f"{names['first_key']}..{names['last_key']}"
+            click.echo(f"  ml-assets {command.format(name=names['name'], days=days, last=names['last_key'])}")
+
+
+class CsvParams(BaseModel):
+    """Options of the commands that can begin with a file."""
+
+    # By name, too: dg validates the options, dumps them by field name and validates them again.
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    from_file: str = Field(default="", alias="from", description="A CSV file whose rows become the table.")
+    label: str = Field(default="", description="Its column to predict; the last number if not given.")
+    time_zone: str = Field(default="UTC", description="Time zone in whose midnight its days begin.")
 
 
 class DatasetScaffolder(TemplateScaffolder):
@@ -54,6 +88,11 @@ class DatasetScaffolder(TemplateScaffolder):
     documents = ("dataset",)
     modules = ("source",)
     next_commands = ("launch datasets/{name} {days}",)
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[BaseModel]:
+        """`--from`, `--label`, `--time-zone`."""
+        return CsvParams
 
 
 class FeatureTableParams(BaseModel):
@@ -83,8 +122,27 @@ class TrainingPipelineScaffolder(TemplateScaffolder):
     next_commands = (
         *DatasetScaffolder.next_commands,
         *FeatureTableScaffolder.next_commands,
-        f"launch {{name}} {LAST_DAY}",
+        "launch {name} {last}",
     )
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[BaseModel]:
+        """`--from`, `--label`, `--time-zone`."""
+        return CsvParams
+
+
+def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
+    """Return what the file shows. Refuse in a line what cannot become a pipeline, and leave nothing behind."""
+    try:
+        return infer(Path(file).absolute(), label=request.params.label, time_zone=request.params.time_zone)
+    except CsvRefused as error:
+        _leave_nothing(request)
+        raise ScaffoldRefused(str(error)) from error
+
+
+def _leave_nothing(request: dg.ScaffoldRequest[Any]) -> None:
+    if not any(request.target_path.iterdir()):
+        request.target_path.rmdir()  # dg makes it before it asks us
 
 
 def _editor_line(request: dg.ScaffoldRequest[Any]) -> str:
@@ -102,8 +160,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
     parts = parts[1:] if parts[0] == "src" else parts
     wrong = [part for part in parts if not part.isidentifier()]
     if wrong or request.scaffold_format != "yaml":
-        if not any(request.target_path.iterdir()):
-            request.target_path.rmdir()  # dg makes it before it asks us
+        _leave_nothing(request)
         if not wrong:
             raise ScaffoldRefused("these components are declared in YAML: leave --format out")
         right = "".join(c if c.isalnum() else "_" for c in wrong[0])
@@ -121,10 +178,12 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
         "dataset": given or f"datasets/{name.removesuffix('_features')}",
         "start": FIRST_DAY,
         "end": LAST_DAY,
+        "first_key": FIRST_DAY,
+        "last_key": LAST_DAY,
     }
 
 
-def _render(template: str, names: Mapping[str, str]) -> str:
+def _render(template: str, names: Mapping[str, Any]) -> str:
     import jinja2  # not while definitions load
 
     text = (TEMPLATES / f"{template}.j2").read_text()

@@ -1,0 +1,133 @@
+"""Values that the templates `csv_*` are filled with, from the facts about a CSV file.
+
+Sizes of a first model (window, batch, workers) are decided here; the facts themselves in `csv_tables.py`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ml_assets.components.csv_tables import NULLS, CsvColumn, CsvTable
+
+SMALL = 20_000
+"""Training rows below which one worker is faster than two that talk to each other."""
+
+
+def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the templates' values; `names` are those that follow from the folder."""
+    length = 7 if table.unit == "week" else 1
+    first, last = (_beginning(day, length) for day in (table.first_day, table.last_day))
+    window = _window(table)
+    hour = table.column.dtype == "datetime"
+    past = [f"{table.label}_{lag}{table.unit[0]}" for lag in table.lags]
+    past += [f"{table.label}_mean"] if past else []
+    always = tuple(dict.fromkeys((*table.primary_key, *table.series)))
+    always = always if table.event_time in always else (table.event_time, *always)
+    kept = always if hour else tuple(dict.fromkeys((*table.primary_key, *table.series)))
+    columns = {column.name: column for column in table.columns}
+    train_rows = table.rows * window["train"] // table.partitions
+    return {
+        "table": table,
+        "weekly": length == 7,
+        "days": length,
+        "start": first,
+        "end": last + timedelta(days=length - 1),
+        "first_key": first,
+        "last_key": last,
+        "model_start": first + timedelta(days=length * (sum(window.values()) - 1)),
+        "day_expression": _day(table),
+        "nulls": _listed(NULLS),
+        "expressions": {column.name: _parsed(column, table) for column in table.columns},
+        "numeric": [
+            *([] if length == 7 else ["weekday"]),
+            *(["hour"] if hour else []),
+            "season_sin",
+            "season_cos",
+            *past,
+        ],
+        "series": table.series,
+        "series_list": _listed(table.series),
+        "lags": table.lags,
+        "past": past,
+        "hour": hour,
+        "kept": kept,
+        "kept_columns": [columns[name] for name in kept],
+        "always": always,
+        "hidden": [column.name for column in table.columns if column.name not in always],
+        "window": window,
+        "label_nullable": columns[table.label].nullable,
+        "typical": float(f"{table.typical:.2g}"),
+        "epochs": 30,
+        "batch": 2 ** min(9, max(3, (train_rows // 20).bit_length())),
+        "workers": 1 if train_rows < SMALL else 2,
+        "metric": "logloss" if table.label_is_binary else "rmse",
+        "quoted": _quoted,
+        "word": _word,
+        "words": lambda texts: f"[{', '.join(map(_word, texts))}]",  # pyright: ignore[reportUnknownLambdaType]
+        "number": lambda value: f"{value:.10g}",  # pyright: ignore[reportUnknownLambdaType]
+    }
+
+
+def _beginning(day: date, length: int) -> date:
+    """Return the first day of the day's partition."""
+    return day - timedelta(days=day.weekday()) if length == 7 else day
+
+
+def _window(table: CsvTable) -> dict[str, int]:
+    """Return partitions of each split: about a sixth as holdout, a tenth to validate, at most 730 to train."""
+    present = table.partitions - table.gaps
+    holdout, validation = (
+        -(-share * table.partitions // present)
+        for share in (min(56, max(5, present // 6)), min(28, max(3, present // 10)))
+    )
+    return {
+        "train": min(730, table.partitions - holdout - validation),
+        "validation": validation,
+        "holdout": holdout,
+    }
+
+
+def _day(table: CsvTable) -> str:
+    """Return the expression of a row's partition."""
+    day = f"pl.col({_quoted(table.event_time)})"
+    if table.column.dtype == "datetime":
+        day += ".dt.convert_time_zone(ZONE).dt.date()"
+    return day + '.dt.truncate("1w")' * (table.unit == "week")
+
+
+def _parsed(column: CsvColumn, table: CsvTable) -> str:
+    """Return the expression that makes the file's texts values of the column's type."""
+    text = f"pl.col({_quoted(column.title)})"
+    if column.dtype == "date":
+        return f"{text}.str.to_date({_quoted(table.date_format)})"
+    if column.dtype == "datetime":
+        moment = f'{text}.str.to_datetime({_quoted(table.date_format)}, time_unit="us")'
+        zone = "" if table.has_offset else '.dt.replace_time_zone(ZONE, ambiguous="earliest")'
+        return f'{moment}{zone}.dt.convert_time_zone("UTC")'
+    stripped = f"{text}.str.strip_chars()"
+    if column.dtype == "int64":
+        return f"{stripped}.cast(pl.Int64)"
+    if column.dtype == "float64":
+        comma = '.str.replace(",", ".", literal=True)' if table.decimal_comma else ""
+        return f"{stripped}{comma}.cast(pl.Float64)"
+    if column.dtype == "bool":
+        return f'{stripped}.str.to_lowercase().replace_strict({{"true": True, "false": False}})'
+    return text
+
+
+def _quoted(text: str | Path) -> str:
+    return json.dumps(str(text), ensure_ascii=False)
+
+
+def _listed(texts: Iterable[object]) -> str:
+    """Return a list in Python's words."""
+    return f"[{', '.join(_quoted(str(text)) for text in texts)}]"
+
+
+def _word(text: str) -> str:
+    """Return `text` in YAML, in quotes where YAML reads something else: `no` is a boolean there."""
+    return text if yaml.safe_load(text) == text else _quoted(text)

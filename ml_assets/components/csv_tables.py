@@ -1,0 +1,449 @@
+"""Facts that a CSV file shows about a table: types, event time, cadence, primary key, series, label.
+
+Reading and inference only; `scaffolders.py` writes the files. Each fact is a guess from the rows that are there, so
+`notes` says each in a line that a person can check.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import combinations
+from keyword import iskeyword
+from pathlib import Path
+
+import polars as pl
+from pydantic import TypeAdapter, ValidationError
+
+from ml_assets.sections import TimeZone
+from ml_assets.validation.column_types import NUMERIC, type_name
+from resources.words import did_you_mean, name_some
+
+NULLS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+"""Texts that stand for a missing value, besides an empty field."""
+LEAST_PARTITIONS = 20
+"""Days or weeks with rows below which the splits of a first model would be too small to measure anything."""
+_DATES = (
+    ("%Y-%m-%d", "2024-01-31"),
+    ("%Y/%m/%d", "2024/01/31"),
+    ("%Y%m%d", "20240131"),
+    ("%d.%m.%Y", "31.01.2024"),
+    ("%d/%m/%Y", "31/01/2024"),
+    ("%m/%d/%Y", "01/31/2024"),
+    ("%d-%m-%Y", "31-01-2024"),
+)
+_TIMES = ("", " %H:%M:%S", "T%H:%M:%S", " %H:%M", "T%H:%M", " %H:%M:%S%.f", "T%H:%M:%S%.f")
+_OFFSETS = ("", "%#z")
+_PLATFORM = frozenset({"known_at", "partition_date", "predicted_at", "label_known_at", "weekday", "hour"})
+"""Columns that the written files add; a column of the file by such a name gets another."""
+_ID = re.compile(r"(^|_)(id|uuid|key|code|nr|no|number)$")
+
+
+class CsvRefused(ValueError):
+    """A file cannot become a pipeline; the message is one line that names the remedy."""
+
+
+@dataclass(frozen=True)
+class CsvColumn:
+    """A column of the file, under the name that the table gives it."""
+
+    name: str
+    title: str
+    """Heading in the file."""
+    dtype: str
+    """Type of the contract: int64, float64, bool, string, date or datetime."""
+    nullable: bool
+    ge: float | None = None
+    le: float | None = None
+
+
+@dataclass(frozen=True)
+class CsvTable:
+    """Facts about the table in a file."""
+
+    path: Path
+    separator: str
+    decimal_comma: bool
+    columns: tuple[CsvColumn, ...]
+    event_time: str
+    date_format: str
+    """Format of the event time, in polars' words."""
+    has_offset: bool
+    """True where the file's moments name their offset from UTC."""
+    time_zone: str
+    cadence: str
+    first_day: date
+    last_day: date
+    """First and last day with rows, in `time_zone`."""
+    rows: int
+    partitions: int
+    """Days or weeks from the first to the last one."""
+    gaps: int
+    """Those without a row."""
+    primary_key: tuple[str, ...]
+    series: tuple[str, ...]
+    """Columns that, with the event time, name a row: a store, a sensor. Empty where the file is one series."""
+    label: str
+    label_is_binary: bool
+    typical: float
+    """Mean absolute label."""
+    lags: tuple[int, ...]
+    """Partitions back at which earlier rows exist."""
+
+    @property
+    def column(self) -> CsvColumn:
+        """The event time's column."""
+        return next(column for column in self.columns if column.name == self.event_time)
+
+    @property
+    def unit(self) -> str:
+        """Word for a partition."""
+        return "week" if self.cadence == "weekly" else "day"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a line for each guess."""
+        zone = "UTC, the default; --time-zone Europe/Berlin where days begin at another midnight"
+        shown = next(example for form, example in _DATES if self.date_format.startswith(form))
+        time = (
+            ""
+            if self.column.dtype == "date"
+            else ", with a time" + " and its offset from UTC" * self.has_offset
+        )
+        gaps = f"; {self.gaps} of {self.partitions} {self.unit}s have no row" if self.gaps else ""
+        kind = "true or false" if self.label_is_binary else "a number"
+        renamed = [
+            f"{column.title!r} is {column.name}" for column in self.columns if column.name != column.title
+        ]
+        return (
+            f"event time   {self.event_time}, written as {shown}{time}",
+            f"cadence      {self.cadence}{gaps}",
+            f"time zone    {zone if self.time_zone == 'UTC' else self.time_zone}",
+            f"primary key  {', '.join(self.primary_key)}",
+            f"series       {', '.join(self.series) or 'none: all rows are about the same thing'}",
+            f"label        {self.label}, {kind}; --label COLUMN for another",
+            *([f"new names    {name_some(renamed)}"] if renamed else []),
+        )
+
+
+def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
+    """Return what the file at `path` shows.
+
+    `label` is the column to predict, by its heading or name; empty: the last number or boolean that names no row. Days
+    begin at midnight in `time_zone`, which is also the zone of moments without an offset. `CsvRefused`.
+    """
+    _require_zone(time_zone)
+    separator, frame = _read(path)
+    frame, titles = _renamed(frame)
+    frame, decimal_comma = _typed(frame)
+    event_time, date_format = _event_time(frame)
+    has_offset = "%#z" in date_format
+    try:
+        frame = frame.with_columns(moments(pl.col(event_time), date_format, time_zone))
+    except pl.exceptions.PolarsError as error:
+        why = str(error).split(". ")[0].splitlines()[0]
+        raise CsvRefused(
+            f"{path}: {why}. Name the zone in which '{event_time}' is written: --time-zone"
+        ) from error
+    frame = _without_empty_dates(frame, event_time, titles)
+    days = _days(frame[event_time], time_zone)
+    cadence = "weekly" if _is_weekly(days) else "daily"
+    starts = days.dt.truncate("1w") if cadence == "weekly" else days
+    length = 7 if cadence == "weekly" else 1
+    present = sorted(set(starts.to_list()))
+    if len(present) < LEAST_PARTITIONS:
+        unit = "weeks" if cadence == "weekly" else "days"
+        raise CsvRefused(
+            f"{path} has rows of {len(present)} {unit}: a first model needs at least {LEAST_PARTITIONS} to train, "
+            f"validate and measure on"
+        )
+    asked = _label(frame, label, titles, event_time) if label else None
+    candidates = [name for name in frame.columns if name not in (event_time, asked)]
+    series = _series(frame, event_time, candidates)
+    key = _primary_key(frame, event_time, candidates, series, path)
+    chosen = asked or _label(frame, "", titles, event_time, *key, *series)
+    values = frame[chosen].cast(pl.Float64).drop_nulls()
+    columns = tuple(_column(frame[name], titles[name], name in key) for name in frame.columns)
+    partitions = (present[-1] - present[0]).days // length + 1
+    return CsvTable(
+        path=path,
+        separator=separator,
+        decimal_comma=decimal_comma,
+        columns=columns,
+        event_time=event_time,
+        date_format=date_format,
+        has_offset=has_offset,
+        time_zone=time_zone,
+        cadence=cadence,
+        first_day=days.min(),  # pyright: ignore[reportArgumentType]
+        last_day=days.max(),  # pyright: ignore[reportArgumentType]
+        rows=len(frame),
+        partitions=partitions,
+        gaps=partitions - len(present),
+        primary_key=key,
+        series=series,
+        label=chosen,
+        label_is_binary=set(values.unique().to_list()) <= {0.0, 1.0},
+        typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
+        lags=_lags(present, length, weekly=cadence == "weekly"),
+    )
+
+
+def _require_zone(time_zone: str) -> None:
+    try:
+        TypeAdapter(TimeZone).validate_python(time_zone)
+    except ValidationError as error:
+        raise CsvRefused(f"--time-zone: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+def moments(column: pl.Expr, date_format: str, time_zone: str) -> pl.Expr:
+    """Return texts as dates, or as moments in UTC where `date_format` has a time."""
+    column = column.cast(pl.String)
+    if "%H" not in date_format:
+        return column.str.to_date(date_format)
+    parsed = column.str.to_datetime(date_format, time_unit="us")
+    if "%#z" in date_format:
+        return parsed.dt.convert_time_zone("UTC")
+    return parsed.dt.replace_time_zone(time_zone, ambiguous="earliest").dt.convert_time_zone("UTC")
+
+
+def _read(path: Path) -> tuple[str, pl.DataFrame]:
+    """Return the separator, and all columns as texts."""
+    if not path.is_file():
+        raise CsvRefused(f"{path} is not a file: give the path of a CSV file")
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            heading = file.readline()
+    except UnicodeDecodeError as error:
+        raise CsvRefused(f"{path} is not a CSV file in UTF-8: save it as CSV, UTF-8") from error
+    if not heading.strip() or "\0" in heading:
+        raise CsvRefused(f"{path} is empty or not a CSV file: its first line has to name the columns")
+    separator = max(",;\t|", key=heading.count)
+    if not heading.count(separator):
+        raise CsvRefused(
+            f"{path} has one column: a table needs a date and at least one value, separated by commas"
+        )
+    try:
+        frame = pl.read_csv(path, separator=separator, infer_schema=False, null_values=list(NULLS))
+    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        raise CsvRefused(f"{path} is not a CSV file: {str(error).splitlines()[0]}") from error
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    if frame.is_empty():
+        raise CsvRefused(f"{path} has no rows below its first line")
+    return separator, frame
+
+
+def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Return the frame with Python names, and each name's heading in the file."""
+    titles: dict[str, str] = {}
+    for place, title in enumerate(frame.columns, start=1):
+        name = re.sub(r"\W+", "_", title).strip("_").lower() or f"column_{place}"
+        name = name if name.isidentifier() else f"column_{name}"
+        name = f"{name}_in_file" if name in _PLATFORM or iskeyword(name) else name
+        while name in titles:
+            name += "_2"
+        titles[name] = title
+    return frame.rename({title: name for name, title in titles.items()}), titles
+
+
+def _typed(frame: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
+    """Return the frame with numbers and booleans by type, and True where `1,5` is a number."""
+    decimal_comma = any(_is_all(column.str.contains(r"^-?\d+,\d+$")) for column in frame)
+    typed: list[pl.Series] = []
+    for column in frame:
+        text = column.str.strip_chars()
+        number = text.str.replace(",", ".", literal=True) if decimal_comma else text
+        if _is_all(text.str.contains(r"^-?\d{1,18}$")) and not text.str.contains(r"^0\d").any():
+            typed.append(number.cast(pl.Int64))
+        elif _is_all(number.str.contains(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")):
+            typed.append(number.cast(pl.Float64))
+        elif _is_all(text.str.to_lowercase().is_in(["true", "false"])):
+            typed.append(text.str.to_lowercase() == "true")
+        else:
+            typed.append(column)
+    return pl.DataFrame(typed), decimal_comma
+
+
+def _is_all(holds: pl.Series) -> bool:
+    """Return True where each value holds, nulls aside, and there is one."""
+    known = holds.drop_nulls()
+    return bool(len(known)) and bool(known.all())
+
+
+def _event_time(frame: pl.DataFrame) -> tuple[str, str]:
+    """Return the first column of dates, and its format."""
+    for name in frame.columns:
+        formats = _formats(frame[name])
+        if len(formats) > 1:
+            raise CsvRefused(
+                f"'{name}' reads with the day first and with the month first: write dates as 2024-01-31"
+            )
+        if formats:
+            return name, formats[0]
+    raise CsvRefused(
+        f"no column holds dates: there are {name_some(frame.columns)}. A table needs one, written as 2024-01-31, "
+        f"31.01.2024 or 2024-01-31 13:45:00"
+    )
+
+
+def _formats(column: pl.Series) -> list[str]:
+    """Return each format that all of `column` has, of different meaning."""
+    if column.dtype == pl.Int64:
+        column = column.cast(pl.String)
+    if column.dtype != pl.String or column.null_count() > len(column) // 2:
+        return []
+    some = column.drop_nulls().unique(maintain_order=True)
+    for time in _TIMES:
+        for offset in _OFFSETS if time else ("",):
+            fitting = [day + time + offset for day, _ in _DATES if _parses(some, day + time + offset)]
+            if fitting:
+                return fitting
+    return []
+
+
+def _parses(texts: pl.Series, form: str) -> bool:
+    if not _is_all(texts.head(5).str.contains(r"^\d{1,4}[-/.]?\d{1,2}[-/.]?\d{1,4}([ T].*)?$")):
+        return False
+    if form == "%Y%m%d" and not _is_all(texts.str.contains(r"^(19|20)\d{6}$")):
+        return False
+    try:
+        parsed = (
+            texts.str.to_datetime(form, time_unit="us", strict=False)
+            if "%H" in form
+            else texts.str.to_date(form, strict=False)
+        )
+    except pl.exceptions.PolarsError:
+        return False
+    return parsed.null_count() == 0
+
+
+def _without_empty_dates(frame: pl.DataFrame, event_time: str, titles: dict[str, str]) -> pl.DataFrame:
+    empty = frame[event_time].null_count()
+    if empty:
+        raise CsvRefused(
+            f"'{titles[event_time]}' is empty in {empty} rows: a row without a date belongs to no day"
+        )
+    return frame
+
+
+def _days(events: pl.Series, time_zone: str) -> pl.Series:
+    """Return each row's day, where days begin at midnight in `time_zone`."""
+    if events.dtype == pl.Date:
+        return events
+    return events.dt.convert_time_zone(time_zone).dt.date()
+
+
+def _is_weekly(days: pl.Series) -> bool:
+    """Return True where a week or more lies between most days with rows."""
+    gaps = days.unique().sort().diff().drop_nulls().dt.total_days()
+    return bool(len(gaps)) and float(gaps.median() or 0) >= 7  # pyright: ignore[reportArgumentType]
+
+
+def _label(frame: pl.DataFrame, wanted: str, titles: dict[str, str], *taken: str) -> str:
+    """Return the column to predict: `wanted`, or the last number or boolean that is not `taken`."""
+    usable = [
+        name
+        for name in frame.columns
+        if name not in taken and (frame.schema[name].is_numeric() or frame.schema[name] == pl.Boolean)
+    ]
+    if wanted:
+        named = next((name for name, title in titles.items() if wanted in (name, title)), None)
+        if named is None:
+            raise CsvRefused(f"--label {wanted} is not a column{did_you_mean(wanted, titles.values())}")
+        if named not in usable:
+            raise CsvRefused(
+                f"--label {wanted} holds {type_name(frame.schema[named])}: a label is a number, or true and false. "
+                f"Write a yes/no column as 1 and 0"
+            )
+        return named
+    numbers = [name for name in usable if not _ID.search(name) and frame[name].n_unique() > 1]
+    if not numbers:
+        raise CsvRefused(
+            f"no column can be predicted: there are {name_some(list(titles.values()))}. A label is a number, or true "
+            f"and false, that differs between rows and does not name them"
+        )
+    return numbers[-1]
+
+
+def _series(frame: pl.DataFrame, event_time: str, candidates: Sequence[str]) -> tuple[str, ...]:
+    """Return the fewest columns that, with the event time, name a row; none where the event time alone does."""
+    found = [name for name in candidates if _names_a_series(frame[name])]
+    naming = sorted(found, key=lambda name: frame.schema[name] != pl.String)
+    for size in range(3):
+        for columns in combinations(naming, size):
+            if _is_unique(frame, (event_time, *columns)):
+                return columns
+    return ()
+
+
+def _names_a_series(column: pl.Series) -> bool:
+    """Return True for a category whose values come back: on average five times or more."""
+    few = column.n_unique() * 5 <= len(column)
+    if column.null_count() or not few:
+        return False
+    is_id = bool(_ID.search(column.name)) or column.n_unique() <= 50
+    return column.dtype == pl.String or (column.dtype == pl.Int64 and is_id)
+
+
+def _primary_key(
+    frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...], path: Path
+) -> tuple[str, ...]:
+    """Return the smallest combination of columns that is unique. `CsvRefused` where none of four is."""
+    for key in _keys(frame, event_time, candidates, series):
+        if _is_unique(frame, key):
+            return key
+    numbered = frame.with_row_index("line", offset=2).filter(frame[event_time].is_duplicated())
+    twice = numbered.filter(numbered[event_time] == numbered[event_time][0])
+    lines = " and ".join(str(line) for line in twice["line"].head(2))
+    raise CsvRefused(
+        f"{path}: no columns name a row, for example lines {lines} share {event_time}. Add a column that numbers "
+        f"the rows"
+    )
+
+
+def _keys(
+    frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    """Yield combinations in the order in which they are tried. No measurements: they may be unique by chance."""
+    ids = [name for name in candidates if frame.schema[name] in (pl.Int64, pl.String) and _ID.search(name)]
+    others = [name for name in candidates if name not in ids and frame.schema[name] == pl.String]
+    usable = [name for name in (*ids, *others) if not frame[name].null_count()]
+    yield (event_time,)
+    yield from ((name,) for name in ids if name in usable)
+    if series:
+        yield (event_time, *series)
+    for size in (1, 2, 3):
+        yield from ((event_time, *columns) for columns in combinations(usable, size))
+
+
+def _is_unique(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
+    return frame.select(columns).n_unique() == len(frame)
+
+
+def _lags(present: Sequence[date], length: int, *, weekly: bool) -> tuple[int, ...]:
+    """Return partitions back of which at least a fifth of the partitions have rows to look at."""
+    known = set(present)
+    return tuple(
+        lag
+        for lag in ((1, 2, 3, 4) if weekly else (1, 2, 3, 7, 14, 21, 28))
+        if 5 * sum(day - timedelta(days=lag * length) in known for day in present) >= len(present)
+    )
+
+
+def _column(values: pl.Series, title: str, names_rows: bool) -> CsvColumn:
+    dtype = type_name(values.dtype)
+    ge, le = (None, None) if names_rows or dtype not in NUMERIC else _generous_range(values)
+    return CsvColumn(values.name, title, dtype, values.null_count() > 0, ge, le)
+
+
+def _generous_range(values: pl.Series) -> tuple[float | None, float | None]:
+    """Return bounds at ten times the largest absolute value; 0 below where no value is negative; 0 and 1 of flags."""
+    known = values.drop_nulls().cast(pl.Float64)
+    if set(known.unique().to_list()) == {0.0, 1.0} and values.dtype == pl.Int64:
+        return 0.0, 1.0
+    largest = float(known.abs().max() or 0.0)  # pyright: ignore[reportArgumentType]
+    if not largest:
+        return (0.0 if len(known) else None), None
+    limit = float(f"{10 * largest:.1g}")
+    limit = limit if limit >= 5 * largest else 10 * largest
+    return (0.0 if float(known.min() or 0.0) >= 0 else -limit), limit  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,214 @@
+"""`dg scaffold … --from FILE.csv`: tables of several shapes become pipelines that load and know no future.
+
+`tour` trains one from a terminal.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+import polars as pl
+import pytest
+from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
+
+from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
+from ml_assets.components.base import SpecComponent
+from ml_assets.components.csv_tables import CsvRefused, infer
+from ml_assets.features.leaktest import leak_test
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.imports import resolve_function
+from ml_assets.validation.check import check_partitions
+
+ROOT = Path(__file__).parents[2]
+DAYS = [date(2024, 1, 1) + timedelta(days=n) for n in range(90)]
+WEEKS = [date(2023, 1, 4) + timedelta(weeks=n) for n in range(60)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, and facts about it that a person would name."""
+
+    heading: str
+    lines: list[str]
+    key: tuple[str, ...]
+    series: tuple[str, ...] = ()
+    label: str = "sold"
+    cadence: str = "daily"
+    zone: str = "UTC"
+
+
+CASES = {
+    "a_row_a_day": Case("Day,Sold", [f"{d},{100 + d.day}" for d in DAYS], ("day",), zone="Europe/Berlin"),
+    "german_with_stores": Case(
+        "Datum;Filiale;Umsatz €",
+        [f"{d:%d.%m.%Y};{store};{d.day},5" for d in DAYS for store in ("Nord", "Süd")],
+        ("datum", "filiale"),
+        ("filiale",),
+        label="umsatz",
+    ),
+    "american_flags": Case(
+        "date,store,no,sold",
+        [f"{d:%m/%d/%Y},{store},{d.day / 3},{(d.day + store) % 2}" for d in DAYS for store in range(3)],
+        ("date", "store"),
+        ("store",),
+    ),
+    "hours_across_clock_changes": Case(
+        "at\tsold",
+        [
+            f"{datetime(2024, 2, 20, tzinfo=ZoneInfo('UTC')) + timedelta(hours=n):%Y-%m-%dT%H:%M:%SZ}\t{n % 24}"
+            for n in range(24 * 50)
+        ],
+        ("at",),
+        zone="America/New_York",
+    ),
+    "orders_with_ids": Case(
+        "order_id,on,sold",
+        [f"{n},{DAYS[n // 5]:%Y%m%d},{n % 7 or 'NA'}" for n in range(400)],
+        ("order_id",),
+    ),
+    "weeks_with_gaps": Case(
+        "week,returned",
+        [f"{d},{str(n % 2 == 0).lower()}" for n, d in enumerate(WEEKS) if n % 9],
+        ("week",),
+        label="returned",
+        cadence="weekly",
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture
+def file(case: Case, tmp_path: Path) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([case.heading, *case.lines, ""]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    """A project with an empty defs folder."""
+    with create_defs_folder_sandbox() as made:
+        yield made
+
+
+def _spec(components: list[SpecComponent], of_type: type[SpecComponent]):
+    (found,) = [component for component in components if isinstance(component, of_type)]
+    return found.spec
+
+
+def test_a_file_becomes_a_pipeline_that_knows_no_future(
+    sandbox: DefsFolderSandbox, case: Case, file: Path
+) -> None:
+    folder = sandbox.scaffold_component(
+        TrainingPipeline, "shop", scaffold_params={"from": str(file), "time_zone": case.zone}
+    )
+    # Long names of a file make lines that the formatter would break.
+    _is_in_house_style(folder, "check", *(["format"] if case.label == "sold" else []))
+    with sandbox.build_component_tree() as tree:
+        components = list(tree.get_all_components(SpecComponent))
+        dataset, features = _spec(components, Dataset), _spec(components, FeatureTable)
+        model = _spec(components, TrainingPipeline)
+        read, build = resolve_function(dataset.source.function), resolve_function(features.function)
+        newest = resolve_function(dataset.source.newest)()
+        cadence: Cadence = dataset.cadence
+        keys = cadence.keys(date.min, date.max)
+        frames = {key: read(date.fromisoformat(key)) for key in keys}
+        bounds = {key: cadence.bounds(key) for key in keys}
+        findings = check_partitions(frames, dataset.contract, bounds=bounds)
+        rows = pl.concat(frames.values())
+        (section,) = features.inputs
+        days = [date.fromisoformat(key) for key in (keys[len(keys) // 2], keys[-1])]
+        report = leak_test(
+            build,
+            {section.table: rows},
+            {section.table: section.known},
+            *days,
+            primary_key=features.contract.primary_key,
+            labels=features.labels,
+            partition_date=features.partition_date,
+        )
+        built = build({section.table: rows}, bounds[keys[0]][0], bounds[keys[-1]][1])
+        findings |= check_partitions({"features": built}, features.contract)
+    assert len(rows) == len(built) == len(case.lines)
+    assert report.ok, report.explain()
+    assert {key: found for key, found in findings.items() if found} == {}
+    assert dataset.contract.primary_key == case.key
+    assert model.features.categorical == case.series
+    assert model.features.label == case.label
+    assert cadence.kind == case.cadence
+    assert newest == days[-1]
+
+
+def _is_in_house_style(folder: Path, *steps: str) -> None:
+    config = ["--no-cache", "--config", ROOT / "pyproject.toml"]
+    for step in steps:
+        options = ["--check"] if step == "format" else []
+        done = subprocess.run(
+            [Path(sys.executable).parent / "ruff", step, *options, *config, folder],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+
+DATED = "\n".join(f"{day},1" for day in DAYS[:30])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        pytest.param("", {}, "empty or not a CSV file", id="empty"),
+        pytest.param("day,sold\n", {}, "no rows below its first line", id="heading_only"),
+        pytest.param("some words\nand more", {}, "has one column", id="text"),
+        pytest.param(b"\x89PNG\r\n\x1a\n\xff\xd8", {}, "save it as CSV, UTF-8", id="picture"),
+        pytest.param("a,b\n1,2\n", {}, "no column holds dates: there are a, b", id="no_date"),
+        pytest.param("day,sold\n01/02/2024,1\n", {}, "write dates as 2024-01-31", id="day_or_month_first"),
+        pytest.param(f"day,sold\n{DATED}\n,3", {}, "'day' is empty in 1 rows", id="row_without_date"),
+        pytest.param("day,sold\n2024-01-01,1\n", {}, "needs at least 20", id="too_short"),
+        pytest.param(f"day,sold\n{DATED}\n{DATED}", {}, "lines 2 and 32 share day", id="no_key"),
+        pytest.param(f"day,sold\n{DATED}", {}, "no column can be predicted", id="constant"),
+        pytest.param(f"day,sold\n{DATED}", {"label": "sodl"}, "did you mean 'sold'?", id="label_typo"),
+        pytest.param(f"day,sold\n{DATED}", {"label": "day"}, "a label is a number", id="label_of_dates"),
+        pytest.param(
+            f"day,sold\n{DATED}", {"time_zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'?", id="zone"
+        ),
+    ],
+)
+def test_an_unusable_file_is_refused_in_one_line(
+    sandbox: DefsFolderSandbox, tmp_path: Path, text: str | bytes, options: dict[str, str], said: str
+) -> None:
+    file = tmp_path / "table.csv"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(click.ClickException) as refused:
+        sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params={"from": str(file), **options})
+    assert said in refused.value.message
+    assert "\n" not in refused.value.message
+    assert not (sandbox.defs_folder_path / "shop").exists()
+
+
+def test_a_missing_file_and_a_skipped_hour_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CsvRefused, match="is not a file"):
+        infer(tmp_path / "none.csv")
+    file = tmp_path / "hours.csv"
+    hours = [datetime(2024, 3, 20) + timedelta(hours=n) for n in range(24 * 25)]  # noqa: DTZ001
+    file.write_text("at,sold\n" + "\n".join(f"{hour:%Y-%m-%d %H:%M},{hour.hour}" for hour in hours))
+    assert infer(file).partitions == 25
+    with pytest.raises(CsvRefused, match=r"2024-03-31 02:00:00.*--time-zone"):
+        infer(file, time_zone="Europe/Berlin")
+
+
+def test_a_dataset_alone_can_begin_with_a_file(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["day,sold", *CASES["a_row_a_day"].lines]))
+    folder = sandbox.scaffold_component(Dataset, "shop", scaffold_params={"from": str(file)})
+    assert sorted(path.name for path in folder.iterdir()) == ["__init__.py", "defs.yaml", "source.py"]
