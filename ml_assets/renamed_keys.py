@@ -9,6 +9,8 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
     "Contract": {"key": "primary_key"},
     "EvaluationSpec": {"block": "bootstrap_unit"},
     "Gate": {"by": "margin", "if_unsure": "on_undecided", "if_undefined": "on_undefined"},
+    "InputSection": {"known": "known_at"},
+    "KnowledgeRule": {"at": "column", "hides": "columns"},
     "ModelInputsSection": {"row_key": "primary_key"},
     "training": {
         "accumulate": "gradient_accumulation_steps",
@@ -23,3 +25,8 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
 }
 """Section → old key → key of today. A section is the class of that name and each class that inherits from it, or
 `training` and `training.parallel`, whose settings are dataclasses."""
+
+RENAMED_WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "InputSection": {"lookback": {"whole": "all"}},
+}
+"""Section → key → old word of its value → word of today."""

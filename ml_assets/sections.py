@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from ml_assets.renamed_keys import RENAMED_KEYS
+from ml_assets.renamed_keys import RENAMED_KEYS, RENAMED_WORDS
 
 
 def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str]) -> None:
@@ -50,6 +50,9 @@ def refuse_unknown_keys(section: str, value: Any, known: Iterable[str], *bases: 
         nearest = get_close_matches(str(key), legal, n=1)
         hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(legal)}"
         why[key,] = f"unknown key '{key}': {hint}"
+    for key, words in RENAMED_WORDS.get(section, {}).items():
+        if isinstance(word := value.get(key), str) and word in words:
+            why[key,] = f"`{word}` is called `{words[word]}` now"
     refuse_at(section, why)
 
 

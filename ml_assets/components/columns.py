@@ -32,7 +32,7 @@ _DTYPES = {
     "features.label_known_at": ({"datetime"}, "name the column with the moment in UTC"),
     "features.partition_date": ({"date"}, "name the column with the first day of a row's partition"),
     "features.sample.column": ({"binary"}, "return bytes from the feature function"),
-    "inputs.known.at": ({"datetime"}, "name the column with the moment in UTC"),
+    "inputs.known_at.column": ({"datetime"}, "name the column with the moment in UTC"),
 }
 """Key, without places in lists → the dtypes its columns may have, and what helps."""
 _INPUTS = ("features.numeric", "features.categorical", "features.sample.column")

@@ -35,8 +35,7 @@ class FeatureTable(SpecComponent):
         spec = self.spec
         function = resolve_function(spec.function)
         reads = {
-            section.table: None if section.lookback == "whole" else section.lookback
-            for section in spec.inputs
+            section.table: None if section.lookback == "all" else section.lookback for section in spec.inputs
         }
         table = table_spec("features", spec, spec.function, reads)
 
@@ -67,17 +66,17 @@ def _key(section: InputSection) -> dg.AssetKey:
 
 
 def _dependency(section: InputSection) -> dg.AssetDep:
-    if section.lookback == "whole":
+    if section.lookback == "all":
         return dg.AssetDep(_key(section))
     return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
 
 
 def _input_table(tables: DeclaredTables, section: InputSection) -> InputTable:
     declared = tables.find(section.table)
-    if declared is None or (section.lookback != "whole" and declared.cadence.kind == "none"):
+    if declared is None or (section.lookback != "all" and declared.cadence.kind == "none"):
         raise InputMisdeclared(
             f"`inputs` names {section.table}, which is not declared or has no partitions: check the name, or "
-            "write `lookback: whole` for a table without partitions"
+            "write `lookback: all` for a table without partitions"
         )
-    lookback = 0 if section.lookback == "whole" else section.lookback
+    lookback = 0 if section.lookback == "all" else section.lookback
     return InputTable(table=section.table, cadence=declared.cadence, lookback=lookback)

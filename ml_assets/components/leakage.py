@@ -111,11 +111,11 @@ def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence])
             InputTable(
                 table=section.table,
                 cadence=cadences[section.table],
-                lookback=0 if section.lookback == "whole" else section.lookback,
+                lookback=0 if section.lookback == "all" else section.lookback,
             )
             for section in spec.inputs
         ],
-        known={section.table: section.known for section in spec.inputs if section.known is not None},
+        known_at={section.table: section.known_at for section in spec.inputs if section.known_at is not None},
         cadence=spec.cadence,
         primary_key=spec.contract.primary_key,
         labels=spec.labels,

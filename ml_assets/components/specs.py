@@ -148,12 +148,11 @@ class InputSection(Section):
 
     table: str = Field(pattern=r"^(datasets|features)/\w+$")
     """`datasets/<name>` or `features/<name>`, of the same cadence or without partitions."""
-    lookback: Partitions | Literal["whole"] = 0
-    """Partitions before the one being built; `whole` for a table without partitions."""
-    known: tuple[KnowledgeRule, ...] | None = None
+    lookback: Partitions | Literal["all"] = 0
+    """Partitions before the one being built; `all` for a table without partitions."""
+    known_at: tuple[KnowledgeRule, ...] | None = None
     """Rules for the moment at which its facts became known: the leakage test cuts by them. `[]`: they always were
-    known.
-    """
+    known."""
 
 
 class FeatureTableSpec(TableSpecSection):
@@ -213,10 +212,10 @@ class FeatureTableSpec(TableSpecSection):
         """Input table → keys that name columns of it → the columns."""
         named: dict[str, dict[str, tuple[str, ...]]] = {}
         for i, section in enumerate(self.inputs):
-            for j, rule in enumerate(section.known or ()):
-                key = f"inputs.{i}.known.{j}"
+            for j, rule in enumerate(section.known_at or ()):
+                key = f"inputs.{i}.known_at.{j}"
                 named.setdefault(section.table, {}).update(
-                    {f"{key}.at": (rule.at,), f"{key}.hides": rule.hides}
+                    {f"{key}.column": (rule.column,), f"{key}.columns": rule.columns}
                 )
         return named
 

@@ -40,10 +40,10 @@ class LeakTestError(ValueError):
 class KnowledgeRule(Section):
     """Rule for the moment at which facts of a table became known."""
 
-    at: str
+    column: str
     """Column with the moment (UTC). Null means never: then the facts are always hidden."""
-    hides: tuple[str, ...] = ()
-    """Columns that were null until then, `at` itself with them. Not given: the whole row was unknown."""
+    columns: tuple[str, ...] = ()
+    """Columns that were null until then, `column` itself with them. Not given: the whole row was unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ class LeakReport:
 def leak_test(
     build: Build,
     inputs: Mapping[str, pl.DataFrame],
-    known: Mapping[str, Sequence[KnowledgeRule]],
+    known_at: Mapping[str, Sequence[KnowledgeRule]],
     first: date,
     last: date,
     *,
@@ -185,7 +185,7 @@ def leak_test(
 ) -> LeakReport:
     """Build `first`..`last` twice from all of `inputs`, then once per cut from what was known then, and compare.
 
-    Rows with `predicted_at` at or before a cut must be the same in every column but `labels`. `known` names
+    Rows with `predicted_at` at or before a cut must be the same in every column but `labels`. `known_at` names
     every table of `inputs`; an empty list says that a table was always known. `cuts` are moments in UTC, or
     how many to choose, spread evenly over the moments of prediction. Examples show no value of a `hidden` column.
     `rebuild` is the same function in a process that never saw the future, in which cuts are built oldest first; by
@@ -197,7 +197,7 @@ def leak_test(
     Raises `LeakTestError` where a declaration does not fit the tables, `primary_key` does not name the built rows, or
     none of them was predicted before a cut.
     """
-    _require_rules(inputs, known)
+    _require_rules(inputs, known_at)
     full = build(inputs, first, last)
     needed = (*primary_key, predicted_at, *((partition_date,) if alone else ()))
     missing = [name for name in needed if name not in full.columns]
@@ -220,7 +220,7 @@ def leak_test(
             raise LeakTestError(
                 f"no row was predicted at or before {cut}: choose cuts within {first}..{last}"
             )
-        then = {table: known_by(rows, known[table], cut) for table, rows in inputs.items()}
+        then = {table: known_by(rows, known_at[table], cut) for table, rows in inputs.items()}
         rows_compared += before.height
         rebuilt = (rebuild or build)(then, first, last).filter(pl.col(predicted_at) <= cut)
         of_cut = compare.leaks(before, rebuilt, columns, cut)
@@ -256,7 +256,7 @@ def leak_test(
         rows_compared=rows_compared,
         columns_compared=columns,
         leaks=tuple(leaks),
-        always_known={table: _always_known(rows, known[table]) for table, rows in inputs.items()},
+        always_known={table: _always_known(rows, known_at[table]) for table, rows in inputs.items()},
         alone=tuple(one.key for one in alone),
         differs_alone=tuple(differs_alone),
     )
@@ -265,41 +265,43 @@ def leak_test(
 def known_by(rows: pl.DataFrame, rules: Sequence[KnowledgeRule], moment: datetime) -> pl.DataFrame:
     """The table as it was known at `moment`: later rows gone, later values null."""
     for rule in rules:
-        if not rule.hides:
-            rows = rows.filter(pl.col(rule.at) <= moment)
-    # All at once: one rule's `at` may be hidden by another.
+        if not rule.columns:
+            rows = rows.filter(pl.col(rule.column) <= moment)
+    # All at once: one rule's `column` may be hidden by another.
     hidden: dict[str, pl.Expr] = {}
     for rule in rules:
-        if rule.hides:
-            is_known = pl.col(rule.at).is_not_null() & (pl.col(rule.at) <= moment)
-            for name in (*rule.hides, rule.at):
+        if rule.columns:
+            is_known = pl.col(rule.column).is_not_null() & (pl.col(rule.column) <= moment)
+            for name in (*rule.columns, rule.column):
                 hidden[name] = hidden[name] & is_known if name in hidden else is_known
     return rows.with_columns(pl.when(is_known).then(pl.col(name)) for name, is_known in hidden.items())
 
 
-def _require_rules(inputs: Mapping[str, pl.DataFrame], known: Mapping[str, Sequence[KnowledgeRule]]) -> None:
+def _require_rules(
+    inputs: Mapping[str, pl.DataFrame], known_at: Mapping[str, Sequence[KnowledgeRule]]
+) -> None:
     for table, rows in inputs.items():
-        if table not in known:
+        if table not in known_at:
             raise LeakTestError(
-                f"{table} does not say when its facts became known: add `known: [{{at: <column>}}]` to the "
-                "input, or `known: []` if they always were"
+                f"{table} does not say when its facts became known: add `known_at: [{{column: <column>}}]` to the "
+                "input, or `known_at: []` if they always were"
             )
-        for rule in known[table]:
-            missing = [name for name in (rule.at, *rule.hides) if name not in rows.columns]
+        for rule in known_at[table]:
+            missing = [name for name in (rule.column, *rule.columns) if name not in rows.columns]
             if missing:
-                raise LeakTestError(f"{table} has no columns {missing} that its `known` names")
-            if not isinstance(rows.schema[rule.at], pl.Datetime):
+                raise LeakTestError(f"{table} has no columns {missing} that its `known_at` names")
+            if not isinstance(rows.schema[rule.column], pl.Datetime):
                 raise LeakTestError(
-                    f"{table}: `at: {rule.at}` is {rows.schema[rule.at]}, not a moment in UTC"
+                    f"{table}: `known_at` column {rule.column} is {rows.schema[rule.column]}, not a moment in UTC"
                 )
 
 
 def _always_known(rows: pl.DataFrame, rules: Sequence[KnowledgeRule]) -> tuple[str, ...]:
-    if any(not rule.hides for rule in rules):
+    if any(not rule.columns for rule in rules):
         return ()
     if not rules:
         return (ALL_COLUMNS,)
-    hidden = {name for rule in rules for name in (*rule.hides, rule.at)}
+    hidden = {name for rule in rules for name in (*rule.columns, rule.column)}
     return tuple(name for name in rows.columns if name not in hidden)
 
 

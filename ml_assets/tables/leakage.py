@@ -33,7 +33,7 @@ class FeatureDeclaration:
     path: str
     """`package.module.function` of `function`, as declared."""
     inputs: Sequence[InputTable]
-    known: Mapping[str, Sequence[KnowledgeRule]]
+    known_at: Mapping[str, Sequence[KnowledgeRule]]
     """Input table → when its facts became known; a table that is lacking here cannot be tested."""
     cadence: Cadence
     primary_key: Sequence[str]
@@ -60,7 +60,7 @@ def find_leaks(
                 one.table: reader.scan(one.table, _around(reader, one, keys)).collect()
                 for one in declared.inputs
             },
-            declared.known,
+            declared.known_at,
             date.fromisoformat(keys[0]),
             declared.cadence.bounds(keys[-1])[1],
             primary_key=declared.primary_key,

@@ -137,7 +137,9 @@ DATASET: dict[str, Any] = {
 FEATURE_TABLE: dict[str, Any] = {
     "name": "shifts",
     "function": f"{HERE}.shifts",
-    "inputs": [{"table": READINGS, "lookback": 1, "known": [{"at": "closed_at", "hides": ["made"]}]}],
+    "inputs": [
+        {"table": READINGS, "lookback": 1, "known_at": [{"column": "closed_at", "columns": ["made"]}]}
+    ],
     "partitions": PARTITIONS,
     "labels": ["made", "label_known_at"],
     "automation": "on_valid_inputs",

@@ -120,27 +120,27 @@ INPUTS = [
         id="day as the moment of the label",
     ),
     pytest.param(
-        "{at: closed_at, hides: [units]}",
-        "{at: closed, hides: [units]}",
+        "{column: closed_at, columns: [units]}",
+        "{column: closed, columns: [units]}",
         "closed,",
-        "features/sales_features names 'closed' in inputs.0.known.0.at, which is no column of datasets/sales: did you "
-        "mean 'closed_at'?",
+        "features/sales_features names 'closed' in inputs.0.known_at.0.column, which is no column of datasets/sales: "
+        "did you mean 'closed_at'?",
         id="rule at no column",
     ),
     pytest.param(
-        "{at: closed_at, hides: [units]}",
-        "{at: closed_at, hides: [unit]}",
-        "hides: [unit]",
-        "features/sales_features names 'unit' in inputs.0.known.0.hides, which is no column of datasets/sales: did you "
-        "mean 'units'?",
+        "{column: closed_at, columns: [units]}",
+        "{column: closed_at, columns: [unit]}",
+        "columns: [unit]",
+        "features/sales_features names 'unit' in inputs.0.known_at.0.columns, which is no column of datasets/sales: "
+        "did you mean 'units'?",
         id="rule hides no column",
     ),
     pytest.param(
-        "{at: closed_at, hides: [units]}",
-        "{at: week, hides: [units]}",
-        "at: week",
-        "features/sales_features names 'week' in inputs.0.known.0.at, which takes datetime, and its dtype is date: "
-        "name the column with the moment in UTC",
+        "{column: closed_at, columns: [units]}",
+        "{column: week, columns: [units]}",
+        "column: week",
+        "features/sales_features names 'week' in inputs.0.known_at.0.column, which takes datetime, and its dtype is "
+        "date: name the column with the moment in UTC",
         id="rule at a day",
     ),
     pytest.param(

@@ -12,6 +12,8 @@ from ml_assets_tests.components.defs_sandbox import DECLARED, load
 # Section of `RENAMED_KEYS` → text of the store chain before which an old key is written, and the section's path.
 PLACES = {
     "Contract": ("event_time: week", "contract"),
+    "InputSection": ("lookback: 4", "inputs.0"),
+    "KnowledgeRule": ("column: closed_at", "inputs.0.known_at.0"),
     "ModelInputsSection": ("label: units", "features"),
     "EvaluationSpec": ("objective: regression", "evaluation"),
     "Gate": ("metric: rmse, better_than: baseline", "evaluation.gates.0"),
@@ -38,6 +40,12 @@ def test_an_old_key_is_refused_with_the_key_of_today(section: str, old: str, new
 def test_the_section_knows_the_key_of_today(section: str, old: str, new: str, tmp_path: Path) -> None:
     (tmp_path / "defs.yaml").write_text(_with_key(section, new)[0])
     assert not [line for line in faults_in(tmp_path) if f"key '{new}'" in line]
+
+
+def test_an_old_word_is_refused_with_the_word_of_today() -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        load(DECLARED.replace("lookback: 4", "lookback: whole"))
+    assert str(refused.value).endswith("attributes.inputs.0.lookback: `whole` is called `all` now")
 
 
 def _with_key(section: str, key: str) -> tuple[str, int]:

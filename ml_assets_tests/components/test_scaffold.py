@@ -58,7 +58,7 @@ def test_scaffolded_features_pass_the_leakage_test(sandbox: DefsFolderSandbox) -
         report = leak_test(
             resolve_function(features.function),
             {"datasets/bike_trips": pl.concat(read(day) for day in days)},
-            {section.table: section.known for section in features.inputs},
+            {section.table: section.known_at for section in features.inputs},
             date(2024, 1, 9),
             days[-1],
             primary_key=features.contract.primary_key,

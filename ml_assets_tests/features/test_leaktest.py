@@ -42,8 +42,8 @@ PRICES = pl.DataFrame(
 )
 INPUTS: Inputs = {"datasets/orders": ORDERS, "datasets/prices": PRICES}
 KNOWN = {
-    "datasets/orders": [KnowledgeRule(at="settled_at", hides=("returned",))],
-    "datasets/prices": [KnowledgeRule(at="known_at")],
+    "datasets/orders": [KnowledgeRule(column="settled_at", columns=("returned",))],
+    "datasets/prices": [KnowledgeRule(column="known_at")],
 }
 
 
@@ -265,16 +265,16 @@ def test_a_moment_that_never_came_hides_for_ever() -> None:
         {"at": [None], "value": [1]}, schema={"at": pl.Datetime("us", "UTC"), "value": pl.Int8}
     )
     far = datetime(2999, 1, 1, tzinfo=UTC)
-    assert known_by(rows, [KnowledgeRule(at="at", hides=("value",))], far)["value"].to_list() == [None]
-    assert known_by(rows, [KnowledgeRule(at="at")], far).is_empty()
+    assert known_by(rows, [KnowledgeRule(column="at", columns=("value",))], far)["value"].to_list() == [None]
+    assert known_by(rows, [KnowledgeRule(column="at")], far).is_empty()
 
 
 def test_rules_that_hide_each_others_moments_are_applied_at_once() -> None:
     early, late = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 3, tzinfo=UTC)
     rows = pl.DataFrame({"left_at": [early], "landed_at": [late], "delay": [5]})
     rules = [
-        KnowledgeRule(at="landed_at", hides=("left_at",)),
-        KnowledgeRule(at="left_at", hides=("delay",)),
+        KnowledgeRule(column="landed_at", columns=("left_at",)),
+        KnowledgeRule(column="left_at", columns=("delay",)),
     ]
     cut = known_by(rows, rules, datetime(2024, 1, 2, tzinfo=UTC))
     assert cut.row(0) == (None, None, 5)
@@ -293,13 +293,13 @@ def test_a_table_without_a_declaration_is_refused() -> None:
 
 
 def test_a_declaration_of_a_column_that_is_not_there_is_refused() -> None:
-    rules = {**KNOWN, "datasets/prices": [KnowledgeRule(at="seen_at")]}
+    rules = {**KNOWN, "datasets/prices": [KnowledgeRule(column="seen_at")]}
     with pytest.raises(LeakTestError, match=r"no columns \['seen_at'\]"):
         leak_test(honest, INPUTS, rules, FIRST, LAST, primary_key=["order"])
 
 
 def test_a_declaration_by_something_that_is_no_moment_is_refused() -> None:
-    rules = {**KNOWN, "datasets/orders": [KnowledgeRule(at="day")]}
+    rules = {**KNOWN, "datasets/orders": [KnowledgeRule(column="day")]}
     with pytest.raises(LeakTestError, match="not a moment in UTC"):
         leak_test(honest, INPUTS, rules, FIRST, LAST, primary_key=["order"])
 

@@ -80,7 +80,7 @@ def examine(year: Inputs, build: Callable[[Inputs, date, date], pl.DataFrame]) -
     return leak_test(
         build,
         needed(year, first, last),
-        {section.table: section.known for section in spec.inputs},
+        {section.table: section.known_at for section in spec.inputs},
         first,
         last,
         primary_key=spec.contract.primary_key,
@@ -95,7 +95,7 @@ def alone(year: Inputs, day: date) -> Alone:
     inputs = dict(year)
     for section in flights_specs.flight_departures().inputs:
         partitions = flights_specs.dataset(section.table.removeprefix("datasets/")).cadence
-        if section.lookback != "whole":
+        if section.lookback != "all":
             read = InputTable(table=section.table, cadence=partitions, lookback=section.lookback)
             keys = read.needed_for(day.isoformat())
             column = DATES[section.table]
