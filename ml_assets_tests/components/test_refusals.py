@@ -264,18 +264,19 @@ def test_a_gate_on_an_empty_slice_is_refused_before_the_launch(
     assert _steps(result)[-1] == f"{MODEL}.snapshot"
 
 
-_HOME, _NO_LAUNCHER = "REFUSALS_HOME", "REFUSALS_NO_LAUNCHER"
+_HOME, _NO_LAUNCHER, _SEED = "REFUSALS_HOME", "REFUSALS_NO_LAUNCHER", "REFUSALS_SEED"
 
 
 def _train_job() -> dg.JobDefinition:
     """Made anew for each run, as a process of its own does."""
-    installation = Installation(Path(os.environ[_HOME]))
+    declared = readings_components(pipeline={"seed": int(os.environ.get(_SEED, "0"))})
+    installation = Installation(Path(os.environ[_HOME]), declared)
     if _NO_LAUNCHER in os.environ:
         installation.platform.__dict__["launcher"] = None  # the step fails where it would launch
     return installation.defs.resolve_job_def(f"train_{MODEL}")
 
 
-def test_a_retried_run_trains_on_nothing_that_was_rejected_since(
+def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its window was judged by the run before, which failed when the training was to begin."""
@@ -299,11 +300,43 @@ def test_a_retried_run_trains_on_nothing_that_was_rejected_since(
         onward = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
         again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
         assert _steps(again) == [f"{MODEL}.train"]
-        (failure,) = [event.step_failure_data for event in again.all_events if event.is_step_failure]
-        assert failure.user_failure_data is not None
-        assert f"{READINGS} {day} (is rejected: out_of_range in load" in str(
-            failure.user_failure_data.description
+        assert f"{READINGS} {day} (is rejected: out_of_range in load" in _said(again)
+        monkeypatch.setenv(_SEED, "9")
+        again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
+        assert _steps(again) == [f"{MODEL}.train"]
+        assert f"a training set that was frozen before the settings changed: materialize {MODEL}" in _said(
+            again
         )
+
+
+def _said(result: dg.JobExecutionResult) -> str:
+    (failure,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    assert failure.user_failure_data is not None
+    return str(failure.user_failure_data.description)
+
+
+def test_code_edited_during_the_training_makes_no_model(
+    ready: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The evaluation builds the network once more, and would put the weights into another one under the old name."""
+    file = tmp_path / "workshop" / "model.py"
+    file.parent.mkdir()
+    file.write_text("from ml_assets_tests.components.readings_pipeline import build\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    edited = ready.declared_as(readings_components(pipeline={"model": {"function": "workshop.model.build"}}))
+    launcher = ready.platform.launcher
+    before = file.read_text()
+    ready.platform.__dict__["launcher"] = _Then(
+        launcher, "run", lambda: file.write_text(f"{before}print('edited')\n")
+    )
+    result = edited.train(LAST)
+    ready.platform.__dict__["launcher"] = launcher
+    assert _failed(result) == {f"{MODEL}.evaluate"}
+    assert "was frozen before the code of the model changed: materialize" in failure_of(result)
+    assert releases_of(ready.platform).evaluations(MODEL) == []
+    file.write_text(before)
+    assert facts_of(edited.train(LAST), LAST)[STAGES[1]]["reused"] is True
 
 
 def test_a_day_rejected_during_the_training_blocks_the_registration(

@@ -17,7 +17,7 @@ from ml_assets.components.steps.champion import rival_of
 from ml_assets.components.steps.evaluation import Judged, record, show
 from ml_assets.components.steps.inputs import require_nothing_rejected_since, trained_on
 from ml_assets.components.steps.samples import decoder_of, few_with_samples, predicted
-from ml_assets.components.steps.snapshot import row_choice
+from ml_assets.components.steps.snapshot import require_as_frozen, row_choice
 from ml_assets.tables.reader import TableReader
 from resources.job.events import RESULT, TrainingEvent, read_events
 from resources.job.job import TrainingJob, TrainingResult
@@ -50,6 +50,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
     ) -> Iterator[Any]:
         with final_unless_transient():
             partition = context.partition_key
+            require_as_frozen(spec, partition, snapshot, is_trained=True)
             require_nothing_rejected_since(spec, platform, partition, snapshot, is_trained=True)
             judged = evaluate_job(spec, platform, partition, snapshot, checkpoint)
             row, files = record(judged, platform, context.run_id)

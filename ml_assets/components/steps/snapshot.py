@@ -1,7 +1,7 @@
 """Step 2: freeze what will be trained on, keep it from garbage collection, and describe the job."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,10 @@ from resources.platform import Platform
 if TYPE_CHECKING:
     from ml_assets.release.initial import InitialModel
     from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
+
+
+SETTINGS = "settings"
+"""Value for later steps: `settings_digest` when the training set was frozen."""
 
 
 def snapshot_op(spec: TrainingPipelineSpec, current_check: str, training_set: dg.AssetKey) -> dg.OpDefinition:
@@ -89,6 +93,7 @@ def take_snapshot(
         "commit": commit,
         "source_commit": reader.commit_id,
         "branch": branch,
+        SETTINGS: settings_digest(spec),
         "keys": judged["keys"],
         "run_id": run_id,
         "initial": None
@@ -206,6 +211,41 @@ def settings_digest(spec: TrainingPipelineSpec) -> str:
     job = training_job(spec, "", Path(), "")
     chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
     return hashlib.sha256("\n".join((job.fingerprint, *chosen)).encode()).hexdigest()
+
+
+def require_as_frozen(
+    spec: TrainingPipelineSpec, partition: str, snapshot: Mapping[str, Any], *, is_trained: bool = False
+) -> None:
+    """Refuse to go on with a training set that was frozen for other settings or code than those of now.
+
+    A run that goes on from a failed one keeps the job of that run, while workers import the code as it is now: the
+    weights would be recorded as those of code they do not come from. A model function may be edited during a training,
+    too. Gates are no part of it. `dg.Failure` names what changed.
+    """
+    if snapshot[SETTINGS] == settings_digest(spec):
+        return
+    job = TrainingJob.from_json(snapshot["job"])
+    now = training_job(
+        spec, job.partition, Path(job.snapshot), job.snapshot_digest, job.initial_weights, job.schema_hash
+    )
+    changed = [
+        what for what, of in _PARTS_OF_A_JOB.items() if any(getattr(job, f) != getattr(now, f) for f in of)
+    ]
+    kept = " Its weights are kept: with everything as it was, this run can go on." if is_trained else ""
+    raise dg.Failure(
+        f"{spec.name} {partition} does not go on with a training set that was frozen before "
+        f"{' and '.join(changed) or 'columns or window'} changed: materialize {spec.name} {partition} again, which "
+        f"trains what is declared now.{kept}",
+        allow_retries=False,
+    )
+
+
+_PARTS_OF_A_JOB = {
+    "the code of the model": ("model_function", "entry", "decode", "code_version"),
+    "the platform or an installed package": ("loop_version", "packages"),
+    "the settings": ("objective", "hyperparameters", "arguments", "seed", "settings"),
+}
+"""Parts of a training, for people → fields of the job."""
 
 
 def _inputs_current(name: str, asset: dg.AssetKey, judged: dict[str, Any]) -> dg.AssetCheckResult:

@@ -12,7 +12,7 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.pages import counted, readable, run_url, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.inputs import require_nothing_rejected_since
-from ml_assets.components.steps.snapshot import settings_digest
+from ml_assets.components.steps.snapshot import require_as_frozen, settings_digest
 from ml_assets.components.steps.spending import Attempts, spent
 from ml_assets.components.steps.stragglers import Stragglers
 from resources.environment import environment_facts
@@ -60,6 +60,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     ) -> dg.Output[dict[str, Any]]:
         with final_unless_transient():
             job = TrainingJob.from_json(snapshot["job"])
+            require_as_frozen(spec, job.partition, snapshot)
             require_nothing_rejected_since(spec, platform, job.partition, snapshot)
             name = training_folder_name(job)
             folder = platform.artifacts.folder(name)
