@@ -47,7 +47,9 @@ def command(port: int) -> None:
             cwd=ROOT,
             env=environment,
             start_new_session=True,
-            preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),  # should this process be killed
+            # Should this process be killed. Not by SIGTERM: the handler from above takes it where it comes before exec,
+            # and one that comes while Dagster starts may get lost. A daemon stayed behind so.
+            preexec_fn=partial(end_with_parent, parent=os.getpid()),
         )
         for name, line in commands.items()
     }

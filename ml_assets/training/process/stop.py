@@ -4,6 +4,7 @@ Not here: agreeing with the other ranks and saving (loop), starting processes (t
 """
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -26,10 +27,13 @@ class StopRequest:
 def end_with_parent(by: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
     """On Linux, have the kernel end this process `by` a signal when its parent ends: no rank outlives its agent.
 
-    `parent` is who that was when this process began: it may be gone already. Elsewhere a rank ends when its next
+    `parent` is the parent's process id when this process began; it may be gone already. A process of multiprocessing
+    knows the process that asked for it, and ends if that is gone. Between fork and exec `by` must be SIGKILL: handlers
+    that a process inherits take any other signal, and exec forgets them. Elsewhere a rank ends when its next
     collective fails or times out.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
-        if parent not in (None, os.getppid()):
+        starter = multiprocessing.parent_process()
+        if parent not in (None, os.getppid()) or (starter is not None and not starter.is_alive()):
             os.kill(os.getpid(), by)
