@@ -35,7 +35,7 @@ from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group
-from ml_assets.training.process.heartbeat import Pulse
+from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
 from ml_assets.training.step.load import predict
@@ -150,7 +150,7 @@ def train(
     )
     run = prepare(job, folder, group)
     run.resume()
-    fit(run, RowLog(folder, 1, 0), StopRequest(), Pulse(0))
+    fit(run, RowLog(folder, 1, 0), StopRequest(), Heartbeat(0))
     holdout = snapshot.read("holdout")
     scores = predict(run.model.eval(), "binary", holdout)
     return losses_of(scores, chosen.of("holdout"))
