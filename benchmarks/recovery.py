@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks._report import Result, emit, parse_args
 from ml_assets.drills.drills import DRILLS, Drill, lose_machine, rehearse
-from ml_assets.drills.scene import Scene
+from ml_assets.drills.fixture import Fixture
 
 BARS = {"kill-rank": 8.0, "kill-node": 12.0, "kill-quarter": 15.0, "hang": 11.0, "corrupt-checkpoint": 8.0}
 _QUARTER = Drill(
@@ -26,14 +26,14 @@ def main() -> int:
     """Measure, print, decide."""
     asked = parse_args(__doc__)
     with tempfile.TemporaryDirectory(prefix="drill-") as folder:
-        scene = Scene(Path(folder))
+        fixture = Fixture(Path(folder))
         drills = DRILLS | {"kill-quarter": _QUARTER}
-        results = [_recovery(name, drills[name], scene) for name in BARS]
+        results = [_recovery(name, drills[name], fixture) for name in BARS]
     return emit(results, json=asked.json)
 
 
-def _recovery(name: str, drill: Drill, scene: Scene) -> Result:
-    report = rehearse(name, drill, scene, lambda _: None)
+def _recovery(name: str, drill: Drill, fixture: Fixture) -> Result:
+    report = rehearse(name, drill, fixture, lambda _: None)
     seconds = next(check.measured for check in report.checks if check.name == "damage to next trained step")
     return Result(
         name=f"{name}: damage to the next trained step",

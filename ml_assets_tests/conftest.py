@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from ml_assets_tests.chaos.summary import keep, rounds_of, summary
+from ml_assets_tests.faults.summary import keep, rounds_of, summary
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NAMED_ONLY = tuple(

@@ -11,7 +11,7 @@ import click
 from ml_assets.cli.project import say
 
 if TYPE_CHECKING:
-    from ml_assets.drills.report import Report
+    from ml_assets.drills.drill_report import DrillReport
 
 NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan")
 
@@ -27,16 +27,16 @@ def command(name: str, as_json: bool) -> None:
     from rich.console import Console
 
     from ml_assets.drills.drills import perform
-    from ml_assets.drills.scene import Scene
+    from ml_assets.drills.fixture import Fixture
 
     console = Console(stderr=True)
     began = time.monotonic()
-    reports: list[Report] = []
+    reports: list[DrillReport] = []
     with tempfile.TemporaryDirectory(prefix="drill-") as temporary:
-        scene = Scene(Path(temporary))
+        fixture = Fixture(Path(temporary))
         for drill in NAMES if name == "all" else (name,):
             with console.status(drill) as status:
-                report = perform(drill, scene, lambda text, d=drill, s=status: s.update(f"{d}: {text}"))
+                report = perform(drill, fixture, lambda text, d=drill, s=status: s.update(f"{d}: {text}"))
             reports.append(report)
             for line in [json.dumps(report.to_dict())] if as_json else [*report.lines(), ""]:
                 say(line)

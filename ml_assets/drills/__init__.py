@@ -1,4 +1,4 @@
-"""Rehearsed failures: a short real training is damaged on purpose, and judged by what it comes to.
+"""Fault injection: a short real training is damaged on purpose, and compared with an undisturbed one.
 
-For `ml-assets drill` and the tests. Not here: what survives failures (ml_assets.training, resources.launcher).
+For `ml-assets drill` and the tests. Not here: the code that survives faults (ml_assets.training, resources.launcher).
 """

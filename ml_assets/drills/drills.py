@@ -1,6 +1,6 @@
 """The drills: what is done to a training, and what must hold afterwards.
 
-Adding one is adding a function and an entry in `DRILLS`. Not here: the training they damage (scene).
+Adding one is adding a function and an entry in `DRILLS`. Not here: the training they damage (fixture).
 """
 
 import signal
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ml_assets.drills.drill_report import Check, DrillReport, at_most, equal
+from ml_assets.drills.fault_injector import FaultInjector
+from ml_assets.drills.fixture import CHECKPOINT_STEPS, Fixture
 from ml_assets.drills.machines import COMMAND, RANKS, bring_machine, kill_machine, set_up
-from ml_assets.drills.report import Check, Report, at_most, equal
-from ml_assets.drills.scene import CHECKPOINT_STEPS, Scene
-from ml_assets.drills.witness import Witness
 from ml_assets.training.checkpoint.checkpoints import Checkpoints, folder_of
 from ml_assets.training.checkpoint.commit import COMMIT
 from ml_assets.training.data.digest import digest
@@ -39,169 +39,169 @@ Tell = Callable[[str], None]
 class Drill:
     """One rehearsal."""
 
-    story: str
-    perform: Callable[[Scene, Path, Tell], tuple[list[Check], Witness]]
+    fault: str
+    perform: Callable[[Fixture, Path, Tell], tuple[list[Check], FaultInjector]]
 
 
-def perform(name: str, scene: Scene, tell: Tell) -> Report:
-    """Do the drill `name` in `scene`. `tell` gets what happens as it does."""
-    return rehearse(name, DRILLS[name], scene, tell)
+def perform(name: str, fixture: Fixture, tell: Tell) -> DrillReport:
+    """Do the drill `name` in `fixture`. `tell` gets what happens as it does."""
+    return rehearse(name, DRILLS[name], fixture, tell)
 
 
-def rehearse(name: str, drill: Drill, scene: Scene, tell: Tell) -> Report:
+def rehearse(name: str, drill: Drill, fixture: Fixture, tell: Tell) -> DrillReport:
     """Do a drill, in a folder of its `name`."""
-    folder = scene.folder / name
+    folder = fixture.folder / name
     folder.mkdir()
     began = time.monotonic()
-    checks, witness = drill.perform(scene, folder, tell)
-    return Report(
+    checks, injector = drill.perform(fixture, folder, tell)
+    return DrillReport(
         drill=name,
-        story=drill.story,
+        fault=drill.fault,
         seconds=round(time.monotonic() - began, 1),
         checks=tuple(checks),
-        recoveries=tuple(recovery.in_words() for recovery in witness.recoveries),
+        recoveries=tuple(recovery.in_words() for recovery in injector.timeline.recoveries),
     )
 
 
-def _kill_rank(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
-    witness = Witness(_AT_STEP, lambda seen: seen.end(1, by=signal.SIGKILL), tell)
+def _kill_rank(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], FaultInjector]:
+    injector = FaultInjector(_AT_STEP, lambda seen: seen.signal_ranks(1, number=signal.SIGKILL), tell)
     return [
-        *_survived(scene, folder, scene.job, witness, LocalLauncher()),
-        *_resumed(witness, _LIMITS["rank"], CHECKPOINT_STEPS, "rank 1 was ended by SIGKILL"),
-    ], witness
+        *_survived(fixture, folder, fixture.job, injector, LocalLauncher()),
+        *_resumed(injector, _LIMITS["rank"], CHECKPOINT_STEPS, "rank 1 was ended by SIGKILL"),
+    ], injector
 
 
 def lose_machine(
-    scene: Scene, folder: Path, tell: Tell, machines: int, seconds: float
-) -> tuple[list[Check], Witness]:
+    fixture: Fixture, folder: Path, tell: Tell, machines: int, seconds: float
+) -> tuple[list[Check], FaultInjector]:
     """The first of several machines is lost, and the others are to train again within `seconds`; later it is there
     again, and all of them are to train."""
     set_up(folder, machines)
     lost = "machine-0"
-    witness = Witness(
+    injector = FaultInjector(
         _AT_STEP,
         lambda _: kill_machine(folder, lost),
         tell,
-        mend_at_step=_BACK_AT_STEP,
-        mend=lambda: bring_machine(folder, lost),
+        repair_at_step=_BACK_AT_STEP,
+        repair=lambda: bring_machine(folder, lost),
     )
     most, fewer = machines * RANKS, (machines - 1) * RANKS
-    job, launcher = scene.job_with(workers=most, max_attempts=2), LocalLauncher(command=COMMAND)
-    checks = _survived(scene, folder, job, witness, launcher, attempts=3)
-    sizes = [event.values["world_size"] for event in witness.events if event.kind == "started"]
-    grown = witness.recoveries[1].steps_lost if len(witness.recoveries) > 1 else -1
+    job, launcher = fixture.job_with(workers=most, max_attempts=2), LocalLauncher(command=COMMAND)
+    checks = _survived(fixture, folder, job, injector, launcher, attempts=3)
+    sizes = injector.timeline.world_sizes
+    grown = injector.timeline.recoveries[1].steps_lost if len(injector.timeline.recoveries) > 1 else -1
     return [
         *checks,
         equal("workers, by attempt", ", ".join(map(str, sizes)), f"{most}, {fewer}, {most}"),
-        *_resumed(witness, seconds, CHECKPOINT_STEPS, "a rank of another node was lost"),
-        at_most("back to next trained step", witness.seconds_to_step_after_mending(), _GROW_SECONDS, "s"),
+        *_resumed(injector, seconds, CHECKPOINT_STEPS, "a rank of another node was lost"),
+        at_most("back to next trained step", injector.seconds_to_step_after_repair(), _GROW_SECONDS, "s"),
         equal("steps done again to grow", grown, 0),
-    ], witness
+    ], injector
 
 
-def _kill_node(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
-    return lose_machine(scene, folder, tell, machines=2, seconds=_LIMITS["machine"])
+def _kill_node(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], FaultInjector]:
+    return lose_machine(fixture, folder, tell, machines=2, seconds=_LIMITS["machine"])
 
 
-def _hang(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
-    witness = Witness(_AT_STEP, lambda seen: seen.end(1, by=signal.SIGSTOP), tell)
-    job = scene.job_with(heartbeat_timeout_seconds=_HANG_SECONDS)
+def _hang(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], FaultInjector]:
+    injector = FaultInjector(_AT_STEP, lambda seen: seen.signal_ranks(1, number=signal.SIGSTOP), tell)
+    job = fixture.job_with(heartbeat_timeout_seconds=_HANG_SECONDS)
     return [
-        *_survived(scene, folder, job, witness, LocalLauncher()),
-        *_resumed(witness, _LIMITS["hang"], CHECKPOINT_STEPS, "rank 1 gave no sign of life"),
-    ], witness
+        *_survived(fixture, folder, job, injector, LocalLauncher()),
+        *_resumed(injector, _LIMITS["hang"], CHECKPOINT_STEPS, "rank 1 gave no sign of life"),
+    ], injector
 
 
-def _sigterm(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
-    witness = Witness(_AT_STEP, lambda seen: seen.end(0, 1, by=signal.SIGTERM), tell)
-    job = scene.job_with(max_attempts=1)  # a preemption must not use it up
-    checks = _survived(scene, folder, job, witness, LocalLauncher())
-    ended = [event.time for event in witness.events if event.kind == "ended"]
-    saved = ended[0] - witness.damaged_at if ended and witness.damaged_at else float("inf")
+def _sigterm(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], FaultInjector]:
+    injector = FaultInjector(_AT_STEP, lambda seen: seen.signal_ranks(0, 1, number=signal.SIGTERM), tell)
+    job = fixture.job_with(max_attempts=1)  # a preemption must not use it up
+    checks = _survived(fixture, folder, job, injector, LocalLauncher())
+    ended = [event.time for event in injector.timeline.kind("ended")]
+    saved = ended[0] - injector.damaged_at if ended and injector.damaged_at else float("inf")
     return [
         *checks,
         at_most("saved and out", saved, _SAVE_SECONDS, "s"),
-        *_resumed(witness, _LIMITS["rank"], 0, "it was asked to stop (SIGTERM)"),
-    ], witness
+        *_resumed(injector, _LIMITS["rank"], 0, "it was asked to stop (SIGTERM)"),
+    ], injector
 
 
-def _corrupt_checkpoint(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
+def _corrupt_checkpoint(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], FaultInjector]:
     damaged: list[int] = []
 
-    def damage(seen: Witness) -> None:
-        seen.end(1, by=signal.SIGKILL)
+    def damage(seen: FaultInjector) -> None:
+        seen.signal_ranks(1, number=signal.SIGKILL)
         seen.wait_until_ended()  # one that was being written may still have become whole
-        damaged.append(_damage_newest(folder, scene.job))
+        damaged.append(_damage_newest(folder, fixture.job))
 
-    witness = Witness(_AT_STEP, damage, tell)
-    checks = _survived(scene, folder, scene.job, witness, LocalLauncher())
-    resumed = [event.step for event in witness.events if event.kind == "resumed"]
+    injector = FaultInjector(_AT_STEP, damage, tell)
+    checks = _survived(fixture, folder, fixture.job, injector, LocalLauncher())
+    resumed = [event.step for event in injector.timeline.kind("resumed")]
     return [
         *checks,
         equal("went on from the one before", resumed[0] if resumed else 0, damaged[0] - CHECKPOINT_STEPS),
-        *_resumed(witness, _LIMITS["rank"], 2 * CHECKPOINT_STEPS, "rank 1 was ended by SIGKILL"),
-    ], witness
+        *_resumed(injector, _LIMITS["rank"], 2 * CHECKPOINT_STEPS, "rank 1 was ended by SIGKILL"),
+    ], injector
 
 
-def _nan(scene: Scene, folder: Path, tell: Tell) -> tuple[list[Check], Witness]:
-    witness = Witness(_AT_STEP, lambda _: None, tell)
-    hyperparameters = scene.job.hyperparameters | {"nan_after": _AT_STEP}
-    job = replace(scene.job, hyperparameters=hyperparameters)
+def _nan(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], FaultInjector]:
+    injector = FaultInjector(_AT_STEP, lambda _: None, tell)
+    hyperparameters = fixture.job.hyperparameters | {"nan_after": _AT_STEP}
+    job = replace(fixture.job, hyperparameters=hyperparameters)
     raised = "finished"
     try:
-        witness.run(job, folder, LocalLauncher())
+        injector.run(job, folder, LocalLauncher())
     except TrainingFailed as error:
         raised = type(error).__name__
         tell(str(error))
     newest = Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint).newest_good()
     return [
         equal("training ended with", raised, Diverged.__name__),
-        equal("attempts (another would end the same way)", witness.attempts, 1),
-        equal("last step that was trained", max(_trained(witness)), _AT_STEP),
+        equal("attempts (another would end the same way)", injector.timeline.attempts, 1),
+        equal("last step that was trained", injector.timeline.last_trained_step, _AT_STEP),
         equal("newest whole checkpoint, step", newest or 0, _AT_STEP // CHECKPOINT_STEPS * CHECKPOINT_STEPS),
-    ], witness
+    ], injector
 
 
 def _survived(
-    scene: Scene,
+    fixture: Fixture,
     folder: Path,
     job: TrainingJob,
-    witness: Witness,
+    injector: FaultInjector,
     launcher: LocalLauncher,
     attempts: int = 2,
 ) -> list[Check]:
     """Train to the end through the damage; nothing of it may be seen in rows and weights."""
-    expected = scene.unbroken
-    result = witness.run(job, folder, launcher)
-    count = count_rows(folder, scene.rows, scene.steps_per_epoch)
+    expected = fixture.undisturbed
+    result = injector.run(job, folder, launcher)
+    count = count_rows(folder, fixture.rows, fixture.steps_per_epoch)
     return [
         equal("attempts", result.attempts, attempts),
         equal("steps trained", result.steps, expected.steps),
         equal("rows learned twice in an epoch", sum(count.repeated.values()), 0),
         equal("rows left out", count.lost, 0),
-        *_each_row_once(scene, folder),
+        *_each_row_once(fixture, folder),
         equal("weights as if nothing had happened", result.weights_sha256[:16], expected.weights_sha256[:16]),
     ]
 
 
-def _each_row_once(scene: Scene, folder: Path) -> list[Check]:
+def _each_row_once(fixture: Fixture, folder: Path) -> list[Check]:
     """The rows of each epoch have the digest of the training split: these rows, each once."""
-    split = digest([scene.snapshot.read("train").row])
-    epochs = learned_epochs(folder, scene.steps_per_epoch)
+    split = digest([fixture.snapshot.read("train").row])
+    epochs = learned_epochs(folder, fixture.steps_per_epoch)
     return [
         equal(f"digest of the rows of epoch {number + 1}", digest(epochs[number].rows)[:16], split[:16])
         for number in sorted(epochs)
     ]
 
 
-def _resumed(witness: Witness, seconds: float, steps: int, cause: str) -> list[Check]:
+def _resumed(injector: FaultInjector, seconds: float, steps: int, cause: str) -> list[Check]:
     """Fast enough, with little done again, and on record with its cause."""
-    records = witness.recoveries
+    records = injector.timeline.recoveries
     recorded = records[0].cause if records else "nothing"
     lost = records[0].steps_lost if records else -1
     repeated = records[0].rows_repeated if records else None
     return [
-        at_most("damage to next trained step", witness.seconds_to_next_step(), seconds, "s"),
+        at_most("damage to next trained step", injector.seconds_to_next_step(), seconds, "s"),
         at_most("steps done again", lost, steps),
         Check(name="cause on record", measured=recorded, wanted=f"{cause} …", ok=recorded.startswith(cause)),
         equal("rows repeated, on record", "none" if repeated is None else repeated, 0),
@@ -220,10 +220,6 @@ def _damage_newest(folder: Path, job: TrainingJob) -> int:
             content[len(content) // 2] ^= 0xFF
             path.write_bytes(content)
     return step
-
-
-def _trained(witness: Witness) -> list[int]:
-    return [event.step for event in witness.events if event.kind == "metrics"] or [0]
 
 
 DRILLS = {

@@ -10,25 +10,25 @@ from click.testing import CliRunner
 
 from ml_assets.cli.drill import NAMES, command
 from ml_assets.drills.drills import DRILLS, perform, rehearse
-from ml_assets.drills.scene import Scene
+from ml_assets.drills.fixture import Fixture
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
+def fixture() -> Iterator[Fixture]:
     with tempfile.TemporaryDirectory(prefix="drill-") as folder:  # sockets need a short path
-        yield Scene(Path(folder))
+        yield Fixture(Path(folder))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_training_survives(scene: Scene, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    report = perform(name, scene, lambda _: None)
+def test_a_training_survives(fixture: Fixture, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    report = perform(name, fixture, lambda _: None)
     if all(check.unit == "s" for check in report.checks if not check.ok) and not report.ok:
         # Only late: perhaps something else had the machine. A training that is slow to go on is so twice.
-        report = rehearse(f"{name}-again", DRILLS[name], scene, lambda _: None)
+        report = rehearse(f"{name}-again", DRILLS[name], fixture, lambda _: None)
     with capsys.disabled():
         print("", *report.lines(), sep="\n")
     assert report.ok, "\n".join(report.lines())
-    assert all((scene.folder / report.drill / file).exists() for file in ("events.jsonl", "attempts.jsonl"))
+    assert all((fixture.folder / report.drill / file).exists() for file in ("events.jsonl", "attempts.jsonl"))
 
 
 def test_the_command_knows_every_drill() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ml_assets.drills.fixture import train_undisturbed
 from ml_assets.training.attempt.attempts import read_attempts
-from ml_assets_tests.chaos.summary import KILLED
-from ml_assets_tests.drills.kills import train_through_kills
+from ml_assets_tests.faults.random_kills import train_through_kills
+from ml_assets_tests.faults.summary import KILLED
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
-from resources.launcher.local import LocalLauncher
 
 
 @pytest.mark.chaos
@@ -41,7 +41,7 @@ def test_random_kills_change_no_bit_and_lose_no_row(
     # The pace is a hyperparameter, so the job without it is another one, with the same arithmetic.
     alone = dataclasses.replace(job.settings, workers=1)
     swift = dataclasses.replace(job, hyperparameters={}, settings=alone)
-    unbroken = LocalLauncher().run(swift, tmp_path / "unbroken", lambda _: None, lambda _: None)
-    assert unbroken.world_size == 1
+    undisturbed = train_undisturbed(swift, tmp_path / "undisturbed")
+    assert undisturbed.world_size == 1
     assert len({attempt.world_size for attempt in read_attempts(folder)}) > 1
-    assert result.weights_sha256 == unbroken.weights_sha256
+    assert result.weights_sha256 == undisturbed.weights_sha256

@@ -3,7 +3,6 @@
 # pyright: reportPrivateImportUsage=false
 
 import hashlib
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group
 from ml_assets.training.run import prepare
 from ml_assets.training.step.trial import digest_of
+from ml_assets_tests.faults.processes import forkserver
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
 
@@ -57,8 +57,7 @@ class Ranks:
     """A pool of `MOST` processes."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        context = forkserver(__name__)
         self._ranks: list[tuple[Any, Connection]] = []
         for _ in range(MOST):
             mine, theirs = context.Pipe()

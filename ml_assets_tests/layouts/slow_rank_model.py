@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from ml_assets.drills.model import DrillModel
+from ml_assets.drills.drill_model import DrillModel
 from ml_assets.snapshots.reader import InputSpec
 
 SLOW_RANK = 1

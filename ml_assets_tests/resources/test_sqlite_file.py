@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from ml_assets.dagster_sqlite import OneFileStorage
+from ml_assets_tests.faults.processes import forkserver
 
 PATIENCE = 180.0
 
@@ -19,9 +20,7 @@ PATIENCE = 180.0
 @pytest.fixture(scope="module")
 def children() -> ForkServerContext:
     """Processes that have imported Dagster and opened nothing."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
+    return forkserver(__name__)
 
 
 def test_a_kill_while_dagsters_tables_are_made_does_not_spoil_the_home(

@@ -1,7 +1,6 @@
 """Processes that publish, for tests of crashes and of concurrency: importable, so that children find it."""
 
 import itertools
-import multiprocessing
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from ml_assets_tests.faults.processes import forkserver
 from ml_assets_tests.tables.orders_table import OrdersTable, day, keys
 
 RESOURCES = f"{os.sep}resources{os.sep}"
@@ -21,9 +21,7 @@ RESOURCES = f"{os.sep}resources{os.sep}"
 
 def context() -> ForkServerContext:
     """Children of a server that has imported everything and run nothing: quick, and free of threads."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pandera.polars", "ml_assets.validation.check", __name__])
-    return context
+    return forkserver("pandera.polars", "ml_assets.validation.check", __name__)
 
 
 def publish_days(folder: Path, start: int, count: int, run: str, factor: float) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from ml_assets.tables import parquet
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.chaos.summary import KILLED
+from ml_assets_tests.faults.processes import finish, start
+from ml_assets_tests.faults.summary import KILLED
 from ml_assets_tests.tables import orders_table, publishers
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 
@@ -29,11 +30,9 @@ def moments(tmp_path_factory: pytest.TempPathFactory) -> int:
     return int((folder / "calls").read_text())
 
 
-def _end(folder: Path, run: str, moment: int | None) -> int | None:
-    child = publishers.context().Process(target=publishers.publish_until, args=(folder, NEW, run, moment))
-    child.start()
-    child.join(60)
-    return child.exitcode
+def _end(folder: Path, run: str, moment: int | None) -> int:
+    child = start(publishers.context(), folder / "said", publishers.publish_until, folder, NEW, run, moment)
+    return child.end(60)
 
 
 @pytest.mark.chaos
@@ -124,12 +123,8 @@ def test_two_processes_publishing_the_same_content_make_one_version(place: Order
 
 
 def _together(place: OrdersTable, jobs: list[tuple[int, int, str, float]]) -> None:
-    started = [
-        publishers.context().Process(target=publishers.publish_days, args=(place.folder, *job))
+    children = [
+        start(publishers.context(), place.folder / "said", publishers.publish_days, place.folder, *job)
         for job in jobs
     ]
-    for child in started:
-        child.start()
-    for child in started:
-        child.join(60)
-    assert [child.exitcode for child in started] == [0] * len(jobs)
+    finish(*children, seconds=60)

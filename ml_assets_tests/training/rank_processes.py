@@ -3,7 +3,6 @@
 # pyright: reportPrivateImportUsage=false
 # (the annotations of torch are partial)
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.parts import State
 from ml_assets.training.checkpoint.saving import Saver
 from ml_assets.training.process.group import Group
+from ml_assets_tests.faults.processes import forkserver
 
 
 @contextmanager
@@ -42,8 +42,7 @@ def save(checkpoints: Checkpoints, step: int, state: State, best_step: int = 0) 
 
 def in_ranks(count: int, place: Path, action: Callable[[Group, Path], None]) -> list[Exception | None]:
     """Run `action`, a function of a module, with `place` on `count` ranks, and return each one's error."""
-    context = multiprocessing.get_context("forkserver")  # not of this process: its threads would be missing
-    context.set_forkserver_preload([__name__])
+    context = forkserver(__name__)  # not of this process: its threads would be missing
     ranks: list[tuple[Any, Connection]] = []
     for rank in range(count):
         answers, answer = context.Pipe(duplex=False)

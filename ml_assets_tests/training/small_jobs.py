@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ml_assets.drills.scene import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
+from ml_assets.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot, SourceFile

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ml_assets.drills.model import drill_model
+from ml_assets.drills.drill_model import drill_model
 from ml_assets.snapshots.reader import InputSpec
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ml_assets.drills.scene import FIRST_DAY, ROW_SPEC
+from ml_assets.drills.fixture import FIRST_DAY, ROW_SPEC
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.reader import Snapshot

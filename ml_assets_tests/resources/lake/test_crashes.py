@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.chaos.summary import KILLED
+from ml_assets_tests.faults.summary import KILLED
 from ml_assets_tests.resources.lake.lake_writer import PARTS, branch_of, content_of, path_of, publish
 from ml_assets_tests.resources.lake.test_processes import start_writer
 from resources.lake.local import LocalStore

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from ml_assets.cli.project import prepare_home
-from ml_assets_tests.chaos.installation import Facts, assert_sound, facts_of
-from ml_assets_tests.chaos.moments import Moment
-from ml_assets_tests.chaos.shop import MODEL, Shop
-from ml_assets_tests.servers.pipeline import person
+from ml_assets_tests.faults import commands
+from ml_assets_tests.faults.demand_project import MODEL, DemandProject
+from ml_assets_tests.faults.kill_points import KillPoint
+from ml_assets_tests.faults.pipeline_facts import PipelineFacts, assert_sound, facts_of
+from ml_assets_tests.faults.processes import finish
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import open_client
 from resources.platform import Platform
@@ -24,23 +25,23 @@ AWAY_SECONDS = 3.0
 """A killed server is away for so long, and then as long as it takes to start."""
 PATIENCE = 240.0
 """Seconds everything may take once; on an idle machine it needs a tenth."""
-MOMENTS = {
-    "s3": [Moment("ingest", 40), Moment("train", 25)],
-    "postgresql": [Moment("features", 30), Moment("evaluate", 15)],
-    "lakefs": [Moment("ingest", 60), Moment("snapshot", 30)],
-    "mlflow": [Moment("train", 20), Moment("register", 10)],
+KILL_POINTS = {
+    "s3": [KillPoint("ingest", 40), KillPoint("train", 25)],
+    "postgresql": [KillPoint("features", 30), KillPoint("evaluate", 15)],
+    "lakefs": [KillPoint("ingest", 60), KillPoint("snapshot", 30)],
+    "mlflow": [KillPoint("train", 20), KillPoint("register", 10)],
 }
 """Server → when it is killed. The middle of phases in which it is needed."""
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> PipelineFacts:
     """Facts of one machine without servers."""
     home = tmp_path_factory.mktemp("embedded") / "home"
-    _finish(person.start({"ML_ASSETS_HOME": str(home), "ML_ASSETS_AUTHOR": "ada"}))
-    shop = Shop.at(home)
-    assert_sound(shop)
-    return facts_of(shop)
+    finish(commands.start_all(home), seconds=PATIENCE)
+    project = DemandProject.at(home)
+    assert_sound(project)
+    return facts_of(project)
 
 
 @pytest.fixture
@@ -57,62 +58,47 @@ def settings(servers: RunningServers, tmp_path: Path, monkeypatch: pytest.Monkey
     _forget_model(settings)
 
 
-@pytest.mark.parametrize("name", MOMENTS)
+@pytest.mark.parametrize("name", KILL_POINTS)
 def test_a_killed_server_costs_nothing_but_time(
     servers: RunningServers,
     settings: Settings,
-    embedded: Facts,
+    embedded: PipelineFacts,
     name: str,
     record_property: Callable[[str, object], None],
 ) -> None:
     variables = servers.variables(settings)
-    someone = person.start(variables, MOMENTS[name])
-    killed = _kill_when_it_rings(servers, name, someone)
-    survived = someone.process.exitcode == 0
-    phases = [moment.phase for moment in MOMENTS[name]]
+    command = commands.start_pausing(variables, KILL_POINTS[name])
+    killed = _kill_when_it_rings(servers, name, command)
+    survived = command.process.exitcode == 0
+    phases = [point.phase for point in KILL_POINTS[name]]
     assert killed == phases if survived else killed in (phases, phases[:1])
     record_property("killed in", ", ".join(killed))
     record_property("ended by", "the run itself" if survived else "the same commands again")
     if not survived:  # it gave up, saying why and not only how often it tried: the same commands again
-        assert "Exceeded max_retries" not in someone.said.read_text()
-        _finish(person.start(variables))
-    shop = Shop(settings)
-    assert_sound(shop)
-    assert facts_of(shop) == embedded
+        assert "Exceeded max_retries" not in command.output.read_text()
+        finish(commands.start_pausing(variables), seconds=PATIENCE)
+    project = DemandProject(settings)
+    assert_sound(project)
+    assert facts_of(project) == embedded
 
 
-def _kill_when_it_rings(servers: RunningServers, name: str, someone: person.Person) -> list[str]:
+def _kill_when_it_rings(servers: RunningServers, name: str, command: commands.PausingCommand) -> list[str]:
     """Kill the server at each ring and start it again; returns the phases in which it rang."""
     phases: list[str] = []
     deadline = time.monotonic() + PATIENCE
-    while someone.process.is_alive() and time.monotonic() < deadline:
-        if not someone.bell.poll(0.1):
+    while command.process.is_alive() and time.monotonic() < deadline:
+        if not command.bell.poll(0.1):
             continue
         try:
-            phases.append(someone.bell.recv())
+            phases.append(command.bell.recv())
         except EOFError:
             break
         servers.kill(name)
-        someone.bell.send("go on")
+        command.bell.send("go on")
         time.sleep(AWAY_SECONDS)
         servers.restart(name)
-    someone.process.join(max(1.0, deadline - time.monotonic()))
-    _end(someone)
+    command.end(max(1.0, deadline - time.monotonic()))
     return phases
-
-
-def _finish(someone: person.Person) -> None:
-    """Wait for a process that has to succeed."""
-    someone.process.join(PATIENCE)
-    _end(someone)
-    assert someone.process.exitcode == 0, someone.said.read_text()[-4000:]
-
-
-def _end(someone: person.Person) -> None:
-    hangs = someone.process.is_alive()
-    someone.process.kill()
-    someone.process.join()
-    assert not hangs, f"no end after {PATIENCE:.0f} s:\n{someone.said.read_text()[-4000:]}"
 
 
 def _forget_model(settings: Settings) -> None:

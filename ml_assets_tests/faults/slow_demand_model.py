@@ -1,18 +1,20 @@
-"""The shipped model of `store_demand` for workers that are to be killed. Apart from `shop`, because each worker
-imports it."""
+"""The shipped model of `store_demand` with a delay and a kill switch in each step.
+
+Apart from `demand_project`, because each worker imports it.
+"""
 
 import time
 from typing import Any
 
 from ml_assets.defs.store_demand import model
-from ml_assets_tests.chaos.moments import Pulse
+from ml_assets_tests.faults.kill_points import RankKillSwitch
 
 
 def build(inputs: Any, *, hidden: int, pace: float) -> Any:
-    """It takes `pace` seconds a step while it trains, and may die at it."""
+    """Return the model; a training step takes `pace` seconds more, and may kill its rank."""
     import torch
 
-    pulse = Pulse()
+    kill_switch = RankKillSwitch()
 
     class Slow(torch.nn.Module):
         def __init__(self) -> None:
@@ -21,7 +23,7 @@ def build(inputs: Any, *, hidden: int, pace: float) -> Any:
 
         def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
             if self.training:
-                pulse.beat()
+                kill_switch.begin_step()
                 time.sleep(pace)
             return self.demand(numeric, category)
 

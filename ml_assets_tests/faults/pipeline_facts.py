@@ -1,6 +1,6 @@
 """Facts of a finished installation that must not depend on kills.
 
-Here: reading them, and what a dead process must not leave behind. Not here: the runs (`shop`), the killing.
+Here: reading them, and what a dead process must not leave behind. Not here: the runs (`demand_project`), the killing.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from ml_assets.snapshots.reader import open_snapshot
 from ml_assets.tables import layout
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.chaos.shop import MODEL, WEEK, WEEKS, Shop, key_of
+from ml_assets_tests.faults.demand_project import MODEL, WEEK, WEEKS, DemandProject, key_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.events import EVENTS, read_events
 from resources.job.job import TrainingJob, TrainingResult
@@ -38,7 +38,7 @@ _LEAVING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class PipelineFacts:
     """Equal for every way to the same end."""
 
     objects: Mapping[str, str]
@@ -66,22 +66,22 @@ class Facts:
     """Metric → step and value, for those that follow from the data alone."""
 
 
-def facts_of(shop: Shop) -> Facts:
+def facts_of(project: DemandProject) -> PipelineFacts:
     """Everything of one installation."""
-    home = shop.settings.home
-    platform = shop.platform
+    home = project.settings.home
+    platform = project.platform
     reader = TableReader.at(platform.lake)
     result = TrainingResult.read(_job_folder(home) / "result.json")
     history = _metrics(platform.settings.resolved_tracking_uri.reveal())
     (run,) = history.values() if len(history) == 1 else ({},)
-    return Facts(
+    return PipelineFacts(
         objects={
             stat.path: stat.sha256
             for stat in platform.lake.list(reader.commit_id)
             if not stat.path.startswith(SERVERS_OWN)
         },
         contents={table: dict(reader.digests(table)) for table in WEEKS},
-        merges=_merges(shop),
+        merges=_merges(project),
         verdicts={
             (table, week): [
                 (row.content_digest, row.status, row.rows) for row in platform.ledger.attempts(table, week)
@@ -110,13 +110,13 @@ def facts_of(shop: Shop) -> Facts:
     )
 
 
-def assert_sound(shop: Shop) -> None:
+def assert_sound(project: DemandProject) -> None:
     """The parts of one installation fit each other, and nobody and nothing of a dead process is left."""
-    home = shop.settings.home
-    platform = shop.platform
+    home = project.settings.home
+    platform = project.platform
     reader = TableReader.at(platform.lake)
     for table, weeks in WEEKS.items():
-        verdict = validate_window(reader, platform.ledger, declared_tables(shop.defs), table, weeks)
+        verdict = validate_window(reader, platform.ledger, declared_tables(project.defs), table, weeks)
         assert verdict.ok, verdict.explain()
         assert not verdict.stale
 
@@ -133,16 +133,16 @@ def assert_sound(shop: Shop) -> None:
     kept = platform.lake.branches(f"keep-{MODEL}-v{version.number}")
     assert list(kept.values()) == [version.tags["lake_commit"]]
 
-    materialized = {table: shop.instance.get_materialized_partitions(key_of(table)) for table in WEEKS}
+    materialized = {table: project.instance.get_materialized_partitions(key_of(table)) for table in WEEKS}
     assert materialized == {table: set(weeks) for table, weeks in WEEKS.items()}
     for stage in STAGES:
-        assert shop.instance.get_materialized_partitions(dg.AssetKey([MODEL, stage])) == {WEEK}
+        assert project.instance.get_materialized_partitions(dg.AssetKey([MODEL, stage])) == {WEEK}
 
     assert not (left := _processes_in_the_end(home)), left
     assert not (held := [file for file in home.rglob("lock") if _is_held(file)]), held
     assert list((home / "artifacts" / "spool").glob("*.jsonl")) == []
     going_on = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])
-    assert shop.instance.get_runs_count(going_on) == 0
+    assert project.instance.get_runs_count(going_on) == 0
 
 
 def _processes_in_the_end(home: Path) -> list[str]:
@@ -182,9 +182,9 @@ def _job_folder(home: Path) -> Path:
     return folder
 
 
-def _merges(shop: Shop) -> Counter[tuple[str, str]]:
+def _merges(project: DemandProject) -> Counter[tuple[str, str]]:
     counted: Counter[tuple[str, str]] = Counter()
-    for commit in shop.platform.lake.log("main", 1000):
+    for commit in project.platform.lake.log("main", 1000):
         keys = commit.metadata.get("keys", "")
         counted.update((commit.metadata["table"], key) for key in keys.split(",") if key)
     return counted

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from resources.job.events import TrainingEvent
+from ml_assets.drills.fault_injector import send
+from ml_assets.drills.timeline import Timeline
 from resources.job.job import TrainingJob, TrainingResult
 
 VICTIMS = ("rank 0", "rank 1", "agent")
@@ -21,6 +21,8 @@ WORLDS = (3, 1, 4, 2)
 _LAUNCH = """
 import sys
 from pathlib import Path
+from ml_assets.drills.fault_injector import send
+from ml_assets.drills.timeline import Timeline
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 folder = Path(sys.argv[1])
@@ -59,7 +61,7 @@ def train_through_kills(
             _wait_for_moment(folder, launcher, draw)
             if launcher.poll() is not None:
                 break  # finished before the last kills came
-            step = _last_step(folder)
+            step = Timeline.of(folder).last_step
             if _kill(victim, launcher, folder):
                 done.append(Kill(victim, step))
             if victim == "launcher":
@@ -80,33 +82,29 @@ def _start_launcher(folder: Path, job: TrainingJob, workers: int) -> subprocess.
 
 
 def _wait_for_moment(folder: Path, launcher: subprocess.Popen[bytes], draw: random.Random) -> None:
-    """Either some seconds, which on most machines is while the ranks start, or some events further."""
-    events, deadline = len(_events(folder)), time.monotonic() + 120
+    """Wait some seconds, on most machines while the ranks start, or until some events later."""
+    events, deadline = len(Timeline.of(folder).events), time.monotonic() + 120
     further = draw.choice((0, draw.randrange(1, 40), draw.randrange(1, 40)))
     if not further:
         time.sleep(draw.uniform(0.1, 3))
-    while len(_events(folder)) < events + further and time.monotonic() < deadline:
+    while len(Timeline.of(folder).events) < events + further and time.monotonic() < deadline:
         if launcher.poll() is not None:
             return
         time.sleep(0.01)
 
 
 def _kill(victim: str, launcher: subprocess.Popen[bytes], folder: Path) -> bool:
-    """True where there was somebody to kill."""
+    """Kill the process; return False if there was none to kill."""
     if victim == "launcher":
         launcher.kill()
         return True
     agents = _children(launcher.pid)
     if victim == "agent":
-        pids = agents
-    else:
-        started = [event for event in _events(folder) if event.kind == "started"]
-        ranks: list[int] = started[-1].values["pids"] if started else []
-        of_this_agent = {pid for agent in agents for server in _children(agent) for pid in _children(server)}
-        pids = [pid for pid in ranks[int(victim[-1]) :][:1] if pid in of_this_agent]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    return bool(pids)
+        return send(signal.SIGKILL, agents) > 0
+    rank = int(victim.removeprefix("rank "))
+    of_this_agent = {pid for agent in agents for server in _children(agent) for pid in _children(server)}
+    ranks = Timeline.of(folder).pids[rank : rank + 1]
+    return send(signal.SIGKILL, [pid for pid in ranks if pid in of_this_agent]) > 0
 
 
 def _children(pid: int) -> list[int]:
@@ -114,13 +112,3 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-
-
-def _last_step(folder: Path) -> int:
-    return max((event.step for event in _events(folder)), default=0)
-
-
-def _events(folder: Path) -> list[TrainingEvent]:
-    path = folder / "events.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [event for event in map(TrainingEvent.from_line, lines) if event is not None]

@@ -35,11 +35,11 @@ def equal(name: str, measured: str | float, wanted: str | float) -> Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class DrillReport:
     """One drill."""
 
     drill: str
-    story: str
+    fault: str
     seconds: float
     checks: tuple[Check, ...]
     recoveries: tuple[str, ...]
@@ -60,7 +60,7 @@ class Report:
         values = [f"{check.measured} {check.unit}".rstrip() for check in self.checks]
         wide = max(len(value) for value in values if len(value) <= _WIDE)
         return [
-            f"{self.drill}: {self.story}",
+            f"{self.drill}: {self.fault}",
             *(
                 f"  {'✓' if check.ok else '✗'} {check.name:{width}}  {value:{wide}}  wanted: {check.wanted}"
                 for check, value in zip(self.checks, values, strict=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.chaos.summary import keep, rounds_of, summary
+from ml_assets_tests.faults.summary import keep, rounds_of, summary
 
 
 def _report(

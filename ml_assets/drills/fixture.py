@@ -1,4 +1,4 @@
-"""Setting of the drills: a made-up snapshot, a job on it, and the training that nothing happens to.
+"""Fixture of the drills: a made-up snapshot, a job on it, and the same training undisturbed.
 
 Not here: the damage, and what must hold afterwards (drills).
 """
@@ -34,7 +34,7 @@ CHECKPOINT_STEPS = 10
 
 
 @dataclass(frozen=True)
-class Scene:
+class Fixture:
     """A folder that drills share."""
 
     folder: Path
@@ -63,7 +63,7 @@ class Scene:
         return TrainingJob(
             model="drill",
             partition="2024-01-14",
-            model_function="ml_assets.drills.model.drill_model",
+            model_function="ml_assets.drills.drill_model.drill_model",
             objective="binary",
             hyperparameters={"pace": _PACE},
             snapshot=str(self.snapshot.folder),
@@ -83,9 +83,9 @@ class Scene:
         )
 
     @cached_property
-    def unbroken(self) -> TrainingResult:
-        """Return the result of the undisturbed job."""
-        return LocalLauncher().run(self.job, self.folder / "unbroken", lambda _: None, lambda _: None)
+    def undisturbed(self) -> TrainingResult:
+        """Return the result of the job without a fault."""
+        return train_undisturbed(self.job, self.folder / "undisturbed")
 
     def job_with(self, **settings: float) -> TrainingJob:
         """The job with some settings that change no weights."""
@@ -103,6 +103,11 @@ class Scene:
     def steps_per_epoch(self) -> int:
         """Steps of an epoch of the job."""
         return -(-self.rows // self.job.settings.global_batch)
+
+
+def train_undisturbed(job: TrainingJob, folder: Path) -> TrainingResult:
+    """Train `job` in `folder`, without a fault: the result that a disturbed training is compared with."""
+    return LocalLauncher().run(job, folder, lambda _: None, lambda _: None)
 
 
 def learnable_table(days: int, rows_a_day: int, seed: int) -> pl.DataFrame:

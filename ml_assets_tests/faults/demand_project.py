@@ -1,7 +1,7 @@
 """The shipped pipeline `store_demand`, cut short, in an installation of a test's own.
 
 Here: what differs from its `defs.yaml`, and the commands a person would give one after the other. Not here:
-how the process that gives them dies (`moments`), what must stand afterwards (`installation`).
+the points where the process is killed (`kill_points`), what must stand afterwards (`pipeline_facts`).
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ WEEKS = {SALES: _WEEKS, FEATURES: _WEEKS[LOOKBACK:]}
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "window": WINDOW,
     "model": {
-        "function": "ml_assets_tests.chaos.demand.build",
+        "function": "ml_assets_tests.faults.slow_demand_model.build",
         "hyperparameters": {"hidden": 8, "pace": 0.005},
     },
     "training": {
@@ -54,11 +54,11 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 """Section of the model's `defs.yaml` → what is otherwise here."""
 
 
-class Shop(Project):
+class DemandProject(Project):
     """A home with this pipeline alone."""
 
     @classmethod
-    def at(cls, home: Path) -> "Shop":
+    def at(cls, home: Path) -> "DemandProject":
         """As `Project.here`, without asking the environment."""
         settings = Settings(home=home, author="ada")
         prepare_home(settings)
