@@ -17,7 +17,8 @@ from benchmarks._report import Result
 from benchmarks.gpu.data import columns, texts
 from benchmarks.gpu.trainings import KillOnce, Outcome, job_of, note, train
 from ml_assets.snapshots.reader import Snapshot
-from resources.job.training_settings import Parallel, TrainingSettings
+from resources.job.setting_parts import Parallel
+from resources.job.training_settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 FLIGHTS = "benchmarks.gpu.models.flights"

@@ -8,7 +8,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
@@ -16,7 +24,8 @@ from ml_assets.pipeline.one_process import one_process_library
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
-from resources.job.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
+from resources.job.setting_parts import Parallel
+from resources.job.training_settings import OF_SCRIPTS, TrainingSettings
 from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 
 
@@ -164,6 +173,20 @@ class ResourcesSection(ResourceProfile):
         return common.changed(self.partitions.get(partition, {})).changed(changes or {})
 
 
+class _DescribedByParts:
+    """Descriptions for keys that a dataclass inherits: pydantic reads the docstrings of its own body only."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        reference = handler(core_schema)
+        keys = handler.resolve_ref_schema(reference)["properties"]
+        for part in TrainingSettings.__bases__:
+            for key, described in TypeAdapter(part).json_schema()["properties"].items():
+                keys[key]["description"] = described["description"]
+        return reference
+
+
 class PipelineSpec(Section):
     """A model, from features to the registry."""
 
@@ -179,7 +202,7 @@ class PipelineSpec(Section):
     """Partitions of the training, validation and holdout rows."""
     model: ModelSection
     """Model function or script."""
-    training: TrainingSettings = TrainingSettings()
+    training: Annotated[TrainingSettings, _DescribedByParts()] = TrainingSettings()
     """Settings of the training."""
     resources: ResourcesSection = ResourcesSection()
     """Resources of the workers on a cluster. They change no weights: no part of a training's fingerprint."""

@@ -32,7 +32,7 @@ from ml_assets.training.step.trial import (
     refuse_changed,
     some_rows,
 )
-from resources.job.training_settings import Precision
+from resources.job.setting_parts import Precision
 
 
 class Gradients(Protocol):

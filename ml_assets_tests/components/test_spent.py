@@ -18,6 +18,7 @@ RESULT = TrainingResult(
     world_size=8,
     rows_per_second=1000.0,
     seconds=1800.0,
+    worker_seconds=8 * 1800.0,
     attempts=2,
 )
 

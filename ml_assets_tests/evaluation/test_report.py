@@ -46,7 +46,15 @@ RECOVERIES = (
         workers=(4, 2),
         rows_repeated=0,
     ),
-    Recovery(attempt=3, cause="it saved", seconds=6.0, from_step=1300, steps_lost=0, rows_repeated=0),
+    Recovery(
+        attempt=3,
+        cause="it saved",
+        seconds=6.0,
+        from_step=1300,
+        steps_lost=0,
+        workers=(2, 2),
+        rows_repeated=0,
+    ),
 )
 
 

@@ -86,17 +86,6 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot"):
             del facts[place]
-        for name in (
-            "schema_hash",
-            "initial_weights",
-            "entry",
-            "arguments",
-            "decode",
-            "loop_version",
-            "packages",
-        ):
-            if not facts[name]:  # as it was before there were any
-                del facts[name]
         facts["settings"] = self.settings.identity
         canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -110,7 +99,7 @@ class TrainingJob:
         """Inverse of `to_json`."""
         facts: dict[str, Any] = json.loads(text)
         settings = TrainingSettings.from_document(facts.pop("settings"))
-        arguments = tuple(facts.pop("arguments", ()))
+        arguments = tuple(facts.pop("arguments"))
         return cls(**facts, arguments=arguments, settings=settings)
 
 
@@ -130,12 +119,11 @@ class TrainingResult:
     rows_per_second: float
     seconds: float
     """Wall time of the training loop, over all attempts."""
+    worker_seconds: float
+    """Sum over the attempts: seconds from start to last sign of life, times workers."""
     attempts: int = 1
     resumed_from_steps: tuple[int, ...] = ()
     """Step each later attempt continued from."""
-    worker_seconds: float | None = None
-    """Sum over the attempts: seconds from start to last sign of life, times workers. None in the result of an older
-    version."""
 
     def has_weights(self, path: Path) -> bool:
         """True if the file at `path` has the digest of these weights."""

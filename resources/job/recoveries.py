@@ -27,8 +27,8 @@ class Recovery:
     """The checkpoint it went on from."""
     steps_lost: int
     """Steps after that checkpoint which had begun, and were done again."""
-    workers: tuple[int, int] | None = None
-    """Before and after; None in the record of an older version."""
+    workers: tuple[int, int]
+    """Before and after."""
     rows_repeated: int | None = None
     """Rows that the final weights learned from more than once in an epoch, because of this recovery: 0, or there is
     a bug. None while the training is not finished."""
@@ -43,14 +43,14 @@ class Recovery:
             seconds=float(values["seconds"]),
             from_step=int(values["from_step"]),
             steps_lost=int(values["steps_lost"]),
-            workers=(int(values["workers"][0]), int(values["workers"][1])) if "workers" in values else None,
+            workers=(int(values["workers"][0]), int(values["workers"][1])),
             rows_repeated=repeated,
         )
 
     def in_words(self) -> str:
         """One line for a person."""
         rows = "" if self.rows_repeated is None else f", {self.rows_repeated} rows learned twice"
-        before, after = self.workers or (0, 0)
+        before, after = self.workers
         workers = "" if before == after else f"with {after} workers instead of {before} "
         return (
             f"{self.cause}: went on {workers}from step {self.from_step} after {self.seconds:.1f} s, "

@@ -71,11 +71,9 @@ def spent(
     `worker_hours` counts each attempt with the workers it had, and what was done again as often as it was done.
     `gpu_hours` needs to know the workers' kind of device, `cost` also the price of an hour of one GPU.
     """
-    of_one_size = result.seconds * result.world_size  # all that an older version knew
-    hours = (of_one_size if result.worker_seconds is None else result.worker_seconds) / 3600
     return {
         "training_seconds": result.seconds,
-        **_figures(hours, result.attempts, devices, gpu_hour_price),
+        **_figures(result.worker_seconds / 3600, result.attempts, devices, gpu_hour_price),
         **_speed(result),
     }
 

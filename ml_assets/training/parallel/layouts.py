@@ -38,7 +38,8 @@ from ml_assets.training.step.activation_checkpointing import blocks_of
 from ml_assets.training.step.memory import passes, rows_at_once
 from ml_assets.training.step.precision import shard_policy
 from resources.job.errors import BadConfiguration
-from resources.job.training_settings import Parallel, TrainingSettings
+from resources.job.setting_parts import Parallel
+from resources.job.training_settings import TrainingSettings
 
 
 class DataParallelWrapper:

@@ -29,7 +29,7 @@ from ml_assets.training.parallel.plans import matching
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.precision import computing
 from resources.job.errors import BadConfiguration
-from resources.job.training_settings import Precision
+from resources.job.setting_parts import Precision
 
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(output, target) → scalar, summed over rows."""

@@ -21,5 +21,6 @@ def untrained_result(fingerprint: str, weights: str, attempts: int = 1) -> Train
         world_size=1,
         rows_per_second=1.0,
         seconds=1.0,
+        worker_seconds=1.0,
         attempts=attempts,
     )

@@ -6,7 +6,8 @@ import pytest
 
 from ml_assets_tests.resources.launcher.test_local import job_of
 from resources.addresses import Address
-from resources.job.training_settings import Parallel, TrainingSettings
+from resources.job.setting_parts import Parallel
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.kubernetes.attempt_objects import job_manifest, service_manifest
 from resources.launcher.profile import ProfileRefused, ResourceProfile, bytes_of, changes_of, ranks_of_a_node
 from resources.settings import KubernetesSettings, Mount
