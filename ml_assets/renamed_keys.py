@@ -12,6 +12,14 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
     "InputSection": {"known": "known_at"},
     "KnowledgeRule": {"at": "column", "hides": "columns"},
     "ModelInputsSection": {"row_key": "primary_key"},
+    "ScheduleSection": {"newest": "latest"},
+    "SourceSection": {"newest": "latest"},
+    "TableSpecSection": {"group": "group_name", "automation": "automation_condition"},
+    "TrainingPipelineSpec": {
+        "group": "group_name",
+        "automation": "automation_condition",
+        "stale": "on_stale_inputs",
+    },
     "training": {
         "accumulate": "gradient_accumulation_steps",
         "recompute": "activation_checkpointing",

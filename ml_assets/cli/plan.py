@@ -167,7 +167,7 @@ def _conclusion(
         ]
     if not validation.ok:
         return ["It would refuse what is unusable: mend its source, then materialize it again."]
-    if validation.stale and spec.stale == "refuse":
+    if validation.stale and spec.on_stale_inputs == "refuse":
         return ["It would refuse what is stale."]
     if outlook.is_as_trained:
         return [

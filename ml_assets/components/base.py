@@ -92,7 +92,7 @@ def table_asset(
         backfill_policy=dg.BackfillPolicy.single_run(),
         output_required=False,
         check_specs=check_specs(key),
-        group_name=section.group,
+        group_name=section.group_name,
         description=section.description or None,
         owners=list(section.owners) or None,
         kinds={kind, "parquet"},
@@ -103,7 +103,7 @@ def table_asset(
             DECLARED: dg.MetadataValue.json(DeclaredTable.of(table).to_facts()),
             **(facts or {}),
         },
-        automation_condition=condition_named(section.automation),
+        automation_condition=condition_named(section.automation_condition),
         freshness_policy=freshness_policy(section.freshness),
         retry_policy=RETRY_TRANSIENT,
     )

@@ -1,9 +1,9 @@
-"""Schedules of models: a tick that asks the source for its newest day."""
+"""Schedules of models: a tick that asks the source for its latest day."""
 
 import dagster as dg
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.tables.imports import resolve_newest
+from ml_assets.tables.imports import resolve_latest
 
 
 def nightly_training(
@@ -13,7 +13,7 @@ def nightly_training(
     schedule = spec.schedule
     if schedule is None:
         raise ValueError(f"{spec.name} declares no schedule")
-    newest = resolve_newest(schedule.newest)
+    latest = resolve_latest(schedule.latest)
     cadence = spec.partitions.as_cadence
 
     @dg.schedule(
@@ -24,18 +24,18 @@ def nightly_training(
         default_status=dg.DefaultScheduleStatus.RUNNING
         if schedule.enabled
         else dg.DefaultScheduleStatus.STOPPED,
-        description=f"Trains {spec.name} on the newest day of its source.",
+        description=f"Trains {spec.name} on the latest day of its source.",
     )
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        day = newest()
+        day = latest()
         complete = [key for key in cadence.keys(spec.partitions.start, day) if cadence.bounds(key)[1] <= day]
         if not complete:
             return dg.SkipReason(
-                f"the newest day of the source, {day}, is before the first partition of {spec.name}"
+                f"the latest day of the source, {day}, is before the first partition of {spec.name}"
             )
         if complete[-1] in context.instance.get_materialized_partitions(evaluation):
             return dg.SkipReason(
-                f"nothing new: {spec.name} {complete[-1]} is trained, the source's newest day is {day}"
+                f"nothing new: {spec.name} {complete[-1]} is trained, the source's latest day is {day}"
             )
         return dg.RunRequest(run_key=complete[-1], partition_key=complete[-1])
 

@@ -18,7 +18,7 @@ from ml_assets.components.specs import DatasetSpec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import validate_window
-from ml_assets.tables.imports import resolve_newest
+from ml_assets.tables.imports import resolve_latest
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 from resources.words import name_some
@@ -29,11 +29,11 @@ RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_p
 
 
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
-    """Ask the source for its newest day; ingest what came since, and again what failed, was rejected or is missing."""
-    if spec.source.watch is None or spec.source.newest is None:
+    """Ask the source for its latest day; ingest what came since, and again what failed, was rejected or is missing."""
+    if spec.source.watch is None or spec.source.latest is None:
         raise ValueError(f"datasets/{spec.name} declares no source.watch")
     watch = spec.source.watch
-    newest = resolve_newest(spec.source.newest)
+    latest = resolve_latest(spec.source.latest)
     table = "/".join(key.path)
 
     @dg.sensor(
@@ -41,19 +41,19 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         asset_selection=[key],
         minimum_interval_seconds=watch.every_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if watch.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Asks the source of {table} for its newest day and ingests what is new or lacking.",
+        description=f"Asks the source of {table} for its latest day and ingests what is new or lacking.",
     )
     def new_data(
         context: dg.SensorEvaluationContext,
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.SensorResult:
-        day = newest()
+        day = latest()
         keys = _complete_keys(spec.cadence, day)
         lacking = _lacking(platform, tables, table, keys)
         if not lacking:
             return dg.SensorResult(
-                skip_reason=f"{table} has everything: the newest day of the source is {day}", cursor=""
+                skip_reason=f"{table} has everything: the latest day of the source is {day}", cursor=""
             )
         now = time.time()
         asked: dict[str, float] = json.loads(context.cursor or "{}")

@@ -74,8 +74,8 @@ class SourceSection(Section):
     function: VersionedPath
     """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; without
     partitions `() -> polars.DataFrame`."""
-    newest: FunctionPath | None = None
-    """`package.module.function`: `() -> date`, the newest day the source has; a sensor asks it."""
+    latest: FunctionPath | None = None
+    """`package.module.function`: `() -> date`, the latest day the source has; a sensor asks it."""
     watch: WatchSection | None = None
     """Ask the source by itself and ingest what is new."""
 
@@ -102,7 +102,7 @@ class TableSpecSection(Section):
 
     name: Name
     """Name of the table, without `datasets/` or `features/`."""
-    group: Name = "default"
+    group_name: Name = "default"
     """Group on the lineage page: the tables and models of one folder usually share one."""
     description: str = ""
     """Text for the asset page."""
@@ -114,7 +114,7 @@ class TableSpecSection(Section):
     """Allowed distance of the number of rows from the usual one; `off`: any number passes."""
     freshness: FreshnessSection | None = None
     """Greatest age of the newest materialization; not given: any."""
-    automation: Literal["none", "on_valid_inputs"] = "none"
+    automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
     partitions: PartitionsSection | None = None
     """Not given: one partition, the whole table."""
@@ -132,9 +132,9 @@ class DatasetSpec(TableSpecSection):
     """Source of its rows."""
 
     @model_validator(mode="after")
-    def _watch_needs_newest(self) -> Self:
-        if self.source.watch is not None and self.source.newest is None:
-            raise ValueError("source.watch needs source.newest: the function that names the newest day")
+    def _watch_needs_latest(self) -> Self:
+        if self.source.watch is not None and self.source.latest is None:
+            raise ValueError("source.watch needs source.latest: the function that names the latest day")
         if self.source.watch is not None and self.partitions is None:
             raise ValueError(
                 "source.watch needs partitions: it requests those that came since, and a table without partitions has "
@@ -227,7 +227,7 @@ class ScheduleSection(Section):
     """Moments of the tick: minute, hour, day of the month, month, day of the week."""
     time_zone: TimeZone = "UTC"
     """Time zone of `cron`."""
-    newest: FunctionPath
+    latest: FunctionPath
     """`package.module.function`: `() -> date`; the tick trains that day's partition, tables and all, and skips if
     it is trained. Needs tables upstream that have the model's partitions or none."""
     enabled: bool = False
@@ -237,7 +237,7 @@ class ScheduleSection(Section):
 class TrainingPipelineSpec(PipelineSpec):
     """A model, from features to the registry, and how Dagster shows and starts it."""
 
-    group: Name = "default"
+    group_name: Name = "default"
     """Group on the lineage page: the tables and models of one folder usually share one."""
     owners: tuple[Owner, ...] = ()
     """Owners on the asset pages: e-mail addresses, or `team:name`."""
@@ -245,7 +245,7 @@ class TrainingPipelineSpec(PipelineSpec):
     """Greatest age of the newest materialization; not given: any."""
     schedule: ScheduleSection | None = None
     """Trainings by the clock; not given: none."""
-    automation: Literal["none", "on_valid_inputs"] = "none"
+    automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
 
     @field_validator("name")

@@ -121,7 +121,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         partitions_def=partitions_definition(spec.partitions),
         partition_mappings={"features": lookback_mapping(spec.window.total - 1)},
         check_specs=list(checks.values()),
-        group_name=spec.group,
+        group_name=spec.group_name,
         descriptions_by_output_name={
             stage: f"{text} {together(spec.name)}" for stage, text in _DESCRIPTIONS.items()
         },
@@ -129,7 +129,9 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
             stage: {f"dagster/kind/{kind}": "" for kind in kinds[stage]} for stage in STAGES
         },
         owners_by_output_name={stage: list(spec.owners) for stage in STAGES},
-        automation_conditions_by_output_name={stage: condition_named(spec.automation) for stage in STAGES},
+        automation_conditions_by_output_name={
+            stage: condition_named(spec.automation_condition) for stage in STAGES
+        },
         can_subset=False,
         metadata_by_output_name={
             TRAINING_SET: {

@@ -210,7 +210,7 @@ class PipelineSpec(Section):
     """Seed of weights, row order and dropout: another one is another training."""
     evaluation: EvaluationSpec
     """Metrics, slices and gates."""
-    stale: Literal["warn", "refuse"] = "warn"
+    on_stale_inputs: Literal["warn", "refuse"] = "warn"
     """Inputs whose own inputs changed since: `warn` trains on them as main holds them, `refuse` does not."""
 
     @property

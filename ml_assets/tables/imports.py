@@ -32,27 +32,27 @@ def resolve_function(path: str) -> Callable[..., Any]:
     return found
 
 
-class NewestMisdeclared(TypeError):
-    """A function that names the newest day of a source answered with something else."""
+class LatestMisdeclared(TypeError):
+    """A function that names the latest day of a source answered with something else."""
 
 
-def resolve_newest(path: str) -> Callable[[], date]:
-    """Return the function at `path`, which names the newest day that its source is done with.
+def resolve_latest(path: str) -> Callable[[], date]:
+    """Return the function at `path`, which names the latest day that its source is done with.
 
-    Calling it raises `NewestMisdeclared` where the answer is no `datetime.date`. A moment is refused too: it leaves
+    Calling it raises `LatestMisdeclared` where the answer is no `datetime.date`. A moment is refused too: it leaves
     open if its day is over.
     """
     function = resolve_function(path)
 
-    def newest() -> date:
+    def latest() -> date:
         day = function()
         if not isinstance(day, date) or isinstance(day, datetime):
-            raise NewestMisdeclared(
-                f"{path}() returned {day!r}: return a datetime.date, the newest day that the source is done with"
+            raise LatestMisdeclared(
+                f"{path}() returned {day!r}: return a datetime.date, the latest day that the source is done with"
             )
         return day
 
-    return newest
+    return latest
 
 
 def _resolve(path: str, remedy: str) -> Any:

@@ -37,7 +37,7 @@ def dagster(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> I
     disturb a run in this process."""
     home = tmp_path_factory.mktemp("plant")
     shutil.copy(_empty_tracker, home / "mlflow.db")
-    (home / readings_location.NEWEST).write_text(FIRST.isoformat())
+    (home / readings_location.LATEST).write_text(FIRST.isoformat())
     settings = Settings(home=home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", "")  # `prepare_home` sets it

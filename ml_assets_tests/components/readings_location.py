@@ -1,6 +1,6 @@
 """The plant as a code location for a real daemon and webserver; its schedule ticks every minute.
 
-`dagster-daemon run -m ml_assets_tests.components.readings_location` runs it. A file holds the newest day of
+`dagster-daemon run -m ml_assets_tests.components.readings_location` runs it. A file holds the latest day of
 its source, so a test says when a day is over.
 """
 
@@ -12,20 +12,20 @@ from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import Installation, readings_components
 from resources.settings import Settings
 
-NEWEST = "newest-day"
-"""File of the home that holds the newest day of the source, ISO 8601."""
+LATEST = "latest-day"
+"""File of the home that holds the latest day of the source, ISO 8601."""
 
 
-def newest() -> date:
-    """Return the newest day that the test has declared over."""
-    return date.fromisoformat((Settings().home / NEWEST).read_text())
+def latest() -> date:
+    """Return the latest day that the test has declared over."""
+    return date.fromisoformat((Settings().home / LATEST).read_text())
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Return the plant with a schedule that is switched on, and a source that no sensor watches."""
     settings = Settings()
-    schedule = {"cron": "* * * * *", "newest": f"{__name__}.newest", "enabled": True}
+    schedule = {"cron": "* * * * *", "latest": f"{__name__}.latest", "enabled": True}
     components = readings_components(
         dataset={"source": {"function": f"{readings_pipeline.HERE}.read_readings"}},
         pipeline={"schedule": schedule},

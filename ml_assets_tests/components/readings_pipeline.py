@@ -34,7 +34,7 @@ class Source:
 
     spoiled: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = field(default_factory=dict)
     """Day → what its rows go through before they are handed out; it may raise."""
-    newest: date = LAST
+    latest: date = LAST
     asked: list[str] = field(default_factory=list)
     """Days in the order they were read."""
 
@@ -67,9 +67,9 @@ def read_readings(day: date) -> pl.DataFrame:
     return spoil(rows) if spoil else rows
 
 
-def newest() -> date:
-    """The newest day the plant has closed."""
-    return SOURCE.newest
+def latest() -> date:
+    """The latest day the plant has closed."""
+    return SOURCE.latest
 
 
 def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -117,7 +117,7 @@ DATASET: dict[str, Any] = {
     "owners": ["team:plant"],
     "source": {
         "function": f"{HERE}.read_readings",
-        "newest": f"{HERE}.newest",
+        "latest": f"{HERE}.latest",
         "watch": {"every_seconds": 30, "enabled": True},
     },
     "partitions": PARTITIONS,
@@ -142,7 +142,7 @@ FEATURE_TABLE: dict[str, Any] = {
     ],
     "partitions": PARTITIONS,
     "labels": ["made", "label_known_at"],
-    "automation": "on_valid_inputs",
+    "automation_condition": "on_valid_inputs",
     "contract": {
         "primary_key": ["at", "machine"],
         "columns": [
@@ -190,5 +190,5 @@ PIPELINE: dict[str, Any] = {
             {"name": "far better than before", "metric": "rmse", "better_than": "champion", "margin": "30%"},
         ],
     },
-    "schedule": {"cron": "0 3 * * *", "newest": f"{HERE}.newest"},
+    "schedule": {"cron": "0 3 * * *", "latest": f"{HERE}.latest"},
 }

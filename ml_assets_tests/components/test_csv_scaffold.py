@@ -118,7 +118,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
         dataset, features = _spec(components, Dataset), _spec(components, FeatureTable)
         model = _spec(components, TrainingPipeline)
         read, build = resolve_function(dataset.source.function), resolve_function(features.function)
-        newest = resolve_function(dataset.source.newest)()
+        latest = resolve_function(dataset.source.latest)()
         cadence: Cadence = dataset.cadence
         keys = cadence.keys(date.min, date.max)
         frames = {key: read(date.fromisoformat(key)) for key in keys}
@@ -130,7 +130,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
         report = leak_test(
             build,
             {section.table: rows},
-            {section.table: section.known},
+            {section.table: section.known_at},
             *days,
             primary_key=features.contract.primary_key,
             labels=features.labels,
@@ -145,7 +145,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert model.features.categorical == case.series
     assert model.features.label == case.label
     assert cadence.kind == case.cadence
-    assert newest == days[-1]
+    assert latest == days[-1]
 
 
 def _is_in_house_style(folder: Path, *steps: str) -> None:

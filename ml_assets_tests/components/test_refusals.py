@@ -135,7 +135,7 @@ def test_a_raw_day_rejected_after_its_features_is_refused_by_name(
     accept_partition(
         ready.platform.lake, ready.platform.ledger, READINGS, day, "ada", "the sensor was turned"
     )
-    strict = ready.declared_as(readings_components(pipeline={"stale": "refuse"}))
+    strict = ready.declared_as(readings_components(pipeline={"on_stale_inputs": "refuse"}))
     said = failure_of(strict.train(LAST))
     assert f"{FEATURES} {day} (is stale: {READINGS} {day} changed)" in said
     assert "is rejected" not in said
@@ -180,7 +180,9 @@ def test_a_changed_declaration_makes_what_was_built_before_stale_by_name(ready: 
         "the volume rule changed": {"volume": {"kind": "previous"}},
     }
     for why, change in changes.items():
-        strict = ready.declared_as(readings_components(features=change, pipeline={"stale": "refuse"}))
+        strict = ready.declared_as(
+            readings_components(features=change, pipeline={"on_stale_inputs": "refuse"})
+        )
         result = strict.train(LAST)
         assert f"{FEATURES} {days(WINDOW, start=1)[4]} (is stale: {why}" in failure_of(result)
         assert _steps(result) == [f"{MODEL}.validate_inputs"]
@@ -192,7 +194,7 @@ def test_a_changed_contract_of_a_raw_table_is_found_through_its_features(ready: 
         {**column, "le": 1000} if column["name"] == "made" else column for column in rules["columns"]
     ]
     dataset = {"contract": {**rules, "columns": tightened}}
-    strict = ready.declared_as(readings_components(dataset=dataset, pipeline={"stale": "refuse"}))
+    strict = ready.declared_as(readings_components(dataset=dataset, pipeline={"on_stale_inputs": "refuse"}))
     before, day = days(2)
     why = f"is stale: {READINGS} {before}, {day} are stale themselves"
     assert f"{FEATURES} {day} ({why})" in failure_of(strict.train(LAST))
@@ -234,7 +236,7 @@ def test_stale_inputs_are_refused_where_the_pipeline_says_so(ready: Installation
     changed, after = days(WINDOW, start=1)[3:5]
     source.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
     assert ready.run(READINGS, partition=changed).success
-    strict = ready.declared_as(readings_components(pipeline={"stale": "refuse"}))
+    strict = ready.declared_as(readings_components(pipeline={"on_stale_inputs": "refuse"}))
     said = failure_of(strict.train(LAST))
     for key in (changed, after):
         assert f"{FEATURES} {key} (is stale: {READINGS} {changed} changed)" in said

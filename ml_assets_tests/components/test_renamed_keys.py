@@ -17,8 +17,14 @@ PLACES = {
     "ModelInputsSection": ("label: units", "features"),
     "EvaluationSpec": ("objective: regression", "evaluation"),
     "Gate": ("metric: rmse, better_than: baseline", "evaluation.gates.0"),
+    "ScheduleSection": ("cron:", "schedule"),
+    "SourceSection": ("function: ml_assets.defs.store_demand.source", "source"),
+    "TableSpecSection": ("name: sales_features", ""),
+    "TrainingPipelineSpec": ("seed: 11", ""),
     "training": ("global_batch: 64", "training"),
 }
+
+_DECLARED = f"{DECLARED}  schedule: {{cron: 0 3 * * *, latest: ml_assets.defs.store_demand.source.latest}}\n"
 
 EACH = pytest.mark.parametrize(
     ("section", "old", "new"),
@@ -32,8 +38,8 @@ def test_an_old_key_is_refused_with_the_key_of_today(section: str, old: str, new
     with pytest.raises(DeclarationRefused) as refused:
         load(text)
     said = next(line for line in str(refused.value).splitlines() if f".{old}:" in line)
-    path = PLACES[section][1]
-    assert said.endswith(f"demand/defs.yaml:{number} attributes.{path}.{old}: `{old}` is called `{new}` now")
+    path = ".".join(filter(None, ("attributes", PLACES[section][1], old)))
+    assert said.endswith(f"demand/defs.yaml:{number} {path}: `{old}` is called `{new}` now")
 
 
 @EACH
@@ -51,7 +57,7 @@ def test_an_old_word_is_refused_with_the_word_of_today() -> None:
 def _with_key(section: str, key: str) -> tuple[str, int]:
     """Return the store chain with `key` in a section, and the key's line."""
     text = PLACES[section][0]
-    before, _, after = DECLARED.partition(text)
+    before, _, after = _DECLARED.partition(text)
     *_, last = before.splitlines()
     between = f"\n{last}" if last.isspace() else ", "
     return f"{before}{key}: 1{between}{text}{after}", len(before.splitlines())

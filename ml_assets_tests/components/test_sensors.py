@@ -1,4 +1,4 @@
-"""Sensors: a refused run gets its missing chain requested, a source is asked for its newest day."""
+"""Sensors: a refused run gets its missing chain requested, a source is asked for its latest day."""
 
 import json
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +15,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.components import Dataset
 from ml_assets.components.declared import declared_tables
 from ml_assets.components.sensors import ASKED_BY, RANGE_END, RANGE_START, build_missing_upstream
-from ml_assets.tables.imports import NewestMisdeclared
+from ml_assets.tables.imports import LatestMisdeclared
 from ml_assets_tests.components.installation import (
     STAGES,
     Installation,
@@ -151,7 +151,7 @@ def _an_hour_later(cursor: str | None) -> str:
 
 
 def test_new_days_of_a_source_are_requested_as_one_range(installation: Installation, source: Source) -> None:
-    source.newest = FIRST + timedelta(2)
+    source.latest = FIRST + timedelta(2)
     first, _, third = days(3)
     assert _ranges(_ask_for_news(installation)) == [(first, third)]
 
@@ -160,18 +160,18 @@ def test_new_days_of_a_source_are_requested_as_one_range(installation: Installat
     assert nothing.skip_reason is not None
     assert (
         nothing.skip_reason.skip_message
-        == f"{READINGS} has everything: the newest day of the source is {third}"
+        == f"{READINGS} has everything: the latest day of the source is {third}"
     )
 
-    source.newest += timedelta(1)
-    fourth = source.newest.isoformat()
+    source.latest += timedelta(1)
+    fourth = source.latest.isoformat()
     assert _ranges(_ask_for_news(installation, nothing.cursor)) == [(fourth, fourth)]
 
 
 def test_failed_and_rejected_days_are_requested_again_after_a_while(
     installation: Installation, source: Source
 ) -> None:
-    source.newest = FIRST + timedelta(4)
+    source.latest = FIRST + timedelta(4)
     first, second, _, fourth, fifth = days(5)
 
     def away(rows: pl.DataFrame) -> pl.DataFrame:
@@ -189,7 +189,7 @@ def test_failed_and_rejected_days_are_requested_again_after_a_while(
     assert not _ask_for_news(installation, later.cursor).run_requests
 
     source.mend()
-    source.newest = FIRST + timedelta(4)
+    source.latest = FIRST + timedelta(4)
     for day in (second, fourth):
         assert installation.run(READINGS, partition=day, last=day).success
     assert not _ask_for_news(installation, _an_hour_later(later.cursor)).run_requests
@@ -201,7 +201,7 @@ def test_a_table_that_was_daily_asks_for_its_weeks(installation: Installation, s
     assert installation.run(READINGS, partition=first, last=last).success
     weekly = {"cadence": "weekly", "start": FIRST.isoformat()}
     installation = installation.declared_as([component(Dataset, DATASET, partitions=weekly)])
-    source.newest = date(2024, 1, 14)
+    source.latest = date(2024, 1, 14)
     (request,) = _ask_for_news(installation).run_requests or []
     assert (request.tags[RANGE_START], request.tags[RANGE_END]) == (first, days(8)[7])
 
@@ -211,9 +211,9 @@ def test_a_week_is_requested_once_its_source_is_done_with_its_sunday(
 ) -> None:
     weekly = {"cadence": "weekly", "start": FIRST.isoformat()}
     installation = installation.declared_as([component(Dataset, DATASET, partitions=weekly)])
-    source.newest = date(2024, 1, 13)
+    source.latest = date(2024, 1, 13)
     assert _ranges(_ask_for_news(installation)) == [("2024-01-01", "2024-01-01")]
-    source.newest = date(2024, 1, 14)
+    source.latest = date(2024, 1, 14)
     assert _ranges(_ask_for_news(installation)) == [("2024-01-01", "2024-01-08")]
 
 
@@ -221,10 +221,10 @@ def test_a_source_that_names_a_moment_or_nothing_is_told_what_to_return(
     installation: Installation, source: Source
 ) -> None:
     for wrong in (datetime(2024, 1, 5, 13, tzinfo=UTC), None):
-        source.newest = wrong  # pyright: ignore[reportAttributeAccessIssue]
+        source.latest = wrong  # pyright: ignore[reportAttributeAccessIssue]
         for ask in (_ask_for_news, _tick):
             with pytest.raises(
-                NewestMisdeclared, match=r"plant\.newest\(\) returned .*: return a datetime\.date"
+                LatestMisdeclared, match=r"plant\.latest\(\) returned .*: return a datetime\.date"
             ):
                 ask(installation)
 
@@ -235,13 +235,13 @@ def _tick(installation: Installation) -> dg.RunRequest | dg.SkipReason:
     return answer
 
 
-def test_the_nightly_tick_trains_the_sources_newest_day_once(
+def test_the_nightly_tick_trains_the_sources_latest_day_once(
     installation: Installation, source: Source, tmp_path: Path
 ) -> None:
     installation.instance = dg.DagsterInstance.local_temp(
         str(tmp_path)
     )  # a schedule opens its instance by reference
-    source.newest = date(2024, 2, 1)
+    source.latest = date(2024, 2, 1)
     request = _tick(installation)
     assert isinstance(request, dg.RunRequest)
     assert request.partition_key == "2024-02-01"
@@ -253,7 +253,7 @@ def test_the_nightly_tick_trains_the_sources_newest_day_once(
     assert isinstance(nothing, dg.SkipReason)
     assert "throughput 2024-02-01 is trained" in (nothing.skip_message or "")
 
-    source.newest = FIRST - timedelta(1)
+    source.latest = FIRST - timedelta(1)
     early = _tick(installation)
     assert isinstance(early, dg.SkipReason)
     assert "before the first partition" in (early.skip_message or "")

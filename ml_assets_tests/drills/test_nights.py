@@ -16,7 +16,7 @@ from ml_assets.checkout import ROOT
 from ml_assets.cli.project import Project, prepare_home
 from ml_assets.components.sensors import ASKED_BY
 from ml_assets_tests.components.installation import STAGES, key_of
-from ml_assets_tests.components.readings_location import NEWEST
+from ml_assets_tests.components.readings_location import LATEST
 from ml_assets_tests.components.readings_pipeline import FEATURES, FIRST, MODEL, READINGS, WINDOW, days
 from resources.settings import Settings
 
@@ -42,7 +42,7 @@ def instance(home: Path) -> Iterator[dg.DagsterInstance]:
     """The storage of a running daemon that has loaded the plant."""
     settings = Settings()
     prepare_home(settings)
-    (home / NEWEST).write_text(BEFORE_THE_FIRST)
+    (home / LATEST).write_text(BEFORE_THE_FIRST)
     with (home / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(
             [
@@ -73,9 +73,9 @@ def _night(home: Path, instance: dg.DagsterInstance, day: str) -> list[dg.Dagste
         runs = [record.dagster_run for record in reversed(instance.get_run_records())]
         return [run for run in runs if run.run_id not in known]
 
-    (home / NEWEST).write_text(day)
+    (home / LATEST).write_text(day)
     _wait_until(home, lambda: bool(begun()))
-    (home / NEWEST).write_text(BEFORE_THE_FIRST)  # the ticks of later minutes have nothing to do
+    (home / LATEST).write_text(BEFORE_THE_FIRST)  # the ticks of later minutes have nothing to do
     _wait_until(
         home,
         lambda: (

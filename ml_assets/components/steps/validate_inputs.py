@@ -34,7 +34,7 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
             validation = validate_window(reader, platform.ledger, tables, spec.features.table, keys)
             refused = {f"{spec.features.table} {key}": "is missing" for key in validation.missing}
             refused |= validation.refused
-            if spec.stale == "refuse":
+            if spec.on_stale_inputs == "refuse":
                 refused |= {
                     f"{spec.features.table} {key}": f"is stale: {why}"
                     for key, why in validation.stale.items()

@@ -140,8 +140,8 @@ def read_airlines() -> pl.DataFrame:
     return _read_csv("airlines.csv", _AIRLINE_TYPES)
 
 
-def newest() -> date:
-    """The newest day the source can hand out."""
+def latest() -> date:
+    """The latest day the source can hand out."""
     return max(_flights_by_day())
 
 

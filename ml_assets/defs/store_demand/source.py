@@ -40,6 +40,6 @@ def read_sales(week: date) -> pl.DataFrame:
     )
 
 
-def newest() -> date:
-    """The newest day the source is done with: the Sunday of its last week."""
+def latest() -> date:
+    """The latest day the source is done with: the Sunday of its last week."""
     return LAST_WEEK + timedelta(days=6)

@@ -20,7 +20,7 @@ def flight(day: date, carrier: str, number: int) -> dict[str, object]:
 def test_the_days_hold_the_whole_year_once(flights_by_day: Days, weather_by_day: Days) -> None:
     assert sum(map(len, flights_by_day.values())) == 336_776
     assert sum(map(len, weather_by_day.values())) == 26_115
-    assert source.newest() == date(2013, 12, 31)
+    assert source.latest() == date(2013, 12, 31)
 
 
 def test_the_last_day_has_no_weather_but_its_columns(weather_by_day: Days) -> None:
