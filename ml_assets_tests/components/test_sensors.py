@@ -224,7 +224,7 @@ def test_a_source_that_names_a_moment_or_nothing_is_told_what_to_return(
         source.latest = wrong  # pyright: ignore[reportAttributeAccessIssue]
         for ask in (_ask_for_news, _tick):
             with pytest.raises(
-                LatestMisdeclared, match=r"plant\.latest\(\) returned .*: return a datetime\.date"
+                LatestMisdeclared, match=r"readings_pipeline\.latest\(\) returned .*: return a datetime\.date"
             ):
                 ask(installation)
 
