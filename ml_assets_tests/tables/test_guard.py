@@ -277,37 +277,42 @@ def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(place:
 
 
 def test_many_ways_to_one_partition_cost_no_more_than_one(place: OrdersTable) -> None:
-    """Thirty tables, each made from the two before it: 1.3 million ways lead to the first."""
+    """Each of thirty tables is made from the two before it: 1.3 million ways lead to the first, 987 for fifteen."""
     place.publish(days(1))
-    names = [f"level{n}" for n in range(30)]
     specs = [orders_table.spec()]
-    for name in names:
+    for level in range(30):
         above = [spec.table for spec in specs[-2:]]
-        specs.append(orders_table.spec(kind="features", name=name, inputs=dict.fromkeys(above, 0)))
+        specs.append(orders_table.spec(kind="features", name=f"level{level}", inputs=dict.fromkeys(above, 0)))
         _derive(place, specs[-1], keys(1))
     place.publish({keys(1)[0]: day(keys(1)[0], factor=3)}, run="correction")
-    started = time.perf_counter()
-    window = place.judge(keys(1), *specs)
-    assert time.perf_counter() - started < 10
-    assert list(window.stale) == keys(1)
-    assert len(window.inputs) == len(specs)
+    seconds: dict[int, list[float]] = {16: [], 31: []}
+    for _ in range(3):  # others may hold the processor for a while
+        for tables, taken in seconds.items():
+            started = time.perf_counter()
+            window = place.judge(keys(1), *specs[:tables])
+            taken.append(time.perf_counter() - started)
+            assert list(window.stale) == keys(1)
+            assert len(window.inputs) == tables
+    assert min(seconds[31]) < 20 * min(seconds[16])  # over a thousand times where each way is walked
 
 
 def test_a_year_is_looked_up_and_scanned_in_place(place: OrdersTable) -> None:
-    """The bar is 0.3 s for a guard over 337 days; here a second in the best of three, for busy machines."""
+    """337 days cost a fraction of 337 times one day. `benchmarks/tables.py` has the bar in seconds."""
     place.publish(days(365))
     monthly = _spec("habits", ORDERS, lookback=27)
     tables = DeclaredTables(DeclaredTable.of(spec) for spec in (orders_table.spec(), monthly))
     _derive(place, monthly, keys(337, start=28))
-    seconds: list[float] = []
-    for _ in range(3):
-        fresh = OrdersTable(place.folder)
-        started = time.perf_counter()
-        reader = TableReader.at(fresh.store)
-        window = validate_window(reader, fresh.ledger, tables, FEATURES, keys(337, start=28))
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 1.0
-    assert window.ok
-    assert not window.stale
+    seconds: dict[int, list[float]] = {1: [], 337: []}
+    reader = TableReader.at(place.store)
+    for _ in range(3):  # others may hold the processor for a while
+        for count, taken in seconds.items():
+            fresh = OrdersTable(place.folder)
+            started = time.perf_counter()
+            reader = TableReader.at(fresh.store)
+            window = validate_window(reader, fresh.ledger, tables, FEATURES, keys(count, start=28))
+            taken.append(time.perf_counter() - started)
+            assert window.ok
+            assert not window.stale
+    assert min(seconds[337]) < 337 / 10 * min(seconds[1])
     total = reader.scan(ORDERS, keys(365)).select(pl.len(), pl.col("amount").sum()).collect()
     assert total.row(0) == (365 * 40, pl.concat(list(days(365).values()))["amount"].sum())

@@ -20,6 +20,7 @@ from resources.job.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
 def test_a_recovery_tells_cause_seconds_and_lost_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, cause: str
 ) -> None:
+    began = time.time()
     monkeypatch.setattr(events, "_file", None)
     keep_events(tmp_path)
     record_attempt(tmp_path, from_step=0, world_size=4)
@@ -39,22 +40,25 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     assert rows_lost(read_events(tmp_path)) == 0
     (record,) = recoveries_of(read_events(tmp_path))
     assert (record.attempt, record.cause, record.from_step, record.steps_lost) == (2, cause, 10, 8)
-    assert 0 <= record.seconds < 30  # since the newest sign of life, the event
+    assert 0 <= record.seconds <= time.time() - began  # since the newest sign of life, the event
     assert record.rows_repeated == 0
-    assert record.in_words().startswith(f"{cause}: went on with 2 workers instead of 4 from step 10 after 0.")
+    assert record.in_words().startswith(
+        f"{cause}: went on with 2 workers instead of 4 from step 10 after {record.seconds:.1f} s"
+    )
     assert record.in_words().endswith("8 steps done again, 0 rows learned twice")
 
 
 def test_a_recovery_is_told_where_all_that_the_attempt_before_said_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    began = time.time()
     monkeypatch.setattr(events, "_file", None)
     keep_events(tmp_path)
     record_attempt(tmp_path, from_step=0, world_size=2)
     recovery_of(tmp_path, record_attempt(tmp_path, from_step=0, world_size=2))(1)
     (record,) = recoveries_of(read_events(tmp_path))
     assert (record.cause, record.steps_lost) == (UNKNOWN_CAUSE, 0)
-    assert 0 <= record.seconds < 30  # since it began to train
+    assert 0 <= record.seconds <= time.time() - began  # since it began to train
     assert "workers" not in record.in_words()
 
 

@@ -1,6 +1,7 @@
 """Trainings in real processes: two ranks under torchrun's agent, ended in every way they can end."""
 
 import dataclasses
+import inspect
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.distributed.elastic.multiprocessing.api import PContext
 
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.step.load import load_model, predict
@@ -27,6 +29,9 @@ from resources.job.errors import AttemptsExhausted, BadConfiguration, Diverged, 
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
+
+SECONDS_TO_SAVE = float(inspect.signature(PContext.close).parameters["timeout"].default)
+"""The agent kills ranks that it asked to end and that still run so much later."""
 
 
 class Watcher:
@@ -142,7 +147,7 @@ def test_a_kill_a_damaged_checkpoint_and_a_sigterm_change_no_bit(
     assert result.attempts == 3
     assert result.resumed_from_steps[0] < sent["damaged"]  # fell back to the good one before
     assert result.resumed_from_steps[1] == sent["saved_step"] >= sent["term_step"]  # nothing lost
-    assert sent["saved"] - sent["term"] < 30
+    assert sent["saved"] - sent["term"] < SECONDS_TO_SAVE
     assert any("exit code 75, 1 of 3 failures" in line for line in watcher.log)  # not counted
     assert result.weights_sha256 == expected.weights_sha256
     assert result.best_validation_loss == expected.best_validation_loss
@@ -183,7 +188,7 @@ def _children_of(pid: int, command: str) -> list[int]:
 
 
 def wait_until_dead(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 2 * SECONDS_TO_SAVE
     while alive(pids):
         assert time.monotonic() < deadline, "a rank outlives the other"
         time.sleep(0.02)
@@ -263,7 +268,7 @@ def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
 
     watcher = Watcher(stop_at_the_end)
     result = watcher.run(job, tmp_path)
-    assert time.monotonic() - asked[0] < 15  # a rank that does not end is killed after 30
+    assert time.monotonic() - asked[0] < SECONDS_TO_SAVE  # none had to be killed
     assert alive(watcher.pids) == []
     assert watcher.kinds().count("started") == result.attempts == 1
 
