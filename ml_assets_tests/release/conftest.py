@@ -113,23 +113,23 @@ def first_answer_elsewhere() -> Callable[[Bundle], float]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> OrdersTable:
+def orders(tmp_path: Path) -> OrdersTable:
     """A lake with three days of orders, and the ledger that judged them."""
-    place = OrdersTable(tmp_path)
-    place.publish(days(3))
-    return place
+    orders = OrdersTable(tmp_path)
+    orders.publish(days(3))
+    return orders
 
 
 @pytest.fixture
-def ledger(place: OrdersTable) -> Ledger:
-    return place.ledger
+def ledger(orders: OrdersTable) -> Ledger:
+    return orders.ledger
 
 
 @pytest.fixture
-def window(place: OrdersTable) -> TrainedOn:
+def window(orders: OrdersTable) -> TrainedOn:
     """All three days."""
     first, *_, last = keys(3)
-    commit = place.store.resolve("main")
+    commit = orders.store.resolve("main")
     return TrainedOn(commit=commit, table=ORDERS, first=first, last=last, partitions=3)
 
 
@@ -145,8 +145,8 @@ def registry(tracking_uri: str, store: BundleStore) -> Registry:
 
 
 @pytest.fixture
-def releases(place: OrdersTable, registry: Registry, store: BundleStore) -> Releases:
-    return Releases(place.ledger, registry, store, place.store)
+def releases(orders: OrdersTable, registry: Registry, store: BundleStore) -> Releases:
+    return Releases(orders.ledger, registry, store, orders.store)
 
 
 @pytest.fixture

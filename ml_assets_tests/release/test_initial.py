@@ -95,16 +95,16 @@ def test_a_version_that_its_newest_evaluation_rejected_is_refused(
 
 @pytest.mark.parametrize("reference", ["small/1", "small@production"])
 def test_a_version_of_rows_that_were_rejected_since_is_refused(
-    resolve: Resolve, releases: Releases, place: OrdersTable, reference: str
+    resolve: Resolve, releases: Releases, orders: OrdersTable, reference: str
 ) -> None:
     day = keys(3)[1]
     releases.promote("small", 1, author="ada", reason="a test")
-    reject(place, day)
+    reject(orders, day)
     with pytest.raises(
         InitialModelRefused, match=f"was trained on rows that are rejected by now: {ORDERS} {day} "
     ):
         resolve(reference)
-    accept_partition(place.store, place.ledger, ORDERS, day, "ada", "one till was off")
+    accept_partition(orders.store, orders.ledger, ORDERS, day, "ada", "one till was off")
     assert resolve(reference).version == "small/1"
 
 

@@ -89,7 +89,7 @@ def test_promoting_what_is_in_production_adds_nothing(
 
 
 def test_a_rejection_during_the_verification_stops_the_promotion(
-    place: OrdersTable,
+    orders: OrdersTable,
     judge: Judge,
     registry: Registry,
     store: BundleStore,
@@ -97,7 +97,7 @@ def test_a_rejection_during_the_verification_stops_the_promotion(
 ) -> None:
     """Reading the files of a bundle takes its time, and another run evaluates it meanwhile."""
     slow = _Meanwhile(store, lambda bundle: judge(bundle, "rejected", told="meanwhile"))
-    releases = Releases(place.ledger, registry, slow, place.store)
+    releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
         releases.promote("small", 2, author="ada", reason="better")
     assert slow.opened == [two_versions[1].digest]
@@ -121,11 +121,11 @@ class _Meanwhile(BundleStore):
 
 
 def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
-    releases: Releases, place: OrdersTable, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, orders: OrdersTable, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Promotion needs `--despite-inputs` with a reason, and the log keeps both."""
     bad = keys(3)[1]
-    reject(place, bad)
+    reject(orders, bad)
     said = rf"small 1 \(1.0.0\) is not promoted for what it was trained on: {ORDERS} {bad} is rejected: out_of_range in"
     with pytest.raises(NotPromotable, match=said) as refused:
         releases.promote("small", 1, author="ada", reason="first")
@@ -143,45 +143,45 @@ def test_a_word_on_inputs_leaves_no_trace_where_nothing_stood_against_them(
 
 
 def test_an_accepted_or_mended_day_does_not_block_a_version(
-    releases: Releases, place: OrdersTable, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, orders: OrdersTable, judge: Judge, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     accepted, mended, _ = keys(3)
     for key in (accepted, mended):
-        reject(place, key)
-    accept_partition(place.store, place.ledger, ORDERS, accepted, "ada", "one till was off")
+        reject(orders, key)
+    accept_partition(orders.store, orders.ledger, ORDERS, accepted, "ada", "one till was off")
     with pytest.raises(NotPromotable, match=f"{ORDERS} {mended} is rejected") as refused:
         releases.promote("small", 1, author="ada", reason="first")
     assert f"{ORDERS} {accepted}" not in str(refused.value)
-    place.publish({mended: day(mended, factor=2.0)}, run="run00003")
+    orders.publish({mended: day(mended, factor=2.0)}, run="run00003")
     assert releases.promote("small", 1, author="ada", reason="first").despite == ""
 
 
 def test_a_day_rejected_during_the_verification_stops_the_promotion(
-    place: OrdersTable, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
+    orders: OrdersTable, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     bad = keys(3)[2]
-    slow = _Meanwhile(store, lambda _: reject(place, bad))
-    releases = Releases(place.ledger, registry, slow, place.store)
+    slow = _Meanwhile(store, lambda _: reject(orders, bad))
+    releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
         releases.promote("small", 2, author="ada", reason="better")
     assert releases.log("small") == []
 
 
 def test_a_day_rejected_after_the_evaluation_blocks_the_registration(
-    releases: Releases, registry: Registry, place: OrdersTable, judge: Judge, run_id: str, bundle: Bundle
+    releases: Releases, registry: Registry, orders: OrdersTable, judge: Judge, run_id: str, bundle: Bundle
 ) -> None:
     bad = keys(3)[0]
     judge(bundle)
-    reject(place, bad)
+    reject(orders, bad)
     with pytest.raises(InputsRejected, match=f"{ORDERS} {bad} is rejected"):
         releases.register(bundle, run_id=run_id, links={})
     assert registry.versions("small") == []
-    accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "one till was off")
+    accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "one till was off")
     assert releases.register(bundle, run_id=run_id, links={}).semantic == "1.0.0"
 
 
 def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
-    releases: Releases, place: OrdersTable, ledger: Ledger, window: TrainedOn, run_id: str, bundle: Bundle,
+    releases: Releases, orders: OrdersTable, ledger: Ledger, window: TrainedOn, run_id: str, bundle: Bundle,
     variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
     bad, _, last = keys(3)
@@ -190,7 +190,7 @@ def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
     tuned = variant(fingerprint="2" * 64)
     record_evaluation(ledger, tuned, trained_on=later)
     releases.register(tuned, run_id=run_id, links={})
-    reject(place, bad)
+    reject(orders, bad)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
         releases.promote("small", 1, author="ada", reason="first")
 
@@ -252,7 +252,7 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
 
 
 def test_of_two_versions_promoted_at_once_one_is_refused(
-    place: OrdersTable, registry: Registry, store: BundleStore, releases: Releases, judge: Judge, run_id: str,
+    orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases, judge: Judge, run_id: str,
     two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
     """Both were compared with version 1: whoever comes second was not compared with the first."""
@@ -266,7 +266,7 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
 
     def promote(number: int) -> str:
         try:
-            own = Releases(place.ledger, registry, looking, place.store)
+            own = Releases(orders.ledger, registry, looking, orders.store)
             return own.promote("small", number, author="ada", reason="better").version
         except NotPromotable as refused:
             return str(refused)
@@ -483,7 +483,7 @@ def test_what_cannot_be_promoted_is_refused_before_it_is_written(
 
 def test_the_champion_is_known_while_the_tracker_is_away(
     releases: Releases,
-    place: OrdersTable,
+    orders: OrdersTable,
     store: BundleStore,
     two_versions: tuple[Bundle, Bundle],
     tmp_path: Path,
@@ -491,7 +491,7 @@ def test_the_champion_is_known_while_the_tracker_is_away(
     releases.promote("small", 1, author="ada", reason="first")
     (tmp_path / "a file").touch()
     nowhere = Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}", store.address)
-    away = Releases(place.ledger, nowhere, store, place.store)
+    away = Releases(orders.ledger, nowhere, store, orders.store)
     champion = away.champion("small")
     assert champion is not None
     assert champion.digest == two_versions[0].digest

@@ -8,6 +8,6 @@ from ml_assets_tests.tables.orders_table import OrdersTable
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> OrdersTable:
+def orders(tmp_path: Path) -> OrdersTable:
     """An empty lake and ledger."""
     return OrdersTable(tmp_path)

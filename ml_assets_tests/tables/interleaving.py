@@ -87,8 +87,8 @@ class Interleaving:
 
 def place_of(folder: Path, name: str, schedule: Interleaving) -> OrdersTable:
     """Lake and ledger as the job `name` sees them: each call waits until the schedule lets it happen."""
-    place = OrdersTable(folder)
-    place.store = type("WatchedStore", (LocalStore,), _paused(LocalStore, LAKE, name, schedule))(
+    orders = OrdersTable(folder)
+    orders.store = type("WatchedStore", (LocalStore,), _paused(LocalStore, LAKE, name, schedule))(
         folder / "lake"
     )
     methods = _paused(Ledger, LEDGER, name, schedule)
@@ -99,8 +99,8 @@ def place_of(folder: Path, name: str, schedule: Interleaving) -> OrdersTable:
             yield
 
     url = f"sqlite:///{folder / 'ledger.db'}"
-    place.ledger = type("WatchedLedger", (Ledger,), methods | {"turn": turn})(url)
-    return place
+    orders.ledger = type("WatchedLedger", (Ledger,), methods | {"turn": turn})(url)
+    return orders
 
 
 def _paused(owner: type, names: tuple[str, ...], job: str, schedule: Interleaving) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class OrdersTable:
         return validate_window(reader, self.ledger, tables, declared[-1].table, wanted)
 
 
-def reject(place: OrdersTable, key: str) -> None:
+def reject(orders: OrdersTable, key: str) -> None:
     """The source gives other rows for a day, which break the contract."""
     broken = day(key).with_columns(pl.lit(-1.0).alias("amount"))
-    assert place.publish({key: broken}, run="run00002").rejected
+    assert orders.publish({key: broken}, run="run00002").rejected

@@ -26,11 +26,11 @@ def context() -> ForkServerContext:
 
 def publish_days(folder: Path, start: int, count: int, run: str, factor: float) -> None:
     """Publish days one by one, then all of them once more together."""
-    place = OrdersTable(folder)
+    orders = OrdersTable(folder)
     frames = {key: day(key, factor=factor) for key in keys(count, start)}
     for key, frame in frames.items():
-        place.publish({key: frame}, run)
-    place.publish(frames, run)
+        orders.publish({key: frame}, run)
+    orders.publish(frames, run)
 
 
 def publish_until(folder: Path, frames: Mapping[str, pl.DataFrame], run: str, moment: int | None) -> None:
@@ -38,7 +38,7 @@ def publish_until(folder: Path, frames: Mapping[str, pl.DataFrame], run: str, mo
 
     With None it lives, and writes the number of calls to the file `calls`.
     """
-    place = OrdersTable(folder)
+    orders = OrdersTable(folder)
     calls = itertools.count(1)
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
@@ -47,7 +47,7 @@ def publish_until(folder: Path, frames: Mapping[str, pl.DataFrame], run: str, mo
 
     threading.setprofile(watch)
     sys.setprofile(watch)
-    place.publish(frames, run)
+    orders.publish(frames, run)
     sys.setprofile(None)
     if moment is None:
         (folder / "calls").write_text(str(next(calls) - 1))

@@ -40,10 +40,10 @@ def sums(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Data
     return joined.filter(pl.col("partition_date").is_between(first, last))
 
 
-def _build(place: OrdersTable, wanted: list[str], function=sums, lookback: int = 1) -> dict[str, Incoming]:
-    reader = TableReader.at(place.store)
+def _build(orders: OrdersTable, wanted: list[str], function=sums, lookback: int = 1) -> dict[str, Incoming]:
+    reader = TableReader.at(orders.store)
     inputs = [_orders(30, lookback)]
-    possible = plan(reader, place.ledger, TABLES, inputs, wanted, DAILY)
+    possible = plan(reader, orders.ledger, TABLES, inputs, wanted, DAILY)
     found = derive(reader, inputs, possible.ranges, DAILY, function, "partition_date")
     return {one.key: one for one in found}
 
@@ -62,38 +62,38 @@ def test_a_table_without_partitions_is_needed_whole() -> None:
     assert InputTable(table="datasets/shops", cadence=Cadence("none")).needed_for("2013-01-05") == ("all",)
 
 
-def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(place: OrdersTable) -> None:
+def test_a_key_the_input_cannot_have_is_asked_for_and_so_found_missing(orders: OrdersTable) -> None:
     beyond = keys(1, start=40)
-    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(30)], beyond, DAILY)
+    possible = plan(TableReader.at(orders.store), orders.ledger, TABLES, [_orders(30)], beyond, DAILY)
     assert possible.missing == {ORDERS: tuple(beyond)}
 
 
 # What can be built
 
 
-def test_neighbours_are_built_together_and_a_gap_parts_them(place: OrdersTable) -> None:
-    place.publish(days(10))
+def test_neighbours_are_built_together_and_a_gap_parts_them(orders: OrdersTable) -> None:
+    orders.publish(days(10))
     wanted = [*keys(3), *keys(2, start=5)]
-    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(10)], wanted[::-1], DAILY)
+    possible = plan(TableReader.at(orders.store), orders.ledger, TABLES, [_orders(10)], wanted[::-1], DAILY)
     assert possible.ranges == (tuple(keys(3)), tuple(keys(2, start=5)))
     assert possible.refused == {}
     assert possible.missing == {}
 
 
-def test_weeks_in_a_row_are_neighbours(place: OrdersTable) -> None:
+def test_weeks_in_a_row_are_neighbours(orders: OrdersTable) -> None:
     weekly = Cadence("weekly", date(2013, 1, 7))
     mondays = weekly.keys(date(2013, 1, 7), date(2013, 2, 3))
-    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [], mondays, weekly)
+    possible = plan(TableReader.at(orders.store), orders.ledger, TABLES, [], mondays, weekly)
     assert possible.ranges == (tuple(mondays),)
 
 
-def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: OrdersTable) -> None:
+def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(orders: OrdersTable) -> None:
     present = days(8)
     hole = keys(8)[3]
     del present[hole]
-    place.publish(present)
+    orders.publish(present)
     possible = plan(
-        TableReader.at(place.store), place.ledger, TABLES, [_orders(8, lookback=2)], keys(8), DAILY
+        TableReader.at(orders.store), orders.ledger, TABLES, [_orders(8, lookback=2)], keys(8), DAILY
     )
     assert possible.ranges == (tuple(keys(3)), tuple(keys(2, start=6)))
     assert possible.refused == dict.fromkeys(keys(3, start=3), f"{ORDERS} {hole} is missing")
@@ -101,21 +101,23 @@ def test_a_hole_in_the_input_refuses_all_that_look_back_on_it(place: OrdersTable
 
 
 def test_a_rejected_input_is_refused_and_not_called_missing(
-    place: OrdersTable,
+    orders: OrdersTable,
 ) -> None:
     """Refused although main holds an older version."""
-    place.publish(days(3))
+    orders.publish(days(3))
     bad = keys(3)[1]
-    place.publish({bad: day(bad).drop("amount")}, run="run00002")
-    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(3)], keys(3), DAILY)
+    orders.publish({bad: day(bad).drop("amount")}, run="run00002")
+    possible = plan(TableReader.at(orders.store), orders.ledger, TABLES, [_orders(3)], keys(3), DAILY)
     assert possible.refused == dict.fromkeys(keys(2, start=1), f"{ORDERS} {bad} is rejected")
     assert possible.missing == {}
     assert possible.ranges == ((keys(3)[0],),)
 
 
-def test_every_input_table_is_named_in_a_refusal(place: OrdersTable) -> None:
+def test_every_input_table_is_named_in_a_refusal(orders: OrdersTable) -> None:
     shops = InputTable(table="datasets/shops", cadence=Cadence("none"))
-    possible = plan(TableReader.at(place.store), place.ledger, TABLES, [_orders(2, 0), shops], keys(1), DAILY)
+    possible = plan(
+        TableReader.at(orders.store), orders.ledger, TABLES, [_orders(2, 0), shops], keys(1), DAILY
+    )
     assert possible.refused == {
         keys(1)[0]: f"{ORDERS} {keys(1)[0]} is missing, datasets/shops all is missing"
     }
@@ -125,26 +127,26 @@ def test_every_input_table_is_named_in_a_refusal(place: OrdersTable) -> None:
 # What is built
 
 
-def test_the_function_is_called_once_a_range_with_all_it_needs(place: OrdersTable) -> None:
-    place.publish(days(9))
+def test_the_function_is_called_once_a_range_with_all_it_needs(orders: OrdersTable) -> None:
+    orders.publish(days(9))
     calls: list[tuple[date, date, list[date]]] = []
 
     def watched(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         calls.append((first, last, inputs[ORDERS]["ordered_at"].dt.date().unique().sort().to_list()))
         return sums(inputs, first, last)
 
-    _build(place, [*keys(2, start=2), keys(9)[8]], watched)
+    _build(orders, [*keys(2, start=2), keys(9)[8]], watched)
     january = [date(2013, 1, n) for n in range(1, 10)]
     assert calls == [(january[2], january[3], january[1:4]), (january[8], january[8], january[7:9])]
 
 
-def test_a_range_gives_what_single_days_give(place: OrdersTable) -> None:
+def test_a_range_gives_what_single_days_give(orders: OrdersTable) -> None:
     """The manifest of each day records its own inputs."""
-    place.publish(days(6))
-    together = _build(place, keys(6))
-    digests = TableReader.at(place.store).digests(ORDERS)
+    orders.publish(days(6))
+    together = _build(orders, keys(6))
+    digests = TableReader.at(orders.store).digests(ORDERS)
     for at, key in enumerate(keys(6)):
-        (alone,) = _build(place, [key]).values()
+        (alone,) = _build(orders, [key]).values()
         assert isinstance(alone.data, pl.DataFrame)
         assert isinstance(together[key].data, pl.DataFrame)
         assert alone.data.equals(together[key].data)
@@ -152,20 +154,20 @@ def test_a_range_gives_what_single_days_give(place: OrdersTable) -> None:
         assert together[key].inputs == {ORDERS: {name: digests[name] for name in needed}}
 
 
-def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(place: OrdersTable) -> None:
-    place.publish(days(3))
+def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(orders: OrdersTable) -> None:
+    orders.publish(days(3))
     second = date.fromisoformat(keys(3)[1])
 
     def sparse(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         return sums(inputs, first, last).filter(pl.col("partition_date") != second)
 
-    built = _build(place, keys(3), sparse)
+    built = _build(orders, keys(3), sparse)
     assert [one.data.height for one in built.values() if isinstance(one.data, pl.DataFrame)] == [1, 0, 1]
     assert built[keys(3)[1]].data.columns == built[keys(3)[0]].data.columns
 
 
-def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: OrdersTable) -> None:
-    place.publish(days(4))
+def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(orders: OrdersTable) -> None:
+    orders.publish(days(4))
 
     def eager(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         return sums(inputs, first - timedelta(1), last)
@@ -174,7 +176,7 @@ def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: Order
     with pytest.raises(
         FeatureFunctionError, match=rf"{here}.* is 2013-01-02: filter its answer by the days it is given"
     ):
-        _build(place, keys(2, start=2), eager)
+        _build(orders, keys(2, start=2), eager)
 
 
 @pytest.mark.parametrize(
@@ -183,29 +185,29 @@ def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(place: Order
     ids=["absent", "text"],
 )
 def test_an_answer_without_its_days_is_an_error_that_names_the_column(
-    place: OrdersTable, column: pl.Expr
+    orders: OrdersTable, column: pl.Expr
 ) -> None:
-    place.publish(days(1))
+    orders.publish(days(1))
 
     def undated(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         return sums(inputs, first, last).select(column, "amount")
 
     with pytest.raises(FeatureFunctionError, match="must return a Date column 'partition_date'"):
-        _build(place, keys(1), undated)
+        _build(orders, keys(1), undated)
 
 
 def _deep(first: date) -> int:
     return 1 // (first - first).days
 
 
-def test_a_row_without_its_day_is_an_error_that_counts_such_rows(place: OrdersTable) -> None:
-    place.publish(days(2))
+def test_a_row_without_its_day_is_an_error_that_counts_such_rows(orders: OrdersTable) -> None:
+    orders.publish(days(2))
 
     def lagged(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         return sums(inputs, first, last).with_columns(pl.col("partition_date").shift(1))
 
     with pytest.raises(FeatureFunctionError, match="'partition_date' is null in 1 of the 2 rows"):
-        _build(place, keys(2), lagged)
+        _build(orders, keys(2), lagged)
 
 
 class Builder:
@@ -216,33 +218,33 @@ class Builder:
         raise ValueError(_deep(first))
 
 
-def test_an_error_of_a_function_names_the_innermost_line_of_its_folder(place: OrdersTable) -> None:
-    place.publish(days(1))
+def test_an_error_of_a_function_names_the_innermost_line_of_its_folder(orders: OrdersTable) -> None:
+    orders.publish(days(1))
     line = _deep.__code__.co_firstlineno + 1
     with pytest.raises(
         FeatureFunctionError, match=rf"test_derive\.py:{line}: Builder raised ZeroDivisionError: "
     ):
-        _build(place, keys(1), Builder())
+        _build(orders, keys(1), Builder())
 
 
-def test_a_panic_of_polars_is_an_error_like_any_other(place: OrdersTable) -> None:
-    place.publish(days(1))
+def test_a_panic_of_polars_is_an_error_like_any_other(orders: OrdersTable) -> None:
+    orders.publish(days(1))
 
     def panics(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         raise pl.exceptions.PanicException("out of bounds")
 
     with pytest.raises(FeatureFunctionError, match="panics raised PanicException: out of bounds"):
-        _build(place, keys(1), panics)
+        _build(orders, keys(1), panics)
 
 
 @pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
 def test_errors_that_may_be_gone_at_the_next_attempt_keep_their_type(
-    place: OrdersTable, error: type[Exception]
+    orders: OrdersTable, error: type[Exception]
 ) -> None:
-    place.publish(days(1))
+    orders.publish(days(1))
 
     def away(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         raise error("no answer")
 
     with pytest.raises(error, match="no answer"):
-        _build(place, keys(1), away)
+        _build(orders, keys(1), away)

@@ -28,9 +28,9 @@ def _spec(name: str, table: str, lookback: int = 1, **changes: Any) -> TableSpec
 HABITS = _spec("habits", ORDERS)
 
 
-def _derive(place: OrdersTable, spec: TableSpec, wanted: list[str], factor: float = 2.0) -> None:
+def _derive(orders: OrdersTable, spec: TableSpec, wanted: list[str], factor: float = 2.0) -> None:
     """Publish a table made from what main holds of its inputs."""
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     incoming: list[Incoming] = []
     for key in wanted:
         read = {
@@ -40,23 +40,23 @@ def _derive(place: OrdersTable, spec: TableSpec, wanted: list[str], factor: floa
         inputs = {table: reader.input_digests(table, keys) for table, keys in read.items()}
         data = day(key, factor=factor)
         incoming.append(Incoming(key=key, data=data, inputs=inputs, behind=reader.behind(read)))
-    result = publish(place.store, place.ledger, spec, incoming, RunFacts(run_id=f"run{spec.name}"))
+    result = publish(orders.store, orders.ledger, spec, incoming, RunFacts(run_id=f"run{spec.name}"))
     assert list(result.merged) == wanted
 
 
-def test_a_window_that_is_whole_and_current_is_ok(place: OrdersTable) -> None:
-    place.publish(days(5))
-    _derive(place, HABITS, keys(5))
-    window = place.judge(keys(5), orders_table.spec(), HABITS)
+def test_a_window_that_is_whole_and_current_is_ok(orders: OrdersTable) -> None:
+    orders.publish(days(5))
+    _derive(orders, HABITS, keys(5))
+    window = orders.judge(keys(5), orders_table.spec(), HABITS)
     assert window.ok
     assert not window.stale
     assert window.explain() == "features/habits: all 5 partitions are there, passed and current"
 
 
-def test_missing_and_rejected_partitions_are_named_apart(place: OrdersTable) -> None:
+def test_missing_and_rejected_partitions_are_named_apart(orders: OrdersTable) -> None:
     first, second, third = keys(3)
-    place.publish({first: day(first), third: day(third).drop("amount")})
-    window = place.judge(keys(3))
+    orders.publish({first: day(first), third: day(third).drop("amount")})
+    window = orders.judge(keys(3))
     assert window.missing == (second,)
     assert list(window.rejected) == [f"{ORDERS} {third}"]
     assert "missing_column in amount" in window.rejected[f"{ORDERS} {third}"]
@@ -64,106 +64,106 @@ def test_missing_and_rejected_partitions_are_named_apart(place: OrdersTable) -> 
     assert window.explain().splitlines()[0].endswith(f"{second}. Materialize them.")
 
 
-def test_a_table_nobody_made_is_missing_whole(place: OrdersTable) -> None:
-    assert place.judge(keys(2), orders_table.spec(), HABITS).missing == tuple(keys(2))
+def test_a_table_nobody_made_is_missing_whole(orders: OrdersTable) -> None:
+    assert orders.judge(keys(2), orders_table.spec(), HABITS).missing == tuple(keys(2))
 
 
-def test_partitions_with_other_columns_than_the_declared_are_unusable(place: OrdersTable) -> None:
-    place.publish(days(3))
+def test_partitions_with_other_columns_than_the_declared_are_unusable(orders: OrdersTable) -> None:
+    orders.publish(days(3))
     columns = [*orders_table.RULES["columns"], {"name": "coupon", "dtype": "bool"}]
     wider = Contract.model_validate(orders_table.RULES | {"columns": columns})
     last = keys(4)[3]
-    place.publish({last: day(last).with_columns(coupon=pl.lit(value=True))}, contract=wider)
-    window = place.judge(keys(4), orders_table.spec(contract=wider))
+    orders.publish({last: day(last).with_columns(coupon=pl.lit(value=True))}, contract=wider)
+    window = orders.judge(keys(4), orders_table.spec(contract=wider))
     assert list(window.barred) == keys(3)
     assert "coupon (bool) is missing; materialize it again" in window.unusable[f"{ORDERS} {keys(1)[0]}"]
     assert window.to_build == {ORDERS: tuple(keys(3))}
 
 
-def test_a_changed_input_makes_exactly_its_readers_stale(place: OrdersTable) -> None:
-    place.publish(days(6))
-    _derive(place, HABITS, keys(6))
-    place.publish({keys(6)[2]: day(keys(6)[2], factor=2)}, run="correction")
-    window = place.judge(keys(6), orders_table.spec(), HABITS)
+def test_a_changed_input_makes_exactly_its_readers_stale(orders: OrdersTable) -> None:
+    orders.publish(days(6))
+    _derive(orders, HABITS, keys(6))
+    orders.publish({keys(6)[2]: day(keys(6)[2], factor=2)}, run="correction")
+    window = orders.judge(keys(6), orders_table.spec(), HABITS)
     assert window.ok
     assert window.stale == dict.fromkeys(keys(6)[2:4], f"{ORDERS} {keys(6)[2]} changed")
-    _derive(place, HABITS, keys(6)[2:4])
-    assert not place.judge(keys(6), orders_table.spec(), HABITS).stale
+    _derive(orders, HABITS, keys(6)[2:4])
+    assert not orders.judge(keys(6), orders_table.spec(), HABITS).stale
 
 
-def test_equal_rows_from_a_changed_input_are_current_after_a_rebuild(place: OrdersTable) -> None:
-    place.publish(days(1))
-    _derive(place, HABITS, keys(1))
-    before = TableReader.at(place.store).digests(FEATURES)
-    place.publish({keys(1)[0]: day(keys(1)[0], factor=2)}, run="correction")
-    _derive(place, HABITS, keys(1))
-    assert TableReader.at(place.store).digests(FEATURES) == before
-    assert not place.judge(keys(1), orders_table.spec(), HABITS).stale
+def test_equal_rows_from_a_changed_input_are_current_after_a_rebuild(orders: OrdersTable) -> None:
+    orders.publish(days(1))
+    _derive(orders, HABITS, keys(1))
+    before = TableReader.at(orders.store).digests(FEATURES)
+    orders.publish({keys(1)[0]: day(keys(1)[0], factor=2)}, run="correction")
+    _derive(orders, HABITS, keys(1))
+    assert TableReader.at(orders.store).digests(FEATURES) == before
+    assert not orders.judge(keys(1), orders_table.spec(), HABITS).stale
 
 
-def test_an_input_that_came_late_makes_its_readers_stale(place: OrdersTable) -> None:
+def test_an_input_that_came_late_makes_its_readers_stale(orders: OrdersTable) -> None:
     first, second = keys(2)
-    place.publish({second: day(second)})
-    _derive(place, HABITS, [second])
-    assert not place.judge([second], orders_table.spec(), HABITS).stale
-    place.publish({first: day(first)}, run="late")
-    assert list(place.judge([second], orders_table.spec(), HABITS).stale) == [second]
+    orders.publish({second: day(second)})
+    _derive(orders, HABITS, [second])
+    assert not orders.judge([second], orders_table.spec(), HABITS).stale
+    orders.publish({first: day(first)}, run="late")
+    assert list(orders.judge([second], orders_table.spec(), HABITS).stale) == [second]
 
 
-def test_staleness_reaches_through_tables_made_from_tables(place: OrdersTable) -> None:
-    place.publish(days(4))
-    _derive(place, HABITS, keys(4))
+def test_staleness_reaches_through_tables_made_from_tables(orders: OrdersTable) -> None:
+    orders.publish(days(4))
+    _derive(orders, HABITS, keys(4))
     summary = _spec("summary", FEATURES, lookback=0)
-    _derive(place, summary, keys(4))
-    place.publish({keys(4)[1]: day(keys(4)[1], factor=2)}, run="correction")
-    window = place.judge(keys(4), orders_table.spec(), HABITS, summary)
+    _derive(orders, summary, keys(4))
+    orders.publish({keys(4)[1]: day(keys(4)[1], factor=2)}, run="correction")
+    window = orders.judge(keys(4), orders_table.spec(), HABITS, summary)
     assert list(window.stale) == keys(4)[1:3]
     assert window.stale[keys(4)[2]] == f"{FEATURES} {keys(4)[2]} is stale itself"
 
 
-def test_what_came_to_main_past_the_audit_is_unusable(place: OrdersTable) -> None:
+def test_what_came_to_main_past_the_audit_is_unusable(orders: OrdersTable) -> None:
     """Main holds the day, and no verdict is about those rows: a writer of its own, or a run that was killed."""
     first, second = keys(2)
-    place.publish(days(2))
-    other = OrdersTable(place.folder / "other")
+    orders.publish(days(2))
+    other = OrdersTable(orders.folder / "other")
     other.publish({second: day(second, factor=3)})
     reader = TableReader.at(other.store)
     branch = "by-hand"
-    place.store.create_branch(branch, "main")
+    orders.store.create_branch(branch, "main")
     for path, file in other.store.fetch(reader.commit_id, list(reader.object_hashes(ORDERS, second))).items():
-        place.store.put(branch, path, file)
-    place.store.commit(branch, "rows of another lake", {})
-    place.store.merge(branch, "main", "rows of another lake", {})
-    window = place.judge(keys(2))
+        orders.store.put(branch, path, file)
+    orders.store.commit(branch, "rows of another lake", {})
+    orders.store.merge(branch, "main", "rows of another lake", {})
+    window = orders.judge(keys(2))
     assert list(window.barred) == [second]
     assert (
         "main holds other rows than its newest attempt, 1, was about" in window.unusable[f"{ORDERS} {second}"]
     )
     assert window.to_build == {ORDERS: (second,)}
-    nobody = validate_window(TableReader.at(place.store), other.ledger, DeclaredTables([]), ORDERS, [first])
+    nobody = validate_window(TableReader.at(orders.store), other.ledger, DeclaredTables([]), ORDERS, [first])
     assert "the ledger has no verdict on it" in nobody.unusable[f"{ORDERS} {first}"]
 
 
-def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(place: OrdersTable) -> None:
-    place.publish(days(4))
+def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(orders: OrdersTable) -> None:
+    orders.publish(days(4))
     gone, damaged, swapped, _ = keys(4)
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     other = layout.manifest_path(ORDERS, keys(4)[3])
-    (theirs,) = place.store.fetch(reader.commit_id, [other]).values()
-    place.store.create_branch("by-hand", "main")
-    place.store.remove("by-hand", layout.manifest_path(ORDERS, gone))
-    place.store.put("by-hand", layout.manifest_path(ORDERS, damaged), b"{")
-    place.store.put("by-hand", layout.manifest_path(ORDERS, swapped), theirs)
-    place.store.commit("by-hand", "damage", {})
-    place.store.merge("by-hand", "main", "damage", {})
-    window = place.judge(keys(4))
+    (theirs,) = orders.store.fetch(reader.commit_id, [other]).values()
+    orders.store.create_branch("by-hand", "main")
+    orders.store.remove("by-hand", layout.manifest_path(ORDERS, gone))
+    orders.store.put("by-hand", layout.manifest_path(ORDERS, damaged), b"{")
+    orders.store.put("by-hand", layout.manifest_path(ORDERS, swapped), theirs)
+    orders.store.commit("by-hand", "damage", {})
+    orders.store.merge("by-hand", "main", "damage", {})
+    window = orders.judge(keys(4))
     said = [window.unusable[f"{ORDERS} {key}"] for key in (gone, damaged, swapped)]
     assert "its manifest is gone" in said[0]
     assert "its manifest of format None" in said[1]
     assert "its manifest describes other files than those beside it" in said[2]
     assert list(window.barred) == keys(3)
-    place.publish(days(4))
-    assert place.judge(keys(4)).ok
+    orders.publish(days(4))
+    assert orders.judge(keys(4)).ok
 
 
 TIGHT = Contract.model_validate(
@@ -178,15 +178,15 @@ TIGHT = Contract.model_validate(
 
 
 def test_features_of_rows_rejected_later_are_unusable(
-    place: OrdersTable,
+    orders: OrdersTable,
 ) -> None:
     """Unusable although main holds mended rows by now."""
-    place.publish(days(3))
-    _derive(place, HABITS, keys(3))
+    orders.publish(days(3))
+    _derive(orders, HABITS, keys(3))
     (bad,) = keys(1, start=1)
-    assert list(place.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
-    assert list(place.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
-    window = place.judge(keys(3), orders_table.spec(contract=TIGHT), HABITS)
+    assert list(orders.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
+    assert list(orders.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
+    window = orders.judge(keys(3), orders_table.spec(contract=TIGHT), HABITS)
     assert list(window.barred) == keys(2, start=1)
     assert (
         f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{FEATURES} {bad}"]
@@ -195,44 +195,44 @@ def test_features_of_rows_rejected_later_are_unusable(
 
 
 def test_features_of_features_of_rejected_rows_are_unusable(
-    place: OrdersTable,
+    orders: OrdersTable,
 ) -> None:
     """No partition on main was made from the rejected rows but the last, and what it read was never rejected."""
-    place.publish(days(3))
-    _derive(place, HABITS, keys(3))
+    orders.publish(days(3))
+    _derive(orders, HABITS, keys(3))
     summary = _spec("summary", FEATURES, lookback=0)
-    _derive(place, summary, keys(3))
+    _derive(orders, summary, keys(3))
     (bad,) = keys(1, start=1)
-    assert list(place.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
+    assert list(orders.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
     tables = (orders_table.spec(contract=TIGHT), HABITS, summary)
-    assert not place.judge(keys(3), *tables).unusable
-    assert list(place.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
-    _derive(place, HABITS, keys(3), factor=0.2)
-    window = place.judge(keys(3), *tables)
+    assert not orders.judge(keys(3), *tables).unusable
+    assert list(orders.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
+    _derive(orders, HABITS, keys(3), factor=0.2)
+    window = orders.judge(keys(3), *tables)
     assert list(window.barred) == keys(2, start=1)
     assert (
         f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{SUMMARY} {bad}"]
     )
     assert window.to_build == {SUMMARY: tuple(keys(2, start=1))}
-    _derive(place, summary, keys(3))
-    assert place.judge(keys(3), *tables).ok
+    _derive(orders, summary, keys(3))
+    assert orders.judge(keys(3), *tables).ok
 
 
-def test_features_of_a_rejected_table_stay_unusable_when_cut_into_days(place: OrdersTable) -> None:
+def test_features_of_a_rejected_table_stay_unusable_when_cut_into_days(orders: OrdersTable) -> None:
     """A verdict on the whole table is none on its days, and still one on the rows that were read."""
     (key,) = keys(1, start=1)
     whole = Cadence("none")
-    place.publish({UNPARTITIONED: day(key)}, cadence=whole)
+    orders.publish({UNPARTITIONED: day(key)}, cadence=whole)
     of_whole = orders_table.spec(kind="features", name="habits", inputs={ORDERS: None})
-    _derive(place, of_whole, [key])
-    assert place.publish({UNPARTITIONED: day(key)}, cadence=whole, contract=TIGHT).rejected
-    assert not place.judge([key], orders_table.spec(cadence=whole, contract=TIGHT), of_whole).ok
-    window = place.judge([key], orders_table.spec(contract=TIGHT), _spec("habits", ORDERS, lookback=0))
+    _derive(orders, of_whole, [key])
+    assert orders.publish({UNPARTITIONED: day(key)}, cadence=whole, contract=TIGHT).rejected
+    assert not orders.judge([key], orders_table.spec(cadence=whole, contract=TIGHT), of_whole).ok
+    window = orders.judge([key], orders_table.spec(contract=TIGHT), _spec("habits", ORDERS, lookback=0))
     assert list(window.barred) == [key]
     assert "it was made from rows of datasets/orders all that were rejected" in window.explain()
 
 
-def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(place: OrdersTable) -> None:
+def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(orders: OrdersTable) -> None:
     (bad,) = keys(1)
     strict = Contract.model_validate(
         orders_table.RULES
@@ -242,33 +242,33 @@ def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(place:
             ]
         }
     )
-    place.publish({bad: day(bad)}, contract=strict)
-    assert list(place.judge([bad], orders_table.spec(contract=strict)).rejected) == [f"{ORDERS} {bad}"]
-    assert place.judge([bad]).to_build == {ORDERS: (bad,)}
+    orders.publish({bad: day(bad)}, contract=strict)
+    assert list(orders.judge([bad], orders_table.spec(contract=strict)).rejected) == [f"{ORDERS} {bad}"]
+    assert orders.judge([bad]).to_build == {ORDERS: (bad,)}
 
 
-def test_days_are_no_weeks_and_a_whole_table_is_no_day(place: OrdersTable) -> None:
+def test_days_are_no_weeks_and_a_whole_table_is_no_day(orders: OrdersTable) -> None:
     mondays = ["2013-01-07", "2013-01-14"]
-    place.publish({key: day(key) for key in mondays})
+    orders.publish({key: day(key) for key in mondays})
     weekly = orders_table.spec(cadence=Cadence("weekly", orders_table.FIRST))
-    window = place.judge(mondays, weekly)
+    window = orders.judge(mondays, weekly)
     assert window.missing == tuple(mondays)
     assert window.to_build == {ORDERS: tuple(mondays)}
     publish(
-        place.store,
-        place.ledger,
+        orders.store,
+        orders.ledger,
         weekly,
         [Incoming(key=key, data=day(key)) for key in mondays],
         RunFacts(run_id="weeks"),
     )
-    assert place.judge(mondays, weekly).ok
-    assert place.judge(mondays).missing == tuple(mondays)
+    assert orders.judge(mondays, weekly).ok
+    assert orders.judge(mondays).missing == tuple(mondays)
 
 
-def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(place: OrdersTable) -> None:
+def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(orders: OrdersTable) -> None:
     summary = _spec("summary", FEATURES, lookback=1)
-    place.publish({keys(1)[0]: day(keys(1)[0])})
-    window = place.judge(keys(1, start=2), orders_table.spec(), HABITS, summary)
+    orders.publish({keys(1)[0]: day(keys(1)[0])})
+    window = orders.judge(keys(1, start=2), orders_table.spec(), HABITS, summary)
     assert list(window.to_build.items()) == [
         (ORDERS, tuple(keys(2, start=1))),
         (FEATURES, tuple(keys(2, start=1))),
@@ -276,37 +276,37 @@ def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(place:
     ]
 
 
-def test_many_ways_to_one_partition_cost_no_more_than_one(place: OrdersTable) -> None:
+def test_many_ways_to_one_partition_cost_no_more_than_one(orders: OrdersTable) -> None:
     """Each of thirty tables is made from the two before it: 1.3 million ways lead to the first, 987 for fifteen."""
-    place.publish(days(1))
+    orders.publish(days(1))
     specs = [orders_table.spec()]
     for level in range(30):
         above = [spec.table for spec in specs[-2:]]
         specs.append(orders_table.spec(kind="features", name=f"level{level}", inputs=dict.fromkeys(above, 0)))
-        _derive(place, specs[-1], keys(1))
-    place.publish({keys(1)[0]: day(keys(1)[0], factor=3)}, run="correction")
+        _derive(orders, specs[-1], keys(1))
+    orders.publish({keys(1)[0]: day(keys(1)[0], factor=3)}, run="correction")
     seconds: dict[int, list[float]] = {16: [], 31: []}
     for _ in range(3):  # others may hold the processor for a while
         for tables, taken in seconds.items():
             started = time.perf_counter()
-            window = place.judge(keys(1), *specs[:tables])
+            window = orders.judge(keys(1), *specs[:tables])
             taken.append(time.perf_counter() - started)
             assert list(window.stale) == keys(1)
             assert len(window.inputs) == tables
     assert min(seconds[31]) < 20 * min(seconds[16])  # over a thousand times where each way is walked
 
 
-def test_a_year_is_looked_up_and_scanned_in_place(place: OrdersTable) -> None:
+def test_a_year_is_looked_up_and_scanned_in_place(orders: OrdersTable) -> None:
     """337 days cost a fraction of 337 times one day. `benchmarks/tables.py` has the bar in seconds."""
-    place.publish(days(365))
+    orders.publish(days(365))
     monthly = _spec("habits", ORDERS, lookback=27)
     tables = DeclaredTables(DeclaredTable.of(spec) for spec in (orders_table.spec(), monthly))
-    _derive(place, monthly, keys(337, start=28))
+    _derive(orders, monthly, keys(337, start=28))
     seconds: dict[int, list[float]] = {1: [], 337: []}
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     for _ in range(3):  # others may hold the processor for a while
         for count, taken in seconds.items():
-            fresh = OrdersTable(place.folder)
+            fresh = OrdersTable(orders.folder)
             started = time.perf_counter()
             reader = TableReader.at(fresh.store)
             window = validate_window(reader, fresh.ledger, tables, FEATURES, keys(count, start=28))

@@ -142,14 +142,14 @@ def _whole() -> Path:
     """An installation with every partition of each table, to be copied: histories begin where there is much to lose."""
     folder = Path(tempfile.mkdtemp(prefix="histories-", dir=_MEMORY))
     atexit.register(shutil.rmtree, folder)
-    place = OrdersTable(folder)
+    orders = OrdersTable(folder)
     for table, lookback in ((ORDERS, 1), (HABITS, 1), (SUMMARY, 0)):
-        declared, reader = Declared(lookback=lookback), TableReader.at(place.store)
+        declared, reader = Declared(lookback=lookback), TableReader.at(orders.store)
         incoming: list[Incoming] = []
         for key in DAYS:
             reads = declared.needs(key) if table in INPUT else []
             incoming.append(_incoming(reader, table, key, 1, reads))
-        publish(place.store, place.ledger, _spec(table, declared), incoming, RUN)
+        publish(orders.store, orders.ledger, _spec(table, declared), incoming, RUN)
     return folder
 
 
@@ -160,7 +160,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="histories-", dir=_MEMORY))
         shutil.copytree(_whole(), self.folder, dirs_exist_ok=True)
-        self.place = OrdersTable(self.folder)
+        self.orders = OrdersTable(self.folder)
         # As Dagster's daemon does beside runs: else each query of the ledger would be the last connection, which
         # writes SQLite's log back and removes it. That took a third of a history's time.
         self.beside = sqlite3.connect(self.folder / "ledger.db")
@@ -192,10 +192,10 @@ class Histories(RuleBasedStateMachine):
     @rule(table=st.sampled_from([HABITS, SUMMARY]), content=CONTENTS)
     def build(self, table: str, content: int) -> None:
         """Build what the plan allows, which must be what the book allows."""
-        declared, reader = self.declared[table], TableReader.at(self.place.store)
+        declared, reader = self.declared[table], TableReader.at(self.orders.store)
         tables, spec = self._tables(), self._spec(table)
         keys = declared.window()
-        possible = plan(reader, self.place.ledger, tables, tables.inputs_of(table), keys, spec.cadence)
+        possible = plan(reader, self.orders.ledger, tables, tables.inputs_of(table), keys, spec.cadence)
         allowed = [
             key for key in keys if all(self._usable(INPUT[table], needed) for needed in declared.needs(key))
         ]
@@ -209,7 +209,7 @@ class Histories(RuleBasedStateMachine):
         attempt = self.newest.get((table, key))
         if attempt is None or attempt.status != "rejected":
             return
-        accept_partition(self.place.store, self.place.ledger, table, key, "ada", "it is real")
+        accept_partition(self.orders.store, self.orders.ledger, table, key, "ada", "it is real")
         attempt.status = "accepted"
         self.main[table, key] = attempt.evidence
 
@@ -241,7 +241,7 @@ class Histories(RuleBasedStateMachine):
             return
         rows = _rows(key, content)
         prepared = prepare(self._spec(ORDERS), Incoming(key=key, data=rows), rows)
-        store = self.place.store
+        store = self.orders.store
         store.create_branch("by-hand", "main")
         for path, data in prepared.stored.objects.items():
             store.put("by-hand", path, data)
@@ -255,8 +255,8 @@ class Histories(RuleBasedStateMachine):
     @rule(table=TABLES)
     def look_at(self, table: str) -> None:
         """Compare the guard with the book."""
-        window, reader = self.declared[table].window(), TableReader.at(self.place.store)
-        validation = validate_window(reader, self.place.ledger, self._tables(), table, window)
+        window, reader = self.declared[table].window(), TableReader.at(self.orders.store)
+        validation = validate_window(reader, self.orders.ledger, self._tables(), table, window)
         usable = [key for key in window if self._usable(table, key)]
         assert [key for key in window if key not in validation.barred] == usable, validation
         current = [key for key in usable if not self._is_stale(table, key)]
@@ -336,8 +336,8 @@ class Histories(RuleBasedStateMachine):
 
     def _publish(self, table: str, key: str, content: int) -> None:
         reads = self.declared[table].needs(key) if table in INPUT else []
-        one = _incoming(TableReader.at(self.place.store), table, key, content, reads)
-        result = publish(self.place.store, self.place.ledger, self._spec(table), [one], RUN)
+        one = _incoming(TableReader.at(self.orders.store), table, key, content, reads)
+        result = publish(self.orders.store, self.orders.ledger, self._spec(table), [one], RUN)
         status = self._note(table, key, content)
         assert list(result.rejected) == [key] * (status == "rejected")
 

@@ -37,42 +37,42 @@ def _end(folder: Path, run: str, moment: int | None) -> int:
 
 @pytest.mark.chaos
 def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
-    place: OrdersTable, moments: int, chaos_seed: int, record_property: Callable[[str, object], None]
+    orders: OrdersTable, moments: int, chaos_seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     rng = random.Random(chaos_seed)
-    place.publish(OLD, "before")
-    before = TableReader.at(place.store).digests(ORDERS)
+    orders.publish(OLD, "before")
+    before = TableReader.at(orders.store).digests(ORDERS)
     killed = 0
     for death in range(3):
-        ended = _end(place.folder, f"death{death}", rng.randint(1, moments * 9 // 10))
+        ended = _end(orders.folder, f"death{death}", rng.randint(1, moments * 9 // 10))
         # The later ones find less to do, and may be done before their moment comes.
         assert ended == -signal.SIGKILL or (death and ended == 0)
         killed += ended == -signal.SIGKILL
-        _assert_whole(place, before)
+        _assert_whole(orders, before)
     record_property(KILLED, killed)
 
-    result = place.publish(NEW, "rerun")
-    _assert_whole(place, before)
+    result = orders.publish(NEW, "rerun")
+    _assert_whole(orders, before)
     assert list(result.merged) == GOOD
     assert list(result.rejected) == BAD
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     assert reader.keys(ORDERS) == [*GOOD, BAD[0]]
     expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in GOOD])
     assert reader.scan(ORDERS, GOOD).collect().equals(expected)
     assert reader.digests(ORDERS)[BAD[0]] == before[BAD[0]]
-    window = place.judge([*GOOD, *BAD])
+    window = orders.judge([*GOOD, *BAD])
     assert list(window.barred) == BAD
     assert not window.missing
     for key in NEW:
-        judged = [(row.content_digest, row.status) for row in place.ledger.attempts(ORDERS, key)]
+        judged = [(row.content_digest, row.status) for row in orders.ledger.attempts(ORDERS, key)]
         assert len(judged) == len(set(judged)) == (2 if key in OLD else 1), "recorded once, whoever died"
 
-    assert place.publish(NEW, "once more").commit_id == result.commit_id
+    assert orders.publish(NEW, "once more").commit_id == result.commit_id
 
 
-def _assert_whole(place: OrdersTable, before: dict[str, str]) -> None:
+def _assert_whole(orders: OrdersTable, before: dict[str, str]) -> None:
     """Every partition on main is wholly its old or wholly its new version, with the manifest of that one."""
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     for key, digest in reader.digests(ORDERS).items():
         manifest = reader.manifest(ORDERS, key)
         assert manifest.content_digest == digest
@@ -82,26 +82,28 @@ def _assert_whole(place: OrdersTable, before: dict[str, str]) -> None:
         assert rows.equals(parquet.canonical(version, orders_table.spec().order))
 
 
-def test_two_processes_publishing_other_days_of_one_table_lose_none(place: OrdersTable) -> None:
-    _together(place, [(0, 15, "left", 1.0), (15, 15, "right", 1.0)])
-    reader = TableReader.at(place.store)
+def test_two_processes_publishing_other_days_of_one_table_lose_none(orders: OrdersTable) -> None:
+    _together(orders, [(0, 15, "left", 1.0), (15, 15, "right", 1.0)])
+    reader = TableReader.at(orders.store)
     assert reader.keys(ORDERS) == keys(30)
     expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in keys(30)])
     assert reader.scan(ORDERS, keys(30)).collect().equals(expected)
-    assert place.judge(keys(30)).ok
+    assert orders.judge(keys(30)).ok
 
 
 @pytest.mark.parametrize("runs", [("left", "right"), ("resumed", "resumed")])
 def test_two_processes_publishing_the_same_days_differently_both_land(
-    place: OrdersTable, runs: tuple[str, str]
+    orders: OrdersTable, runs: tuple[str, str]
 ) -> None:
     """Also where they have one run id: a run that was resumed while its first worker lived."""
-    _together(place, [(0, 10, runs[0], 1.0), (0, 10, runs[1], 2.0)])
-    merged = [c.metadata["run_id"] for c in place.store.log("main", 200) if c.metadata.get("table") == ORDERS]
+    _together(orders, [(0, 10, runs[0], 1.0), (0, 10, runs[1], 2.0)])
+    merged = [
+        c.metadata["run_id"] for c in orders.store.log("main", 200) if c.metadata.get("table") == ORDERS
+    ]
     assert set(runs) == set(merged)
     versions = {factor: {key: day(key, factor=factor) for key in keys(10)} for factor in (1.0, 2.0)}
-    reader = TableReader.at(place.store)
-    newest = place.ledger.newest_verdicts(ORDERS)
+    reader = TableReader.at(orders.store)
+    newest = orders.ledger.newest_verdicts(ORDERS)
     for key in keys(10):
         rows = reader.scan(ORDERS, [key]).collect()
         assert any(
@@ -109,22 +111,22 @@ def test_two_processes_publishing_the_same_days_differently_both_land(
         )
         assert reader.manifest(ORDERS, key).content_digest == reader.digests(ORDERS)[key]
         assert newest[key].content_digest == reader.digests(ORDERS)[key]
-    assert place.judge(keys(10)).ok
-    assert place.store.branches("audit-") == {}
+    assert orders.judge(keys(10)).ok
+    assert orders.store.branches("audit-") == {}
 
 
-def test_two_processes_publishing_the_same_content_make_one_version(place: OrdersTable) -> None:
-    _together(place, [(0, 10, "left", 1.0), (0, 10, "right", 1.0)])
-    assert TableReader.at(place.store).keys(ORDERS) == keys(10)
+def test_two_processes_publishing_the_same_content_make_one_version(orders: OrdersTable) -> None:
+    _together(orders, [(0, 10, "left", 1.0), (0, 10, "right", 1.0)])
+    assert TableReader.at(orders.store).keys(ORDERS) == keys(10)
     merged = [
-        key for c in place.store.log("main", 200) for key in c.metadata.get("keys", "").split(",") if key
+        key for c in orders.store.log("main", 200) for key in c.metadata.get("keys", "").split(",") if key
     ]
     assert sorted(merged) == keys(10), "each day was merged once"
 
 
-def _together(place: OrdersTable, jobs: list[tuple[int, int, str, float]]) -> None:
+def _together(orders: OrdersTable, jobs: list[tuple[int, int, str, float]]) -> None:
     children = [
-        start(publishers.context(), place.folder / "said", publishers.publish_days, place.folder, *job)
+        start(publishers.context(), orders.folder / "said", publishers.publish_days, orders.folder, *job)
         for job in jobs
     ]
     finish(*children, seconds=60)

@@ -19,10 +19,10 @@ from resources.lake import LakeBusy
 from resources.lake.local import LocalStore
 
 
-def test_good_days_land_in_one_merge_that_says_what_it_brought(place: OrdersTable) -> None:
-    before = place.store.resolve("main")
-    result = place.publish(days(5), run="0f9c2b1a-7d")
-    merge = place.store.read_commit(result.commit_id)
+def test_good_days_land_in_one_merge_that_says_what_it_brought(orders: OrdersTable) -> None:
+    before = orders.store.resolve("main")
+    result = orders.publish(days(5), run="0f9c2b1a-7d")
+    merge = orders.store.read_commit(result.commit_id)
     assert merge.parents[0] == before
     assert list(result.merged) == keys(5)
     assert not result.rejected
@@ -31,26 +31,26 @@ def test_good_days_land_in_one_merge_that_says_what_it_brought(place: OrdersTabl
     assert merge.metadata["audit"] == "passed"
     assert merge.metadata["run_id"] == "0f9c2b1a-7d"
     assert merge.metadata["::lakefs::Dagster::url[url:ui]"].endswith("/runs/0f9c2b1a-7d")
-    assert place.store.branches("audit-") == {}
+    assert orders.store.branches("audit-") == {}
 
 
-def test_what_is_read_is_what_was_published(place: OrdersTable) -> None:
-    place.publish(days(4))
-    reader = TableReader.at(place.store)
+def test_what_is_read_is_what_was_published(orders: OrdersTable) -> None:
+    orders.publish(days(4))
+    reader = TableReader.at(orders.store)
     wanted = [keys(4)[2], keys(4)[0]]
     expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in wanted])
     assert reader.scan(ORDERS, wanted).collect().equals(expected)
     assert reader.keys(ORDERS) == keys(4)
 
 
-def test_a_manifest_describes_its_partition(place: OrdersTable) -> None:
+def test_a_manifest_describes_its_partition(orders: OrdersTable) -> None:
     key = keys(1)[0]
     inputs = {"datasets/raw": {"2012-12-31": "", key: "ab" * 32}}
     watermark = datetime(2013, 1, 2, tzinfo=UTC)
-    result = place.publish([Incoming(key=key, data=day(key), inputs=inputs, watermark=watermark)])
-    manifest = TableReader.at(place.store).manifest(ORDERS, key)
+    result = orders.publish([Incoming(key=key, data=day(key), inputs=inputs, watermark=watermark)])
+    manifest = TableReader.at(orders.store).manifest(ORDERS, key)
     assert manifest.content_digest == result.merged[key].content_digest
-    assert manifest.content_digest == TableReader.at(place.store).digests(ORDERS)[key]
+    assert manifest.content_digest == TableReader.at(orders.store).digests(ORDERS)[key]
     assert manifest.rows == 40
     assert manifest.schema == dict(orders_table.CONTRACT.stored_schema)
     assert manifest.schema_hash == orders_table.CONTRACT.schema_hash
@@ -62,64 +62,64 @@ def test_a_manifest_describes_its_partition(place: OrdersTable) -> None:
     assert manifest.profile["columns"]["note"]["nulls"] == 32
 
 
-def test_publishing_the_same_content_again_changes_nothing(place: OrdersTable) -> None:
-    first = place.publish(days(6), run="first")
+def test_publishing_the_same_content_again_changes_nothing(orders: OrdersTable) -> None:
+    first = orders.publish(days(6), run="first")
     shuffled = {key: frame.sample(fraction=1, shuffle=True, seed=1) for key, frame in days(6).items()}
     reordered = {key: frame.select(reversed(frame.columns)) for key, frame in shuffled.items()}
-    second = place.publish(reordered, run="second")
-    assert second.commit_id == first.commit_id == place.store.resolve("main")
+    second = orders.publish(reordered, run="second")
+    assert second.commit_id == first.commit_id == orders.store.resolve("main")
     assert [p.content_digest for p in second.merged.values()] == [
         p.content_digest for p in first.merged.values()
     ]
     assert not any(p.changed for p in second.merged.values())
-    assert [len(place.ledger.attempts(ORDERS, key)) for key in keys(6)] == [1] * 6
+    assert [len(orders.ledger.attempts(ORDERS, key)) for key in keys(6)] == [1] * 6
 
 
-def test_a_commit_names_only_the_partitions_it_changed(place: OrdersTable) -> None:
-    place.publish(days(5))
+def test_a_commit_names_only_the_partitions_it_changed(orders: OrdersTable) -> None:
+    orders.publish(days(5))
     late = keys(5)[1]
-    result = place.publish(days(5) | {late: day(late, factor=2)})
+    result = orders.publish(days(5) | {late: day(late, factor=2)})
     assert [key for key, p in result.merged.items() if p.changed] == [late]
-    commit = place.store.read_commit(result.commit_id)
+    commit = orders.store.read_commit(result.commit_id)
     assert commit.metadata["keys"] == late
     assert commit.message == f"Publish {ORDERS} {late}"
-    assert [len(place.ledger.attempts(ORDERS, key)) for key in keys(5)] == [1, 2, 1, 1, 1]
+    assert [len(orders.ledger.attempts(ORDERS, key)) for key in keys(5)] == [1, 2, 1, 1, 1]
 
 
-def test_new_code_with_equal_rows_keeps_the_data_version(place: OrdersTable) -> None:
-    first = place.publish(days(2))
-    second = place.publish(days(2), code_version="v2")
+def test_new_code_with_equal_rows_keeps_the_data_version(orders: OrdersTable) -> None:
+    first = orders.publish(days(2))
+    second = orders.publish(days(2), code_version="v2")
     assert second.commit_id != first.commit_id
     assert not any(p.changed for p in second.merged.values())
-    assert TableReader.at(place.store).manifest(ORDERS, keys(1)[0]).code_version == "v2"
+    assert TableReader.at(orders.store).manifest(ORDERS, keys(1)[0]).code_version == "v2"
 
 
-def test_new_rules_judge_old_content_again(place: OrdersTable) -> None:
-    place.publish(days(2))
+def test_new_rules_judge_old_content_again(orders: OrdersTable) -> None:
+    orders.publish(days(2))
     stricter = Contract.model_validate(orders_table.RULES | {"primary_key": ["shop"]})
-    result = place.publish(days(2), contract=stricter, sort_key=("ordered_at", "order"))
+    result = orders.publish(days(2), contract=stricter, sort_key=("ordered_at", "order"))
     assert list(result.rejected) == keys(2)
 
 
-def test_a_day_the_source_cannot_give_leaves_the_others_alone(place: OrdersTable) -> None:
+def test_a_day_the_source_cannot_give_leaves_the_others_alone(orders: OrdersTable) -> None:
     first, second = keys(2)
-    place.publish({first: day(first)})
+    orders.publish({first: day(first)})
     gone = Incoming(key=first, data=SourceFailed("archive http://ada:p@ss@shop/x is being moved"))
-    result = place.publish([gone, Incoming(key=second, data=day(second))])
+    result = orders.publish([gone, Incoming(key=second, data=day(second))])
     assert result.failed == {first: "archive http://shop/x is being moved"}
     assert list(result.merged) == [second]
-    assert TableReader.at(place.store).keys(ORDERS) == [first, second]
-    assert not place.ledger.newest_verdicts(ORDERS)[first].blocks
+    assert TableReader.at(orders.store).keys(ORDERS) == [first, second]
+    assert not orders.ledger.newest_verdicts(ORDERS)[first].blocks
 
 
-def test_values_that_no_file_can_hold_are_a_failure_of_the_source(place: OrdersTable) -> None:
+def test_values_that_no_file_can_hold_are_a_failure_of_the_source(orders: OrdersTable) -> None:
     key = keys(1)[0]
     odd = day(key).with_columns(pl.Series("note", [object()] * 40, dtype=pl.Object))
-    result = place.publish({key: odd})
+    result = orders.publish({key: odd})
     assert "note" in result.failed[key]
 
 
-def test_an_iterable_is_read_once_and_one_partition_at_a_time(place: OrdersTable) -> None:
+def test_an_iterable_is_read_once_and_one_partition_at_a_time(orders: OrdersTable) -> None:
     given: list[str] = []
 
     def source():
@@ -127,37 +127,37 @@ def test_an_iterable_is_read_once_and_one_partition_at_a_time(place: OrdersTable
             given.append(key)
             yield Incoming(key=key, data=day(key))
 
-    place.publish(source())
+    orders.publish(source())
     assert given == keys(3)
 
 
 def test_a_repeated_or_foreign_key_is_refused_before_anything_is_written(
-    place: OrdersTable,
+    orders: OrdersTable,
 ) -> None:
     key = keys(1)[0]
     with pytest.raises(KeyTwice, match=key):
-        place.publish([Incoming(key=key, data=day(key))] * 2)
+        orders.publish([Incoming(key=key, data=day(key))] * 2)
     with pytest.raises(KeyRefused):
-        place.publish({"2013-1-1": day(key)})
+        orders.publish({"2013-1-1": day(key)})
     with pytest.raises(
         KeyRefused, match="2012-12-31: partitions begin with 2013-01-01, at the table's start"
     ):
-        place.publish({key: day(key), "2012-12-31": day("2012-12-31")})
+        orders.publish({key: day(key), "2012-12-31": day("2012-12-31")})
     with pytest.raises(KeyRefused, match="2013-01-03: partitions end with 2013-01-02"):
-        place.publish(days(3), cadence=Cadence("daily", orders_table.FIRST, date(2013, 1, 2)))
-    assert TableReader.at(place.store).keys(ORDERS) == []
-    assert place.store.branches("audit-") == {}
+        orders.publish(days(3), cadence=Cadence("daily", orders_table.FIRST, date(2013, 1, 2)))
+    assert TableReader.at(orders.store).keys(ORDERS) == []
+    assert orders.store.branches("audit-") == {}
 
 
 def test_days_are_judged_by_the_days_before_them(
-    place: OrdersTable,
+    orders: OrdersTable,
 ) -> None:
     """Earlier days count from the same call and from the ledger."""
     short = keys(30)[29]
-    result = place.publish(days(29) | {short: day(short, rows=20)})
+    result = orders.publish(days(29) | {short: day(short, rows=20)})
     assert list(result.rejected) == [short]
     weak = keys(31)[30]
-    later = place.publish({weak: day(weak, rows=30)}, run="later")
+    later = orders.publish({weak: day(weak, rows=30)}, run="later")
     assert later.merged[weak].verdict.status == "warned"
 
 
@@ -170,49 +170,49 @@ def test_days_are_judged_by_the_days_before_them(
     ],
 )
 def test_an_empty_day_is_published_where_the_rule_allows_it(
-    place: OrdersTable, empty: Callable[[pl.DataFrame], pl.DataFrame]
+    orders: OrdersTable, empty: Callable[[pl.DataFrame], pl.DataFrame]
 ) -> None:
     first, second = keys(2)
     nothing = {first: day(first), second: empty(day(second))}
-    refused = place.publish(nothing)
+    refused = orders.publish(nothing)
     assert [one.rule for one in refused.rejected[second].verdict.findings] == ["empty_partition"]
-    result = place.publish(nothing, volume=VolumeRule(allow_empty=True))
+    result = orders.publish(nothing, volume=VolumeRule(allow_empty=True))
     assert result.merged[second].rows == 0
     # Both days at once: their files have one schema.
-    assert TableReader.at(place.store).scan(ORDERS, [first, second]).collect().height == day(first).height
+    assert TableReader.at(orders.store).scan(ORDERS, [first, second]).collect().height == day(first).height
 
 
-def test_an_empty_day_of_another_shape_is_judged_by_its_columns(place: OrdersTable) -> None:
+def test_an_empty_day_of_another_shape_is_judged_by_its_columns(orders: OrdersTable) -> None:
     (key,) = keys(1)
-    result = place.publish({key: day(key).clear().drop("amount")}, volume=VolumeRule(allow_empty=True))
+    result = orders.publish({key: day(key).clear().drop("amount")}, volume=VolumeRule(allow_empty=True))
     assert [one.rule for one in result.rejected[key].verdict.findings] == ["missing_column"]
 
 
-def test_weekly_and_unpartitioned_tables_publish_alike(place: OrdersTable) -> None:
+def test_weekly_and_unpartitioned_tables_publish_alike(orders: OrdersTable) -> None:
     week = pl.concat(list(days(6, start=6).values()))
-    weekly = place.publish(
+    weekly = orders.publish(
         {"2013-01-07": week}, cadence=Cadence("weekly", orders_table.FIRST), sort_key=("order",)
     )
     assert weekly.merged["2013-01-07"].rows == 240
-    whole = place.publish({"all": day("2013-01-01")}, cadence=Cadence("none"), name="shops")
+    whole = orders.publish({"all": day("2013-01-01")}, cadence=Cadence("none"), name="shops")
     assert list(whole.merged) == ["all"]
-    assert place.store.list("main", "datasets/shops/")[0].path == "datasets/shops/all/part-0.parquet"
+    assert orders.store.list("main", "datasets/shops/")[0].path == "datasets/shops/all/part-0.parquet"
 
 
 def test_several_files_are_read_in_order_and_removed_when_fewer_come(
-    place: OrdersTable, monkeypatch: pytest.MonkeyPatch
+    orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newer version with fewer files leaves none of the old ones on main."""
     key = keys(1)[0]
     monkeypatch.setattr(parquet, "FILE_ROWS", 3)
-    place.publish({key: day(key)})
-    assert len(place.store.list("main", "datasets/orders/")) == 14
+    orders.publish({key: day(key)})
+    assert len(orders.store.list("main", "datasets/orders/")) == 14
     in_order = parquet.canonical(day(key), orders_table.spec().order)
-    assert TableReader.at(place.store).scan(ORDERS, [key]).collect().equals(in_order)
+    assert TableReader.at(orders.store).scan(ORDERS, [key]).collect().equals(in_order)
     monkeypatch.setattr(parquet, "FILE_ROWS", 25)
-    place.publish({key: day(key, factor=2)})
-    assert TableReader.at(place.store).scan(ORDERS, [key]).collect().height == 40
-    assert len(place.store.list("main", "datasets/orders/")) == 2
+    orders.publish({key: day(key, factor=2)})
+    assert TableReader.at(orders.store).scan(ORDERS, [key]).collect().height == 40
+    assert len(orders.store.list("main", "datasets/orders/")) == 2
 
 
 class StrangersStore(LocalStore):
@@ -234,22 +234,22 @@ class StrangersStore(LocalStore):
 
 
 @pytest.mark.parametrize("races", [1, 3])
-def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(place: OrdersTable, races: int) -> None:
-    place.publish(days(2))
-    racing = StrangersStore(place.folder / "lake")
+def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(orders: OrdersTable, races: int) -> None:
+    orders.publish(days(2))
+    racing = StrangersStore(orders.folder / "lake")
     racing.races = races
-    place.store = racing
+    orders.store = racing
     key = keys(1)[0]
-    result = place.publish({key: day(key, factor=2)})
-    reader = TableReader.at(place.store)
+    result = orders.publish({key: day(key, factor=2)})
+    reader = TableReader.at(orders.store)
     assert reader.digests(ORDERS)[key] == result.merged[key].content_digest
-    assert place.store.read_commit(result.commit_id).metadata["run_id"] == "run00001"
-    merged = [commit.metadata.get("run_id") for commit in place.store.log("main")]
+    assert orders.store.read_commit(result.commit_id).metadata["run_id"] == "run00001"
+    merged = [commit.metadata.get("run_id") for commit in orders.store.log("main")]
     assert merged.count("stranger") == races, "the stranger's versions stay in history"
 
 
 def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
-    place: OrdersTable, monkeypatch: pytest.MonkeyPatch
+    orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ml_assets.tables.landing.ATTEMPTS", 2)
 
@@ -257,16 +257,16 @@ def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
         def merge(self, source: str, into: str, message: str, metadata) -> str:
             raise LakeBusy("the head moved more often than we retry")
 
-    place.store = BusyStore(place.folder / "lake")
+    orders.store = BusyStore(orders.folder / "lake")
     with pytest.raises(LakeBusy):
-        place.publish(days(1))
-    assert place.store.branches("audit-") == {}
+        orders.publish(days(1))
+    assert orders.store.branches("audit-") == {}
 
 
-def test_missing_partitions_are_named(place: OrdersTable) -> None:
-    place.publish(days(1))
+def test_missing_partitions_are_named(orders: OrdersTable) -> None:
+    orders.publish(days(1))
     with pytest.raises(PartitionMissing, match="2013-01-02, 2013-01-03 at commit") as caught:
-        TableReader.at(place.store).scan(ORDERS, keys(3))
+        TableReader.at(orders.store).scan(ORDERS, keys(3))
     assert caught.value.keys == tuple(keys(3)[1:])
 
 
@@ -283,14 +283,14 @@ def test_missing_partitions_are_named(place: OrdersTable) -> None:
     ids=["type", "added"],
 )
 def test_a_changed_column_is_named_with_the_days_to_build_again(
-    place: OrdersTable, change: pl.Expr, declared: dict[str, str], said: str
+    orders: OrdersTable, change: pl.Expr, declared: dict[str, str], said: str
 ) -> None:
-    place.publish(days(3))
+    orders.publish(days(3))
     columns = {one["name"]: one for one in orders_table.RULES["columns"]} | {declared["name"]: declared}
     contract = Contract.model_validate(orders_table.RULES | {"columns": [*columns.values()]})
     later = {key: day(key).with_columns(change) for key in keys(2, start=3)}
-    place.publish(later, run="run00002", contract=contract)
-    reader = TableReader.at(place.store)
+    orders.publish(later, run="run00002", contract=contract)
+    reader = TableReader.at(orders.store)
     assert reader.scan(ORDERS, keys(3)).collect().height == 120
     assert reader.scan(ORDERS, list(later)).collect().height == 80
     with pytest.raises(ColumnsDiffer) as caught:

@@ -19,13 +19,13 @@ from resources.ledger import Acceptance, NothingToAccept
 
 DAY = keys(1)[0]
 JOBS: dict[str, Callable[[OrdersTable], object]] = {
-    "mend": lambda place: place.publish({DAY: day(DAY, factor=2)}),
-    "mend otherwise": lambda place: place.publish({DAY: day(DAY, factor=3)}),
-    "undo": lambda place: place.publish({DAY: day(DAY)}),
-    "spoil": lambda place: place.publish({DAY: day(DAY, factor=-1)}),
-    "spoil otherwise": lambda place: place.publish({DAY: day(DAY, factor=-2)}),
-    "accept": lambda place: accept_partition(place.store, place.ledger, ORDERS, DAY, "ada", "refunds"),
-    "accept too": lambda place: accept_partition(place.store, place.ledger, ORDERS, DAY, "bob", "refunds"),
+    "mend": lambda orders: orders.publish({DAY: day(DAY, factor=2)}),
+    "mend otherwise": lambda orders: orders.publish({DAY: day(DAY, factor=3)}),
+    "undo": lambda orders: orders.publish({DAY: day(DAY)}),
+    "spoil": lambda orders: orders.publish({DAY: day(DAY, factor=-1)}),
+    "spoil otherwise": lambda orders: orders.publish({DAY: day(DAY, factor=-2)}),
+    "accept": lambda orders: accept_partition(orders.store, orders.ledger, ORDERS, DAY, "ada", "refunds"),
+    "accept too": lambda orders: accept_partition(orders.store, orders.ledger, ORDERS, DAY, "bob", "refunds"),
 }
 
 
@@ -33,9 +33,9 @@ JOBS: dict[str, Callable[[OrdersTable], object]] = {
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A day that passed, and was rejected after that. All jobs have one run id."""
     folder = tmp_path_factory.mktemp("begun")
-    place = OrdersTable(folder)
-    JOBS["undo"](place)
-    JOBS["spoil"](place)
+    orders = OrdersTable(folder)
+    JOBS["undo"](orders)
+    JOBS["spoil"](orders)
     return folder
 
 
@@ -46,8 +46,8 @@ def _run(begun: Path, names: set[str], choose: Callable[[int], int]) -> dict[str
         schedule = Interleaving(choose)
 
         def job(name: str) -> Callable[[], object]:
-            place = place_of(folder, name, schedule)
-            return lambda: JOBS[name](place)
+            orders = place_of(folder, name, schedule)
+            return lambda: JOBS[name](orders)
 
         # Opened before the schedule begins: opening makes calls of its own.
         ended = schedule.run({name: job(name) for name in sorted(names)})
@@ -58,10 +58,10 @@ def _run(begun: Path, names: set[str], choose: Callable[[int], int]) -> dict[str
         return ended
 
 
-def _assert_they_agree(place: OrdersTable) -> None:
-    attempts = place.ledger.attempts(ORDERS, DAY)
+def _assert_they_agree(orders: OrdersTable) -> None:
+    attempts = orders.ledger.attempts(ORDERS, DAY)
     newest = attempts[-1]
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     held = reader.digests(ORDERS)[DAY]
     if not newest.blocks:
         assert held == newest.content_digest, "main holds what the newest attempt is about"
@@ -70,7 +70,7 @@ def _assert_they_agree(place: OrdersTable) -> None:
     )
     assert reader.manifest(ORDERS, DAY).content_digest == held
     kept = {one.branch for one in attempts if one.status in ("rejected", "accepted")}
-    assert set(place.store.branches("audit-")) == kept, "evidence alone is kept"
+    assert set(orders.store.branches("audit-")) == kept, "evidence alone is kept"
 
 
 # Some thirty calls a job; after the last choice the first job that can goes on.

@@ -30,39 +30,39 @@ COLUMNS = Columns(category="shop", event_time="ordered_at", required_number="amo
 
 
 @pytest.mark.parametrize("way", TEN_WAYS)
-def test_a_spoiled_day_is_named_kept_and_refused(place: OrdersTable, way: str) -> None:
+def test_a_spoiled_day_is_named_kept_and_refused(orders: OrdersTable, way: str) -> None:
     """Refused although its older version stands on main."""
     rule, spoil = TEN_WAYS[way]
-    place.publish(days(30))
-    before = place.store.resolve("main")
+    orders.publish(days(30))
+    before = orders.store.resolve("main")
     bad = keys(30)[29]
     spoiled = spoil(day(bad), COLUMNS)
-    result = place.publish({bad: spoiled}, run="again")
-    assert result.commit_id == before == place.store.resolve("main")
+    result = orders.publish({bad: spoiled}, run="again")
+    assert result.commit_id == before == orders.store.resolve("main")
     rejected = result.rejected[bad]
 
     named = table_rows(bad, rejected.verdict.findings)
     assert rule in [row["rule"] for row in named]
     assert all(row["partition"] == bad and row["found"] and row["what helps"] for row in named)
 
-    evidence = TableReader.at(place.store, rejected.branch)
+    evidence = TableReader.at(orders.store, rejected.branch)
     expected = parquet.canonical(orders_table.CONTRACT.in_order(spoiled), orders_table.spec().order)
     assert evidence.scan(ORDERS, [bad]).collect().equals(expected)
 
-    window = place.judge(keys(30))
+    window = orders.judge(keys(30))
     assert not window.ok
     assert list(window.rejected) == [f"{ORDERS} {bad}"]
     assert rule in window.rejected[f"{ORDERS} {bad}"]
     assert not window.missing
     assert bad in window.explain()
 
-    place.publish({bad: day(bad)}, run="mended")
-    assert place.judge(keys(30)).ok
-    assert place.store.resolve("main") == before, "the mended content stood there all the time"
-    assert rejected.branch in place.store.branches(), "evidence outlives the repair"
+    orders.publish({bad: day(bad)}, run="mended")
+    assert orders.judge(keys(30)).ok
+    assert orders.store.resolve("main") == before, "the mended content stood there all the time"
+    assert rejected.branch in orders.store.branches(), "evidence outlives the repair"
 
 
-def test_ten_spoiled_days_of_a_year_of_flights(place: OrdersTable) -> None:
+def test_ten_spoiled_days_of_a_year_of_flights(orders: OrdersTable) -> None:
     year = {
         f"{date(2013, 1, 1) + timedelta(n)}": source.read_flights(date(2013, 1, 1) + timedelta(n))
         for n in range(365)
@@ -82,27 +82,27 @@ def test_ten_spoiled_days_of_a_year_of_flights(place: OrdersTable) -> None:
 
     def run(frames: dict[str, pl.DataFrame], run_id: str):
         incoming = (Incoming(key=key, data=frame) for key, frame in frames.items())
-        return publish(place.store, place.ledger, spec, incoming, RunFacts(run_id=run_id))
+        return publish(orders.store, orders.ledger, spec, incoming, RunFacts(run_id=run_id))
 
     result = run(given, "spoiled")
     assert sorted(result.rejected) == sorted(bad)
-    assert TableReader.at(place.store).keys(spec.table) == sorted(set(year) - set(bad))
+    assert TableReader.at(orders.store).keys(spec.table) == sorted(set(year) - set(bad))
     for key, way in bad.items():
         assert TEN_WAYS[way][0] in [
             row["rule"] for row in table_rows(key, result.rejected[key].verdict.findings)
         ]
-        kept = TableReader.at(place.store, result.rejected[key].branch).scan(spec.table, [key]).collect()
+        kept = TableReader.at(orders.store, result.rejected[key].branch).scan(spec.table, [key]).collect()
         assert kept.height == given[key].height
 
-    refused = place.judge(list(year), spec)
+    refused = orders.judge(list(year), spec)
     assert sorted(refused.barred) == sorted(bad)
     assert not refused.missing
 
     for healed, key in enumerate(sorted(bad), start=1):
         assert list(run({key: year[key]}, f"mend{healed}").merged) == [key]
-        window = place.judge(list(year), spec)
+        window = orders.judge(list(year), spec)
         assert len(window.rejected) == 10 - healed
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     assert (
         reader.scan(spec.table, list(year))
         .collect()
@@ -138,110 +138,112 @@ def _flights(everything: pl.DataFrame) -> TableSpec:
     )
 
 
-def test_the_same_bad_content_again_makes_neither_a_branch_nor_an_attempt(place: OrdersTable) -> None:
+def test_the_same_bad_content_again_makes_neither_a_branch_nor_an_attempt(orders: OrdersTable) -> None:
     bad = keys(1)[0]
-    first = place.publish({bad: day(bad).drop("shop")}, run="one")
-    branches = place.store.branches()
-    second = place.publish({bad: day(bad).drop("shop")}, run="two")
+    first = orders.publish({bad: day(bad).drop("shop")}, run="one")
+    branches = orders.store.branches()
+    second = orders.publish({bad: day(bad).drop("shop")}, run="two")
     assert second.rejected[bad].branch == first.rejected[bad].branch
-    assert place.store.branches() == branches
-    assert len(place.ledger.attempts(ORDERS, bad)) == 1
+    assert orders.store.branches() == branches
+    assert len(orders.ledger.attempts(ORDERS, bad)) == 1
 
 
-def test_lost_evidence_is_kept_again(place: OrdersTable) -> None:
+def test_lost_evidence_is_kept_again(orders: OrdersTable) -> None:
     bad = keys(1)[0]
-    first = place.publish({bad: day(bad).drop("shop")}, run="one")
-    place.store.delete_branch(first.rejected[bad].branch)
-    second = place.publish({bad: day(bad).drop("shop")}, run="two")
-    assert second.rejected[bad].branch in place.store.branches()
-    assert place.ledger.newest_verdicts(ORDERS)[bad].branch == second.rejected[bad].branch
+    first = orders.publish({bad: day(bad).drop("shop")}, run="one")
+    orders.store.delete_branch(first.rejected[bad].branch)
+    second = orders.publish({bad: day(bad).drop("shop")}, run="two")
+    assert second.rejected[bad].branch in orders.store.branches()
+    assert orders.ledger.newest_verdicts(ORDERS)[bad].branch == second.rejected[bad].branch
 
 
-def test_an_odd_number_of_rows_is_judged_again_with_more_history(place: OrdersTable) -> None:
+def test_an_odd_number_of_rows_is_judged_again_with_more_history(orders: OrdersTable) -> None:
     late = keys(29)[28]
     history = {key: day(key, rows=90) for key in keys(28)}
-    assert list(place.publish(history | {late: day(late)}).rejected) == [late]
-    place.publish({key: day(key, rows=45) for key in keys(28)}, run="corrected")
-    assert list(place.publish({late: day(late)}, run="retry").merged) == [late]
+    assert list(orders.publish(history | {late: day(late)}).rejected) == [late]
+    orders.publish({key: day(key, rows=45) for key in keys(28)}, run="corrected")
+    assert list(orders.publish({late: day(late)}, run="retry").merged) == [late]
 
 
-def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(place: OrdersTable) -> None:
-    place.publish(days(29))
+def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(orders: OrdersTable) -> None:
+    orders.publish(days(29))
     odd = keys(30)[29]
-    place.publish({odd: day(odd, rows=10)}, run="odd")
-    acceptance = accept_partition(place.store, place.ledger, ORDERS, odd, "ada", "half the shops were closed")
+    orders.publish({odd: day(odd, rows=10)}, run="odd")
+    acceptance = accept_partition(
+        orders.store, orders.ledger, ORDERS, odd, "ada", "half the shops were closed"
+    )
     assert acceptance.author == "ada"
-    commit = place.store.read_commit(place.store.resolve("main"))
+    commit = orders.store.read_commit(orders.store.resolve("main"))
     assert commit.metadata["accepted_by"] == "ada"
     assert commit.metadata["reason"] == "half the shops were closed"
-    reader = TableReader.at(place.store)
+    reader = TableReader.at(orders.store)
     assert reader.scan(ORDERS, [odd]).collect().height == 10
-    assert place.judge(keys(30)).ok
+    assert orders.judge(keys(30)).ok
 
-    again = accept_partition(place.store, place.ledger, ORDERS, odd, "bob", "me too")
+    again = accept_partition(orders.store, orders.ledger, ORDERS, odd, "bob", "me too")
     assert again == acceptance
 
-    result = place.publish({odd: day(odd, rows=10)}, run="rerun")
+    result = orders.publish({odd: day(odd, rows=10)}, run="rerun")
     assert result.merged[odd].verdict.status == "accepted"
-    assert len(place.ledger.attempts(ORDERS, odd)) == 1
+    assert len(orders.ledger.attempts(ORDERS, odd)) == 1
 
-    other = place.publish({odd: day(odd, rows=11)}, run="other")
+    other = orders.publish({odd: day(odd, rows=11)}, run="other")
     assert list(other.rejected) == [odd], "the word was for the attempt that was accepted"
 
 
 def test_a_rerun_finishes_an_acceptance_that_died_after_its_merge(
-    place: OrdersTable,
+    orders: OrdersTable,
 ) -> None:
     """A process can die between merging the rows and recording the acceptance."""
     bad = keys(1)[0]
-    place.publish({bad: day(bad, factor=-1)})
+    orders.publish({bad: day(bad, factor=-1)})
 
     class DyingLedger(Ledger):
         def accept(self, *_: object, **__: object):
             raise KeyboardInterrupt
 
-    ledger = DyingLedger(f"sqlite:///{place.folder / 'ledger.db'}")
+    ledger = DyingLedger(f"sqlite:///{orders.folder / 'ledger.db'}")
     with pytest.raises(KeyboardInterrupt):
-        accept_partition(place.store, ledger, ORDERS, bad, "ada", "refunds")
-    reader = TableReader.at(place.store)
+        accept_partition(orders.store, ledger, ORDERS, bad, "ada", "refunds")
+    reader = TableReader.at(orders.store)
     assert reader.keys(ORDERS) == [bad]
-    assert not place.judge([bad]).ok, "not accepted until somebody's name stands there"
-    accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
-    assert place.store.resolve("main") == reader.commit_id
-    assert place.judge([bad]).ok
+    assert not orders.judge([bad]).ok, "not accepted until somebody's name stands there"
+    accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "refunds")
+    assert orders.store.resolve("main") == reader.commit_id
+    assert orders.judge([bad]).ok
 
 
-def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(place: OrdersTable) -> None:
+def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(orders: OrdersTable) -> None:
     bad = keys(1)[0]
     spoiled = day(bad, factor=-1)
     ready, _ = prepare_all(orders_table.spec(), [Incoming(key=bad, data=spoiled)])
-    newest = place.ledger.newest_verdicts(ORDERS)
-    place.publish({bad: spoiled})
-    accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "refunds")
-    assert validate(place.ledger, orders_table.spec(), ready, newest)[bad].blocks
+    newest = orders.ledger.newest_verdicts(ORDERS)
+    orders.publish({bad: spoiled})
+    accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "refunds")
+    assert validate(orders.ledger, orders_table.spec(), ready, newest)[bad].blocks
 
 
-def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(place: OrdersTable) -> None:
-    place.publish(days(29))
+def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(orders: OrdersTable) -> None:
+    orders.publish(days(29))
     odd = keys(30)[29]
-    place.publish({odd: day(odd, rows=10)})
-    accept_partition(place.store, place.ledger, ORDERS, odd, "ada", "closed")
-    place.publish({odd: day(odd)}, run="full")
-    assert list(place.publish({odd: day(odd, rows=10)}, run="short").rejected) == [odd]
+    orders.publish({odd: day(odd, rows=10)})
+    accept_partition(orders.store, orders.ledger, ORDERS, odd, "ada", "closed")
+    orders.publish({odd: day(odd)}, run="full")
+    assert list(orders.publish({odd: day(odd, rows=10)}, run="short").rejected) == [odd]
 
 
-def test_there_has_to_be_something_to_accept_and_a_reason(place: OrdersTable) -> None:
+def test_there_has_to_be_something_to_accept_and_a_reason(orders: OrdersTable) -> None:
     good, bad, unknown = keys(3)
-    place.publish({good: day(good), bad: day(bad).drop("shop")})
+    orders.publish({good: day(good), bad: day(bad).drop("shop")})
     for key, reason in ((good, "fine"), (bad, " "), (unknown, "fine")):
         with pytest.raises(NothingToAccept):
-            accept_partition(place.store, place.ledger, ORDERS, key, "ada", reason)
-    assert TableReader.at(place.store).keys(ORDERS) == [good]
+            accept_partition(orders.store, orders.ledger, ORDERS, key, "ada", reason)
+    assert TableReader.at(orders.store).keys(ORDERS) == [good]
 
 
-def test_evidence_that_is_gone_is_said_so(place: OrdersTable) -> None:
+def test_evidence_that_is_gone_is_said_so(orders: OrdersTable) -> None:
     bad = keys(1)[0]
-    result = place.publish({bad: day(bad).drop("shop")})
-    place.store.delete_branch(result.rejected[bad].branch)
+    result = orders.publish({bad: day(bad).drop("shop")})
+    orders.store.delete_branch(result.rejected[bad].branch)
     with pytest.raises(EvidenceGone, match="materialize it again"):
-        accept_partition(place.store, place.ledger, ORDERS, bad, "ada", "no matter")
+        accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "no matter")
