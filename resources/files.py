@@ -1,11 +1,13 @@
-"""Files that are whole or absent, also after a power cut."""
+"""Files that are whole or absent, also after a power cut, and locks among the processes of one machine."""
 
 import errno
+import fcntl
 import os
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, overload
 
 WRITING = ".writing"
 """End of the name of a file that is being written."""
@@ -41,6 +43,46 @@ def whole_file(target: Path) -> Generator[Path]:
         writing.replace(target)
     finally:
         writing.unlink(missing_ok=True)
+
+
+def take_lock(descriptor: int, *, shared: bool = False, waits: bool = True) -> bool:
+    """Lock an open file until the last copy of `descriptor` is closed, also by the end of the process.
+
+    Returns False where somebody else holds the lock and the caller does not wait. The system forgets the lock of a
+    process that was killed. Threads that share an open file share its lock.
+    """
+    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(descriptor, how if waits else how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@overload
+def open_lock(path: Path, *, shared: bool = False, waits: Literal[True] = True) -> int: ...
+@overload
+def open_lock(path: Path, *, shared: bool = False, waits: Literal[False]) -> int | None: ...
+def open_lock(path: Path, *, shared: bool = False, waits: bool = True) -> int | None:
+    """Open `path`, which is made, and lock it. Closing the descriptor returned lets go.
+
+    Returns None where somebody else holds the lock and the caller does not wait.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)  # opened anew for each holder
+    if take_lock(descriptor, shared=shared, waits=waits):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+@contextmanager
+def locked(path: Path, *, shared: bool = False) -> Generator[None]:
+    """Hold the lock of `path`, which is made, for the block. Threads and processes wait for each other."""
+    descriptor = open_lock(path, shared=shared)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_disk_full(error: OSError) -> bool:

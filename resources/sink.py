@@ -4,7 +4,6 @@ Here: the queue, its thread, and the spool file that holds what could not be del
 (`tracker`), which gives the function that delivers a batch.
 """
 
-import fcntl
 import json
 import logging
 import math
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self, cast
 
+from resources.files import take_lock
 from resources.mlflow_client import TrackerError
 
 INTERVAL = 0.5
@@ -63,7 +63,7 @@ class Spool:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = unseen.open("x+b", buffering=0)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(file.fileno())
             unseen.rename(path)
         except OSError as error:
             raise _failed(path, error) from error
@@ -76,12 +76,8 @@ class Spool:
             file = path.open("r+b", buffering=0)
         except FileNotFoundError:
             return None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
-        if not path.exists():  # delivered and deleted between opening and locking
+        if not take_lock(file.fileno(), waits=False) or not path.exists():
+            # Its owner lives, or it was delivered and deleted between opening and locking.
             file.close()
             return None
         return cls(path, file)

@@ -5,12 +5,13 @@ had done: every later start then fails at a table that exists already, or at one
 made in another file, which gets its name when it is complete. Not here: what is in them (mlflow, dagster).
 """
 
-import fcntl
 import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+
+from resources.files import locked
 
 
 def make_whole(path: Path, make: Callable[[Path], object]) -> None:
@@ -22,8 +23,7 @@ def make_whole(path: Path, make: Callable[[Path], object]) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    with locked(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             _make(path, make)
 

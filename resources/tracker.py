@@ -17,7 +17,6 @@ A process that is killed cannot end its MLflow run. Its spool file then loses it
 any run (or `settle`) delivers what waits there and marks the run KILLED.
 """
 
-import fcntl
 import json
 import logging
 import re
@@ -33,6 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from resources.files import locked
 from resources.job.errors import Cancelled
 from resources.mlflow_client import (
     TrackerError,
@@ -243,8 +243,7 @@ class Tracker:
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
         """For the block no other thread or process of this home does the same."""
-        with (self._spools / what).open("w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with locked(self._spools / what):
             yield
 
     def _experiment(self, name: str) -> str:

@@ -5,12 +5,12 @@ keep automation waiting for good. So a command locks a file while its run goes o
 holder, however that ended. Not here: runs of the UI, whose server looks after their processes.
 """
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resources.files import take_lock
 from resources.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def announced(settings: Settings, run_id: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     unseen, path = folder / f"{run_id}.new", folder / f"{run_id}.run"
     with unseen.open("x") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        take_lock(file.fileno())
         unseen.rename(path)  # nobody may find it before it is locked
         try:
             yield
@@ -35,9 +35,9 @@ def announced(settings: Settings, run_id: str) -> Iterator[None]:
 def end_abandoned(settings: Settings, instance: "dg.DagsterInstance") -> None:
     """Mark runs canceled whose process is gone."""
     for path in sorted(_folder(settings).glob("*.run")):
-        # Gone meanwhile, or locked: its process lives, or another command ends it just now.
-        with suppress(FileNotFoundError, BlockingIOError), path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(FileNotFoundError), path.open() as file:
+            if not take_lock(file.fileno(), waits=False):
+                continue  # its process lives, or another command ends the run just now
             run = instance.get_run_by_id(path.stem)
             if run is not None and not run.is_finished:
                 instance.report_run_canceled(run, "The process of this run was killed.")

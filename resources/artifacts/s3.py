@@ -10,7 +10,6 @@ protocol (`artifacts`) and credentials, which botocore finds by itself (`AWS_*`)
 import errno
 import hashlib
 import os
-import random
 import shutil
 import tempfile
 import time
@@ -33,6 +32,7 @@ from resources.artifacts.protocol import (
 from resources.artifacts.s3_objects import PART, files_below, is_in, is_same
 from resources.artifacts.s3_upload import abort_uploads, uploading
 from resources.files import whole_file
+from resources.retry import patiently
 
 THREADS = 8
 """Files in flight at once."""
@@ -236,23 +236,13 @@ class RemoteArtifacts:
         return list(chosen)
 
     def _patiently(self, call: Callable[[], Answer]) -> Answer:
-        end = time.monotonic() + self._patience
-        pause = 0.2
-        while True:
+        def translated() -> Answer:
             try:
                 return call()
             except Exception as error:
-                ours = self._translated(error)
-                if (
-                    not isinstance(ours, ArtifactsUnavailable)
-                    or _is_disk_full(error)
-                    or _code(error) == _FULL
-                ):
-                    raise ours from error
-                if time.monotonic() + pause > end:
-                    raise ours from error
-                time.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, 5.0)
+                raise self._translated(error) from error
+
+        return patiently(translated, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
 
     def _translated(self, error: Exception) -> ArtifactsError:
         """Our type for whatever s3fs, botocore and aiohttp raise; unknown ones are raised as they are."""
@@ -316,6 +306,12 @@ def _each(work: Callable[[str], None], files: list[str]) -> None:
 def _code(error: BaseException) -> str:
     """S3's own word for the error, empty if it is not from the server."""
     return str(getattr(error.__cause__, "response", {}).get("Error", {}).get("Code", ""))
+
+
+def _may_pass(error: BaseException) -> bool:
+    """True for a server that is away or overloaded; a disk that is full stays so."""
+    cause = error.__cause__ or error
+    return isinstance(error, ArtifactsUnavailable) and not _is_disk_full(cause) and _code(cause) != _FULL
 
 
 def _is_disk_full(error: BaseException) -> bool:

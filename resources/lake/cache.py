@@ -8,7 +8,6 @@ polars opens files when it collects, not when it is told of them.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from resources.files import locked
 from resources.lake.objects import ObjectFiles
 
 _LIMIT = 50 << 30
@@ -60,7 +60,7 @@ class ContentCache:
     def find(self, contents: Iterable[tuple[str, int]]) -> dict[str, Path]:
         """SHA-256 → file, of those of (SHA-256, size) that are here; each stays for `kept` seconds now."""
         found: dict[str, Path] = {}
-        with self._lock(fcntl.LOCK_SH):
+        with locked(self.root / "lock", shared=True):
             for sha256, size in contents:
                 if self._files.holds(sha256, size):
                     found[sha256] = self._files.path(sha256)
@@ -87,7 +87,7 @@ class ContentCache:
         surplus = sum(size for _, size, _ in copies) - self._limit
         if surplus > 0:
             surplus += self._limit // 10
-            with self._lock(fcntl.LOCK_EX):
+            with locked(self.root / "lock"):
                 for _, size, copy in copies:
                     # Asked for since it was listed? Nobody can ask while we hold the lock.
                     if surplus <= 0 or _age(copy) < self._kept:
@@ -95,13 +95,6 @@ class ContentCache:
                     copy.unlink(missing_ok=True)
                     surplus -= size
         (self.root / "trimmed").touch()
-
-    @contextlib.contextmanager
-    def _lock(self, how: int) -> Generator[None, None, None]:
-        # A file of its own for each holder: threads would share a lock taken on a shared one.
-        with (self.root / "lock").open("a") as turn:
-            fcntl.flock(turn, how)
-            yield
 
     def _note(self, address: str) -> Path:
         return self._digests / hashlib.sha256(address.encode()).hexdigest()

@@ -11,10 +11,8 @@ treat "exists already", "no changes" and "not there" as the outcome they wanted.
 import importlib
 import json
 import os
-import random
 import re
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -28,13 +26,14 @@ from resources.lake.errors import (
     NameRefused,
     RepositoryMissing,
 )
+from resources.retry import patiently
 
 CONNECTIONS = 16
 """Kept open to the server, at least as many as threads that use it at once."""
 _CONNECTING = 5.0
 """Seconds until a connection has to stand."""
 _PAUSES = (0.05, 2.0)
-"""Seconds between tries: at first, and at most. Doubled each time, with jitter."""
+"""Bounds of the pause between tries, in seconds: of the first one, and of any."""
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 T = TypeVar("T")
 
@@ -135,17 +134,14 @@ class LakeFSApi:
 
     def patiently(self, attempt: Callable[[], T]) -> T:
         """Return what `attempt` returns; try again while it raises `LakeBusy` or `LakeUnavailable`."""
-        give_up = time.monotonic() + self._patience
-        pause, longest = _PAUSES
-        while True:
-            try:
-                return attempt()
-            except (LakeBusy, LakeUnavailable):
-                if time.monotonic() + pause > give_up:
-                    raise
-                # Jitter, so that callers that collided do not collide again in step.
-                time.sleep(random.uniform(0.5, 1.5) * pause)
-                pause = min(2 * pause, longest)
+        first, longest = _PAUSES
+        return patiently(
+            attempt,
+            lambda error: isinstance(error, LakeBusy | LakeUnavailable),
+            lambda _: self._patience,
+            first_pause=first,
+            longest_pause=longest,
+        )
 
     def headers(self) -> dict[str, str]:
         """Return the headers with which the server accepts a request without the client."""

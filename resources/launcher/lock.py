@@ -3,11 +3,12 @@
 Not here: what the second comer does (local).
 """
 
-import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from resources.files import open_lock
 
 
 @contextmanager
@@ -17,13 +18,9 @@ def folder_lock(folder: Path) -> Generator[int | None]:
     A child process that gets the descriptor holds the lock too: nobody starts the job again before it
     ended.
     """
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_lock(folder / "lock", waits=False)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield descriptor
+        yield descriptor
     finally:
-        os.close(descriptor)  # not unlocked: children that hold it keep it
+        if descriptor is not None:
+            os.close(descriptor)  # not unlocked: children that hold it keep it

@@ -3,7 +3,6 @@
 SQL belongs in `ledger.py`, the tables' history in `migrations`.
 """
 
-import fcntl
 import hashlib
 import os
 import random
@@ -20,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from resources.addresses import Address
+from resources.files import take_lock
 from resources.ledger import migrations
 from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable
 
@@ -111,7 +111,7 @@ class Database:
         folder.mkdir(parents=True, exist_ok=True)
         # A file of its own for each holder: threads would share a lock taken on a shared one.
         with (folder / name.replace("/", "-")).open("a") as file:
-            self._wait(lambda: _is_locked_now(file.fileno()), name, end)
+            self._wait(lambda: take_lock(file.fileno(), waits=False), name, end)
             yield
 
     @contextmanager
@@ -260,14 +260,6 @@ def _forget_after_fork(engine: weakref.ref[sa.Engine]) -> None:
             opened.dispose(close=False)
 
     os.register_at_fork(after_in_child=forget)
-
-
-def _is_locked_now(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _for_writing(engine: sa.Engine) -> sa.Connection:

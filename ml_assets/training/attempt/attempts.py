@@ -3,7 +3,6 @@
 Here too: the duration of each start. Not here: the number of attempts allowed (the launcher decides).
 """
 
-import fcntl
 import json
 import math
 import os
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from resources.files import locked, open_lock
 from resources.job.events import TrainingEvent, read_events
 
 ATTEMPTS = "attempts.jsonl"
@@ -59,19 +59,14 @@ def _text(folder: Path) -> str:
 
 def wait_until_alone(folder: Path) -> None:
     """Until this process ends, no other rank 0 writes to `folder`; one of a killed attempt may still be dying."""
-    descriptor = os.open(folder / "rank-0.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    open_lock(folder / "rank-0.lock")  # never closed: the end of the process lets go
 
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Generator[None]:
     """The ranks of this machine one after the other."""
-    descriptor = os.open(folder / "ranks.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked(folder / "ranks.lock"):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def seconds_trained(folder: Path) -> list[float]:

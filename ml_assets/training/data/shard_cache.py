@@ -5,14 +5,14 @@ and who reads it (many); neither waits for the other, and what is read or on its
 shards are needed when (streaming), what is in one (snapshots).
 """
 
-import fcntl
 import os
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ml_assets.snapshots.reader import Archive, Shard, verify_file
+from resources.files import locked, open_lock
 from resources.job.errors import StorageFailed
 
 _COMING = ".coming"
@@ -44,7 +44,7 @@ class ShardCache:
         """
         if self._has(shard):
             return
-        with self._lock(shard.path + _COMING, fcntl.LOCK_EX):
+        with locked(self._locks / (shard.path + _COMING)):
             if not self._has(shard):  # or another rank, or thread, was faster
                 for file in shard.files:
                     self._bring(file)
@@ -52,7 +52,7 @@ class ShardCache:
     def hold(self, shard: Shard) -> int:
         """Have the files of `shard` here until `let_go` is called with the answer. Raises what `bring` raises."""
         while True:
-            held = self._locked(shard.path, fcntl.LOCK_SH)
+            held = open_lock(self._locks / shard.path, shared=True)
             if self._has(shard):
                 os.utime(self.folder / shard.path)
                 return held
@@ -76,7 +76,7 @@ class ShardCache:
                 left.unlink()  # of a process that was killed: whoever brings this shard holds its lock
             self._fetch(file.path, incoming)
             verify_file(incoming, file)
-            with self._lock("room", fcntl.LOCK_EX):  # who counts sees it once: on its way, or here
+            with locked(self._locks / "room"):  # who counts sees it once: on its way, or here
                 incoming.replace(self.folder / file.path)
                 room.unlink()
         finally:
@@ -87,7 +87,7 @@ class ShardCache:
         """Make `room` a file that says this many bytes without having them."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            with self._lock("room", fcntl.LOCK_EX):
+            with locked(self._locks / "room"):
                 if self._make_room(size):
                     with room.open("wb") as file:
                         file.truncate(size)
@@ -116,28 +116,12 @@ class ShardCache:
     def _delete(self, shard: str) -> int:
         """The bytes of the files of a shard, which are gone; 0 where somebody reads or brings it."""
         freed = 0
-        with suppress(BlockingIOError), ExitStack() as locks:
+        with ExitStack() as locks:
             for name in (shard, shard + _COMING):
-                locks.enter_context(self._lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                if (held := open_lock(self._locks / name, waits=False)) is None:
+                    return 0
+                locks.callback(os.close, held)
             for path in self.folder.glob(f"{Path(shard).stem}.*"):
                 freed += path.stat().st_size
                 path.unlink()
         return freed
-
-    @contextmanager
-    def _lock(self, name: str, how: int) -> Generator[None]:
-        held = self._locked(name, how)
-        try:
-            yield
-        finally:
-            os.close(held)
-
-    def _locked(self, name: str, how: int) -> int:
-        # Opened anew each time: threads that share an open file share its lock.
-        held = os.open(self._locks / name, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(held, how)
-        except BlockingIOError:
-            os.close(held)
-            raise
-        return held

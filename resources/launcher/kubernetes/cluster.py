@@ -10,7 +10,6 @@ written in the documents (attempt_objects) and what they mean (classify).
 
 import json
 import os
-import random
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from resources.job.errors import ClusterRefused, ClusterUnavailable
+from resources.retry import patiently
 
 Document = dict[str, Any]
 """An object of the API, as its JSON says it."""
@@ -225,9 +225,7 @@ class Cluster:
         return getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
 
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Document:
-        began = time.monotonic()
-        pause = 0.1
-        while True:
+        def ask() -> Document:
             asked = datetime.now(UTC)
             try:
                 answer = function(
@@ -241,19 +239,20 @@ class Cluster:
                 if _status(error) == _GONE and options.get("_continue"):
                     raise _Expired(_said(error)) from error
                 self._raise_unless_passing(error)
-                patience = self._patience
                 if _status(error) == _UNAUTHORIZED:
                     self._log_in_again()
-                    patience = patience if self._was_let_in else min(patience, _LOGIN_SECONDS)
-                if time.monotonic() + pause > began + patience:
-                    raise self._unanswered(error) from error
-                time.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
+                raise self._unanswered(error) from error
             if date := answer.headers.get("Date"):
                 self._clock = parsedate_to_datetime(date) - asked
             self._was_let_in = True
             return document
+
+        return patiently(ask, _may_pass, self._seconds_for, first_pause=0.1, longest_pause=_LONGEST_PAUSE)
+
+    def _seconds_for(self, error: BaseException) -> float:
+        """Seconds to go on asking: fewer where the server never let us in."""
+        never_let_in = _status(error.__cause__) == _UNAUTHORIZED and not self._was_let_in
+        return min(self._patience, _LOGIN_SECONDS) if never_let_in else self._patience
 
     def _log_in_again(self) -> None:
         """Send the credentials of now: kubeconfig and token files are replaced while we run."""
@@ -314,9 +313,14 @@ def _log_in(context: str | None) -> tuple[Any, str]:
     return client.ApiClient(configuration), where
 
 
-def _status(error: Exception) -> int:
+def _status(error: BaseException | None) -> int:
     """Return the status of the server's answer; 0 where there was none."""
     return int(error.status or 0) if isinstance(error, ApiException) else 0
+
+
+def _may_pass(error: BaseException) -> bool:
+    """True where the server is away, or does not know credentials that may be replaced just now."""
+    return isinstance(error, ClusterUnavailable) or _status(error.__cause__) == _UNAUTHORIZED
 
 
 def _configure(configuration: Any, context: str | None) -> str:

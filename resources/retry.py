@@ -1,0 +1,36 @@
+"""Retries of calls to a server that may be away or busy: one policy for all servers.
+
+Here: the pauses, and the end of patience. Not here: which error may pass (the caller translates its client's errors),
+and waiting for a turn among processes of one machine (ledger, lake.database), which polls a lock.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+
+Answer = TypeVar("Answer")
+
+
+def patiently(
+    call: Callable[[], Answer],
+    may_pass: Callable[[BaseException], bool],
+    seconds: Callable[[BaseException], float],
+    *,
+    first_pause: float,
+    longest_pause: float,
+) -> Answer:
+    """Return what `call` returns; call again while it raises an error that `may_pass`.
+
+    Pauses are drawn at random, so that callers that collided do not collide again in step. The upper bound of a pause
+    is `first_pause` seconds, then doubles up to `longest_pause`. `seconds` says how long to go on after such an error,
+    counted from the first call. Raises the last error, unchanged.
+    """
+
+    def is_over(state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        elapsed = state.seconds_since_start or 0.0
+        return error is None or elapsed + state.upcoming_sleep > seconds(error)
+
+    pause = wait_random_exponential(multiplier=first_pause, min=first_pause / 2, max=longest_pause)
+    return Retrying(retry=retry_if_exception(may_pass), stop=is_over, wait=pause, reraise=True)(call)
