@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from ml_assets.components.pages import REPORTS
 from ml_assets.dagster_partitions import page_backwards_from_the_end
+from ml_assets.pipeline.links import REPORTS
 from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
 from resources.platform import Platform
 from resources.settings import Settings

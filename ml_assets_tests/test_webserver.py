@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from ml_assets.components.pages import report_page
+from ml_assets.pipeline.links import report_page
 from ml_assets.webserver import serving
 from resources.addresses import Address
 from resources.artifacts import Artifacts, FolderArtifacts, artifacts_of

@@ -15,3 +15,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """End of a sentence about an unknown `word`: the nearest of `known`, or all of them where none is near."""
     nearest = get_close_matches(word, sorted(known), n=1)
     return f": did you mean '{nearest[0]}'?" if nearest else f"; there are: {', '.join(sorted(known))}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 partition`, `365 partitions`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -118,9 +118,9 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outl
 def _is_as_trained(project: Project, spec: "TrainingPipelineSpec", partition: str) -> bool:
     import dagster as dg
 
-    from ml_assets.components.steps.snapshot import settings_digest
     from ml_assets.components.steps.train import SETTINGS_DIGEST
     from ml_assets.components.training_pipeline import stage_key
+    from ml_assets.pipeline.identity import settings_digest
 
     newest = project.instance.fetch_materializations(
         dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=1

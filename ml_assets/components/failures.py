@@ -1,19 +1,19 @@
 """Refusals a person and a sensor can both read: the sentence for the one, the metadata for the other."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
 from dagster import DagsterExecutionInterruptedError
 
-from ml_assets.components.pages import ON_A_PAGE, table_of
+from ml_assets.components.pages import table_of
+from ml_assets.tables.refusal import BuildRefused, InputsRefused
 from resources.artifacts import ArtifactsUnavailable
 from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
-from resources.words import name_some
 
 TRANSIENT = (
     LakeBusy,
@@ -40,29 +40,15 @@ MISSING = "ml_assets/missing"
 """Metadata of a refusal: JSON, table id → partition keys that are not there yet."""
 
 
-def inputs_refused(
-    who: str, refused: Mapping[str, str], missing: Mapping[str, Sequence[str]], more: str = ""
-) -> dg.Failure:
-    """`who` cannot be built because of unusable inputs.
-
-    `refused`: what cannot be used → why, for people. `missing`: those that could simply be built, which the
-    failed-upstream sensor then asks for. `more`: the end of the message.
-    """
-    named = "; ".join(f"{what} ({why})" for what, why in list(refused.items())[:5])
-    others = f"; and {len(refused) - 5} more" if len(refused) > 5 else ""
-    wanted = "; ".join(f"{table}: {name_some(keys, ON_A_PAGE)}" for table, keys in missing.items())
-    help_missing = (
-        f" Missing partitions are requested by the sensor build_missing_upstream: {wanted}." if wanted else ""
-    )
-    return dg.Failure(
-        f"{who} refuses to build on unusable inputs: {named}{others}.{help_missing} A rejected partition needs its "
-        f"source mended, or a person's word: ml-assets accept TABLE PARTITION --reason '…'.{more}",
-        metadata={
-            MISSING: dg.MetadataValue.json({table: list(keys) for table, keys in missing.items()}),
-            "refused": table_of([{"what": what, "why": why} for what, why in refused.items()]),
-        },
-        allow_retries=False,
-    )
+def _failure_of(error: BuildRefused) -> dg.Failure:
+    """Return the step's final failure, with what the failed-upstream sensor and the page read of it."""
+    if not isinstance(error, InputsRefused):
+        return dg.Failure(str(error), allow_retries=False)
+    metadata = {
+        MISSING: dg.MetadataValue.json(error.missing),
+        "refused": table_of([{"what": what, "why": why} for what, why in error.refused.items()]),
+    }
+    return dg.Failure(str(error), metadata=metadata, allow_retries=False)
 
 
 def missing_in(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -89,6 +75,8 @@ def final_unless_transient() -> Iterator[None]:
             raise Terminated("the step was ended from outside") from error
         if isinstance(error, (dg.Failure, *TRANSIENT)):
             raise
+        if isinstance(error, BuildRefused):
+            raise _failure_of(error) from error
         raise dg.Failure(f"{type(error).__name__}: {error}", allow_retries=False) from error
 
 

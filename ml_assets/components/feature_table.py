@@ -6,7 +6,6 @@ import dagster as dg
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
 from ml_assets.components.columns import LABELS, NAMED_COLUMNS, SENSITIVE
-from ml_assets.components.failures import inputs_refused
 from ml_assets.components.leakage import leakage_check
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
@@ -16,6 +15,7 @@ from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.imports import resolve_function
 from ml_assets.tables.reader import TableReader
+from ml_assets.tables.refusal import InputsRefused
 from resources.platform import Platform
 
 
@@ -51,7 +51,7 @@ class FeatureTable(SpecComponent):
                 yield from publish_and_report(context, platform, table, partitions)
             if possible.refused:
                 refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
-                raise inputs_refused(table.table, refused, possible.missing)
+                raise InputsRefused(table.table, refused, possible.missing)
 
         deps = [_dependency(section) for section in spec.inputs]
         facts = {LABELS: list(spec.labels), NAMED_COLUMNS: spec.input_columns}

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
 
 import dagster as dg
 
+from ml_assets.pipeline.values import RuleOutcome
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.profile import completeness
-from resources.addresses import Address
 from resources.lake import VersionedStore
 from resources.mlflow_client import page_of
 
@@ -16,8 +15,6 @@ MAX_ROWS = 100
 """Rows of a table on a page: each is stored in an event."""
 ON_A_PAGE = 12
 """Names in a sentence there, before it says how many more there are."""
-REPORTS = "reports"
-"""Folder of all evaluation reports among the artifacts, and their path on the server of the pages."""
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
@@ -64,22 +61,28 @@ def column_schema(contract: Contract) -> dg.TableSchema:
     )
 
 
-def run_url(ui_url: Address, run_id: str) -> str:
-    """Page of a Dagster run."""
-    return f"{ui_url}/runs/{run_id}"
-
-
-def report_page(ui_url: Address, name: str) -> str:
-    """Address of a report beside the pages; `name` is its folder among the artifacts, `reports/…`.
-
-    It has no host: a page leads to the report on its own server, on any port and through any tunnel.
-    """
-    return f"{urlsplit(str(ui_url)).path.rstrip('/')}/{quote(name)}/report.html"
-
-
 def report_facts(page: str, file: str) -> dict[str, dg.MetadataValue]:
     """Return the link to a report, and the address of its file for readers without the pages."""
     return {"report": dg.MetadataValue.url(page), "report_file": dg.MetadataValue.text(file)}
+
+
+def rules_table(
+    rules: Sequence[RuleOutcome],
+) -> dg.TableMetadataValue | dg.TextMetadataValue:
+    """Gates with what they asked, what was found and what would pass."""
+    return table_of(
+        [
+            {
+                "rule": one.rule,
+                "slice": one.slice,
+                "result": one.result,
+                "asks": one.asks,
+                "found": one.found,
+                "would pass": one.would_pass,
+            }
+            for one in rules
+        ]
+    )
 
 
 def commit_facts(lake: VersionedStore, commit_id: str) -> dict[str, Any]:
@@ -97,11 +100,6 @@ def tracked_facts(tracking_uri: str, run_id: str, place: str | None = None) -> d
 def readable(value: float) -> float:
     """A figure with the six digits that a person can use."""
     return float(f"{value:.6g}")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 partition`, `365 partitions`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def profile_table(profiled: Mapping[str, Any]) -> dg.TableMetadataValue | dg.TextMetadataValue:

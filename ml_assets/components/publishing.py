@@ -11,7 +11,8 @@ import dagster as dg
 
 from ml_assets.components.failures import OUT_OF_REACH
 from ml_assets.components.many_events import log_materializations
-from ml_assets.components.pages import ON_A_PAGE, commit_facts, counted, profile_table, run_url, table_of
+from ml_assets.components.pages import ON_A_PAGE, commit_facts, profile_table, table_of
+from ml_assets.pipeline.links import run_url
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
 from ml_assets.tables.reader import TableReader
@@ -19,7 +20,7 @@ from ml_assets.tables.spec import Incoming, RunFacts, SourceFailed, TableSpec
 from ml_assets.validation.findings import Finding, table_rows
 from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
-from resources.words import name_some
+from resources.words import counted, name_some
 
 CONTRACT = "contract"
 VOLUME = "volume"

@@ -1,14 +1,19 @@
 """Values that steps of a run hand each other: small JSON, a file each, in the folder of the run.
 
 Dagster's own manager pickles them to one place for an asset's partition, where two runs overwrite each other, and
-shows that place as the asset's `path`. Data and weights go another way: by the lake and the artifacts.
+shows that place as the asset's `path`. Data and weights go another way: by the lake and the artifacts. Not here: what
+a value holds (`pipeline.values`).
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
+
+from ml_assets.pipeline.values import StepValue
+
+
+class StepValueUnreadable(Exception):
+    """The file between two steps is not there, or holds another document than the step reads."""
 
 
 class StepValues(dg.IOManager):
@@ -17,17 +22,26 @@ class StepValues(dg.IOManager):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Write `obj`, which must be JSON."""
+    def handle_output(self, context: dg.OutputContext, obj: StepValue) -> None:
+        """Write `obj`."""
         path = self._path(context)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(obj))
+        path.write_text(obj.to_json())
 
-    def load_input(self, context: dg.InputContext) -> Any:
-        """Read what the step upstream wrote."""
+    def load_input(self, context: dg.InputContext) -> StepValue:
+        """Read what the step upstream wrote, as the type that the step declares for its input. `StepValueUnreadable`
+        where the run began with another version of ml_assets, or its folder is gone."""
         upstream = context.upstream_output
         assert upstream is not None  # every input of a step that is read is another step's output
-        return json.loads(self._path(upstream).read_text())
+        value: type[StepValue] = context.dagster_type.typing_type
+        path = self._path(upstream)
+        try:
+            return value.from_json(path.read_text())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StepValueUnreadable(
+                f"{path} is not the {value.__name__} that step {context.op_def.name} goes on from ({error}): the run "
+                "began elsewhere or with another version of ml_assets. Launch the partition anew"
+            ) from error
 
     def _path(self, output: dg.OutputContext) -> Path:
         run, *names = output.get_identifier()

@@ -1,4 +1,4 @@
-"""Declaration of a model: all that decides which rows it is trained on, how, and by which rules it is judged.
+"""Declaration of a model: all that decides which rows it is trained on, how, and by which gates it is decided about.
 
 Values only, the sections of a training pipeline's `defs.yaml` that the four stages of `ml_assets.pipeline` read. Not
 here: what Dagster alone reads of that file, as groups, schedules and automation (`components.specs`).
@@ -216,7 +216,7 @@ class PipelineSpec(Section):
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         """Keys that name columns of the feature table → the columns."""
-        seen, judged = self.features, self.evaluation
+        seen, measured = self.features, self.evaluation
         return {
             "features.numeric": seen.numeric,
             "features.categorical": seen.categorical,
@@ -225,9 +225,9 @@ class PipelineSpec(Section):
             "features.label": (seen.label,),
             "features.label_known_at": (seen.label_known_at,),
             "features.primary_key": seen.primary_key,
-            "evaluation.bootstrap_unit": (judged.bootstrap_unit,),
-            "evaluation.slices": tuple(one.column for one in judged.sliced_by),
-            "evaluation.baseline.groups": judged.baseline.groups,
+            "evaluation.bootstrap_unit": (measured.bootstrap_unit,),
+            "evaluation.slices": tuple(one.column for one in measured.sliced_by),
+            "evaluation.baseline.groups": measured.baseline.groups,
         }
 
     @field_validator("training", mode="before")

@@ -7,7 +7,8 @@ from typing import Any
 
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.components.steps.snapshot import take_snapshot
+from ml_assets.pipeline.snapshot import take_snapshot
+from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import Installation, facts_of, readings_components
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
@@ -37,15 +38,21 @@ def mlflow_run(installation: Installation, run_id: str) -> Any:
     return MlflowClient(installation.settings.resolved_tracking_uri.reveal()).get_run(run_id)
 
 
-def frozen(installation: Installation, day: str, init_from: str | None) -> dict[str, Any]:
-    """Return the values that the second step hands on."""
+def frozen(installation: Installation, day: str, init_from: str | None) -> TrainingSet:
+    """Return the value that the second step hands on."""
     *_, pipeline = readings_components(
         pipeline={"model": readings_pipeline.PIPELINE["model"] | {"init_from": init_from}}
     )
     keys = days(WINDOW, start=(date.fromisoformat(day) - readings_pipeline.FIRST).days - WINDOW + 1)
-    judged = {"commit": installation.main.commit_id, "keys": keys, "stale": {}, "inputs": []}
-    facts, _ = take_snapshot(pipeline.spec, installation.platform, day, judged, "a-run")
-    return facts
+    judged = ValidatedWindow(
+        commit=installation.main.commit_id,
+        table=readings_pipeline.FEATURES,
+        keys=tuple(keys),
+        stale={},
+        inputs=(),
+    )
+    training_set, _ = take_snapshot(pipeline.spec, installation.platform, day, judged, "a-run")
+    return training_set
 
 
 def job_of(installation: Installation, frozen: Mapping[str, Any]) -> str:

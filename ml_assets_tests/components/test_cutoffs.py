@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.components.steps.snapshot import row_choice
 from ml_assets.evaluation.result import Report
+from ml_assets.pipeline.snapshot import row_choice
 from ml_assets.snapshots.reader import SnapshotError
 from ml_assets.snapshots.rows import LABEL_TOO_LATE, choose_rows, require_same_choice
 from ml_assets.snapshots.spec import Cutoffs

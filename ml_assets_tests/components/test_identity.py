@@ -11,8 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.components.steps.identity import training_code
-from ml_assets.components.steps.snapshot import training_job
+from ml_assets.pipeline.identity import training_code, training_job
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import component
 from resources.job.job import TrainingJob
@@ -92,7 +91,7 @@ def _install(folder: Path, package: str) -> None:
 
 
 def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> None:
-    from ml_assets.components.steps import identity
+    from ml_assets.pipeline import identity
     from ml_assets.tables.reach import reached_by
 
     reached = reached_by((identity._AGENT, identity._LOOP), identity._CHANGES_NO_WEIGHTS).modules

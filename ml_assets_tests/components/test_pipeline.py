@@ -18,6 +18,7 @@ import pytest
 
 from ml_assets.evaluation.result import Report
 from ml_assets.features.encoding import FittedState
+from ml_assets.pipeline.values import InitialVersion, TrainingSet
 from ml_assets.release.parts import bundles_of, registry_of, releases_of
 from ml_assets.release.store import WEIGHTS
 from ml_assets.snapshots.keep import keep_branch, version_branch
@@ -37,7 +38,6 @@ from ml_assets_tests.components.noise_champion import randomize_weights
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.job.events import EVENTS
-from resources.job.job import TrainingJob
 from resources.ledger import TrainedOn
 from resources.mlflow_client import open_client
 
@@ -312,14 +312,13 @@ def test_a_fine_tuning_encodes_columns_as_its_initial_version(
     plain, tuned = (frozen(installation, last, init_from) for init_from in (None, f"{MODEL}/1"))
     bundle = bundles_of(installation.platform).open(first.facts[EVALUATION]["bundle"])
     (evaluation, *_) = reversed(releases_of(installation.platform).evaluations(MODEL))
-    assert tuned["initial"] == {
-        "version": f"{MODEL}/1",
-        "bundle": bundle.digest,
-        "evaluation": evaluation.evaluation_digest,
-    }
-    job, other = (TrainingJob.from_json(facts["job"]) for facts in (tuned, plain))
+    assert tuned.initial == InitialVersion(
+        version=f"{MODEL}/1", bundle=bundle.digest, evaluation=evaluation.evaluation_digest
+    )
+    job, other = tuned.job, plain.job
     assert job.initial_weights == file_sha256(bundle.folder / WEIGHTS)
-    assert (plain["initial"], other.initial_weights) == (None, "")
+    assert (plain.initial, other.initial_weights) == (None, "")
+    assert [TrainingSet.from_json(one.to_json()) for one in (plain, tuned)] == [plain, tuned]
     assert job.fingerprint != other.fingerprint
     fitted = [FittedState.from_json((Path(one.snapshot) / FITTED).read_text()) for one in (job, other)]
     assert fitted[0] == bundle.facts.fitted != fitted[1]

@@ -15,9 +15,9 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.declared import declared_tables
-from ml_assets.components.steps.evaluation import report_name
 from ml_assets.components.training_pipeline import STAGES
 from ml_assets.evaluation.result import Report
+from ml_assets.pipeline.links import report_name
 from ml_assets.release.parts import bundles_of, registry_of
 from ml_assets.release.runtime import ServingModel
 from ml_assets.snapshots.reader import open_snapshot

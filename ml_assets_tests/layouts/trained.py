@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.components.steps.evaluation import report_name
+from ml_assets.pipeline.links import report_name
 from ml_assets.release.parts import bundles_of
 from ml_assets.release.runtime import ServingModel
 from ml_assets_tests.components.installation import STAGES, Installation, facts_of

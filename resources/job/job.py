@@ -139,6 +139,11 @@ class TrainingResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read `result.json`."""
-        facts: dict[str, Any] = json.loads(path.read_text())
+        return cls.from_json(path.read_text())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`."""
+        facts: dict[str, Any] = json.loads(text)
         resumed_from_steps: tuple[int, ...] = tuple(facts.pop("resumed_from_steps"))
         return cls(**facts, resumed_from_steps=resumed_from_steps)

@@ -1,28 +1,17 @@
-"""Step 5: register what the gates did not reject, and keep its input for as long as the version lives."""
+"""Step 5 for Dagster: the page of the registered version, or an observation that says why there is none."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import (
-    commit_facts,
-    report_facts,
-    report_page,
-    run_url,
-    table_of,
-    tracked_facts,
-)
+from ml_assets.components.pages import commit_facts, report_facts, rules_table, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.components.steps.evaluation import report_name
-from ml_assets.components.steps.inputs import rejected_since
+from ml_assets.pipeline.links import report_page
+from ml_assets.pipeline.register import register_model
+from ml_assets.pipeline.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from ml_assets.release.registry import RegisteredVersion
-    from ml_assets.release.standing import Standing
-    from resources.ledger import EvaluationRow
 
 
 def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg.OpDefinition:
@@ -30,117 +19,76 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
 
     @dg.op(
         name=f"{spec.name}__register",
-        out=dg.Out(is_required=False),
+        out=dg.Out(RegisteredModel, is_required=False),
         description="Register the bundle in MLflow unless a gate rejected it.",
         retry_policy=RETRY_TRANSIENT,
     )
     def register(
         context: dg.OpExecutionContext,
         platform: dg.ResourceParam[Platform],
-        snapshot: dict[str, Any],
-        checkpoint: dict[str, Any],
-        evaluation: dict[str, Any],
+        training_set: TrainingSet,
+        trained: TrainedModel,
+        evaluated: EvaluatedModel,
     ) -> Iterator[Any]:
         with final_unless_transient():
-            if evaluation["status"] == "rejected":
-                from ml_assets.release.parts import releases_of
-
-                releases_of(platform).show(
-                    spec.name
-                )  # a version made of an earlier evaluation is rejected now
-                context.log.warning(f"not registered: {evaluation['summary']}")
-                context.log_event(_why_not(registered_model, context.partition_key, evaluation))
+            version = register_model(spec, platform, training_set, trained, evaluated)
+            if version is None:
+                context.log.warning(f"not registered: {evaluated.summary}")
+                context.log_event(_why_not(registered_model, context.partition_key, evaluated, platform))
                 return
-            yield register_version(spec, platform, context.partition_key, snapshot, checkpoint, evaluation)
+            yield dg.Output(
+                version,
+                metadata=_page(spec.name, version, training_set, trained, platform),
+                data_version=dg.DataVersion(version.bundle),
+            )
 
     return register
 
 
-def _why_not(asset: dg.AssetKey, partition: str, evaluation: dict[str, Any]) -> dg.AssetObservation:
+def _why_not(
+    asset: dg.AssetKey, partition: str, evaluated: EvaluatedModel, platform: Platform
+) -> dg.AssetObservation:
     """Rule, slice, margin and what would pass, on the page of the version that was not made."""
-    failed: list[dict[str, str]] = evaluation["failed"]
     told = [
-        f"“{rule['rule']}” on {rule['slice']}: {rule['found']}; would pass: {rule['would pass']}"
-        for rule in failed
+        f"“{one.rule}” on {one.slice}: {one.found}; would pass: {one.would_pass}" for one in evaluated.failed
     ]
+    page = report_page(platform.settings.ui_url, evaluated.report)
     return dg.AssetObservation(
         asset,
         partition=partition,
-        description="\n".join([f"Not registered: {evaluation['summary']}", *told]),
+        description="\n".join([f"Not registered: {evaluated.summary}", *told]),
         metadata={
             "decision": "rejected",
-            "why": evaluation["summary"],
-            "failed": table_of(failed),
-            **report_facts(evaluation["report"], evaluation["report_file"]),
+            "why": evaluated.summary,
+            "failed": rules_table(evaluated.failed),
+            **report_facts(page, evaluated.report_file),
         },
     )
 
 
-def register_version(
-    spec: TrainingPipelineSpec,
-    platform: Platform,
-    partition: str,
-    snapshot: dict[str, Any],
-    checkpoint: dict[str, Any],
-    evaluation: dict[str, Any],
-) -> dg.Output[dict[str, Any]]:
-    """The registered version as the asset's output. `dg.Failure` names what its window holds and is rejected by now."""
-    from ml_assets.release.inputs import InputsRejected
-    from ml_assets.release.parts import bundles_of, releases_of
-    from ml_assets.snapshots.keep import version_branch
-
-    bundle = bundles_of(platform).open(evaluation["bundle"])
-    releases = releases_of(platform)
-    links = {
-        "partition": partition,
-        "lake_commit": snapshot["commit"],
-        "dagster_run": snapshot["run_id"],
-        "dagster_url": run_url(platform.settings.ui_url, snapshot["run_id"]),
-    }
-    try:
-        version = releases.register(bundle, run_id=checkpoint["mlflow_run"], links=links)
-    except InputsRejected as error:
-        raise rejected_since(spec, partition, error.refused, is_trained=True) from error
-    # The version's own branch first: at no moment is its input without a root.
-    kept = version_branch(spec.name, version.number, bundle.digest)
-    platform.lake.keep(kept, snapshot["commit"])
-    platform.lake.release(snapshot["branch"])
-    found = releases.standing(spec.name, bundle.digest)
-    shown = found.shown
-    facts = {
+def _page(
+    model: str, version: RegisteredModel, training_set: TrainingSet, trained: TrainedModel, platform: Platform
+) -> dict[str, Any]:
+    page = report_page(platform.settings.ui_url, version.report)
+    place = f"models/{model}/versions/{version.number}"
+    return {
         "version": version.number,
         "semantic_version": version.semantic,
-        **({} if shown is None else {"gate": shown.status, "evaluation": shown.name}),
+        **({"gate": version.gate, "evaluation": version.evaluation} if version.evaluation else {}),
+        "next": _next(model, version),
+        "bundle": version.bundle,
+        **tracked_facts(platform.tracker.uri, trained.mlflow_run, place),
+        **commit_facts(platform.lake, training_set.commit),
+        "lake/branch": version.branch,
+        **(report_facts(page, version.report_file) if version.evaluation else {}),
     }
-    return dg.Output(
-        facts,
-        metadata={
-            **facts,
-            "next": _next(version, found),
-            "bundle": bundle.digest,
-            **tracked_facts(
-                platform.tracker.uri,
-                checkpoint["mlflow_run"],
-                f"models/{spec.name}/versions/{version.number}",
-            ),
-            **commit_facts(platform.lake, snapshot["commit"]),
-            "lake/branch": kept,
-            **({} if shown is None else report_facts(_page_of(shown, platform), shown.report)),
-        },
-        data_version=dg.DataVersion(bundle.digest),
-    )
 
 
-def _page_of(shown: "EvaluationRow", platform: Platform) -> str:
-    name = report_name(shown.model, shown.partition, shown.evaluation_digest)
-    return report_page(platform.settings.ui_url, name)
-
-
-def _next(version: "RegisteredVersion", found: "Standing") -> str:
+def _next(model: str, version: RegisteredModel) -> str:
     """Return what a person can do with the version now."""
-    if found.is_in_production:
+    if version.is_in_production:
         return "in production"
-    if not found.may_be_promoted:
+    if not version.may_be_promoted:
         return "undecided: cannot be promoted"
-    promote = f"ml-assets promote {version.model} {version.number} --reason '…'"
-    return f"{promote} goes back to it" if found.promotion else promote
+    promote = f"ml-assets promote {model} {version.number} --reason '…'"
+    return f"{promote} goes back to it" if version.was_promoted else promote

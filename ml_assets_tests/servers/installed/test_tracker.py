@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml_assets.components.steps.evaluation import report_name
+from ml_assets.pipeline.links import report_name
 from ml_assets_tests.servers.installed.conftest import DAY, Installed
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import REQUEST_SECONDS, TrackerUnavailable, open_client

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from ml_assets.components.steps.spending import Attempts, spent
+from ml_assets.pipeline.spending import Attempts, spent
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingResult
 

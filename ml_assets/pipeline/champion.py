@@ -1,7 +1,7 @@
 """The model in production beside a challenger: its predictions on the same holdout, or why it has none.
 
-A champion that cannot score today's rows is an outcome that the gates judge, never an error: the challenger was
-trained by then. Not here: judging (`evaluation.gates`), which version is in production (`release.promotion`).
+A champion that cannot score today's rows is an outcome that the gates decide about, never an error: the challenger was
+trained by then. Not here: deciding (`evaluation.gates`), which version is in production (`release.promotion`).
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.components.steps.samples import predicted
+from ml_assets.pipeline.samples import predicted
+from ml_assets.pipeline.spec import PipelineSpec
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Rival:
 
 
 def rival_of(
-    spec: TrainingPipelineSpec,
+    spec: PipelineSpec,
     platform: Platform,
     challenger_digest: str,
     chosen: "ChosenRows",

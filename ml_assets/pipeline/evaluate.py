@@ -1,0 +1,219 @@
+"""Step 4: bundle the weights, score the holdout as it would be served, and let the gates decide.
+
+Challenger and champion are scored through their bundles on the same rows; no stored metric of the champion is
+read. The holdout is read once.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ml_assets.pipeline.champion import rival_of
+from ml_assets.pipeline.identity import require_as_frozen
+from ml_assets.pipeline.links import run_url
+from ml_assets.pipeline.record import UnrecordedEvaluation, record
+from ml_assets.pipeline.samples import decoder_of, few_with_samples, predicted
+from ml_assets.pipeline.snapshot import row_choice
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
+from ml_assets.pipeline.window import require_nothing_rejected_since
+from ml_assets.tables.reader import TableReader
+from resources.job.events import TrainingEvent, read_events
+from resources.job.job import TrainingJob, TrainingResult
+from resources.job.recoveries import recoveries_of, rows_lost
+from resources.mlflow_client import page_of
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ml_assets.evaluation.result import LossCurve, Report, SplitRows
+    from ml_assets.release.facts import Lineage
+    from ml_assets.release.matrix import MatrixGraph
+    from ml_assets.snapshots.reader import Snapshot
+
+
+def evaluate_model(
+    spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel, run_id: str
+) -> "tuple[EvaluatedModel, Report]":
+    """Score the job's weights and the models they are compared with; let the gates decide; keep the evaluation.
+
+    A rejection is a normal outcome. Raises `InputsRefused` for a window that holds what was rejected since.
+    """
+    require_as_frozen(spec, training_set, is_trained=True)
+    require_nothing_rejected_since(platform, training_set, is_trained=True)
+    made = _score(spec, platform, training_set, trained)
+    return record(made, platform, training_set, trained, run_id), made.report
+
+
+def _score(
+    spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
+) -> UnrecordedEvaluation:
+    from ml_assets.evaluation.baseline import GroupMeans
+    from ml_assets.evaluation.evaluate import evaluate
+    from ml_assets.evaluation.reference import LinearReference
+    from ml_assets.evaluation.result import Report
+    from ml_assets.features.encoding import FittedState
+    from ml_assets.release.bundle import BundleContents, build_bundle
+    from ml_assets.release.golden import GOLDEN_SAMPLES
+    from ml_assets.release.parts import bundles_of
+    from ml_assets.release.runtime import ServingModel
+    from ml_assets.snapshots.reader import FITTED, open_snapshot
+    from ml_assets.snapshots.rows import choose_rows, require_same_choice
+
+    job, result = training_set.job, trained.result
+    snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
+    events = read_events(Path(trained.folder))
+    reader = TableReader(platform.lake, training_set.source_commit)
+    keys = training_set.keys
+    table = reader.scan(training_set.table, keys)
+    chosen = choose_rows(table, *row_choice(spec, keys))
+    require_same_choice(chosen, snapshot)
+    holdout, train = chosen.of("holdout"), chosen.of("train")
+    decode = decoder_of(spec.features)
+    fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
+    bundle = build_bundle(
+        BundleContents(
+            module=_trained(job, snapshot, Path(result.weights)),
+            fitted=fitted,
+            objective=spec.evaluation.objective,
+            rows=holdout
+            if decode is None
+            else few_with_samples(holdout, table, decode.column, GOLDEN_SAMPLES),
+            lineage=_lineage(spec, job, snapshot, result, _versions(reader, training_set.table, keys)),
+            metrics={"best_validation_loss": result.best_validation_loss},
+            decode=decode,
+        ),
+        bundles_of(platform),
+    )
+    label = spec.features.label
+    baseline = GroupMeans.best(
+        train, chosen.of("validation"), spec.evaluation.baseline, spec.evaluation.objective, label=label
+    )
+    reference = LinearReference.fit(
+        train, chosen.of("validation"), fitted.encode, spec.evaluation.objective, label=label
+    )
+    predictions = {
+        "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
+        "baseline": baseline.predict(holdout),
+        "reference": reference.predict(holdout),
+    }
+    rival = rival_of(spec, platform, bundle.digest, chosen, table)
+    if rival is not None and rival.predictions is not None:
+        predictions["champion"] = rival.predictions
+    measured = evaluate(
+        holdout,
+        predictions,
+        spec.evaluation,
+        champion=None if rival is None else rival.champion,
+        label=label,
+        baseline_name=baseline.name,
+        reference_name=reference.name,
+    )
+    report = Report(
+        title=spec.name,
+        partition=job.partition,
+        lineage={
+            "lake commit": platform.lake.commit_url(training_set.commit) or training_set.commit,
+            "snapshot": job.snapshot_digest,
+            "training fingerprint": job.fingerprint,
+            "MLflow run": page_of(platform.tracker.uri, f"runs/{trained.mlflow_run}") or trained.mlflow_run,
+            "Dagster run": run_url(platform.settings.ui_url, training_set.run_id),
+            "bundle": bundle.digest,
+            "weights": result.weights_sha256,
+        },
+        loss=_loss_curve(events, result),
+        splits=tuple(_split_rows(snapshot)),
+        recoveries=tuple(recoveries_of(events)),
+        rows_lost=rows_lost(events),
+        evaluation=measured,
+    )
+    return UnrecordedEvaluation(
+        bundle=bundle,
+        report=report,
+        champion_digest=None if rival is None else rival.bundle_digest,
+        rules=spec.evaluation,
+    )
+
+
+def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Module | MatrixGraph":
+    if job.entry:
+        from ml_assets.release.matrix import MatrixGraph
+        from ml_assets.training.script.model import read_model
+
+        model = read_model(weights)
+        return MatrixGraph(model) if isinstance(model, bytes) else model
+
+    from ml_assets.training.step.load import load_model
+
+    return load_model(job, snapshot.inputs, weights)
+
+
+def _versions(reader: TableReader, table: str, keys: Sequence[str]) -> str:
+    """Return the code versions that made these partitions, in the order of the keys, joined by `+`."""
+    made_by = (manifest.code_version for manifest in reader.manifests(table, keys).values())
+    return "+".join(dict.fromkeys(made_by))
+
+
+def _lineage(
+    spec: PipelineSpec,
+    job: TrainingJob,
+    snapshot: "Snapshot",
+    result: TrainingResult,
+    features_version: str,
+) -> "Lineage":
+    from ml_assets.release.facts import Lineage
+    from ml_assets.snapshots.reader import SPLITS
+
+    return Lineage(
+        model=spec.name,
+        fingerprint=job.fingerprint,
+        snapshot_digest=job.snapshot_digest,
+        windows={split: (snapshot.keys(split)[0], snapshot.keys(split)[-1]) for split in SPLITS},
+        schema_hash=snapshot.schema_hash,
+        code_version=job.code_version,
+        weights_sha256=result.weights_sha256,
+        feature_versions={spec.features.table: features_version},
+        configuration={
+            "hyperparameters": job.hyperparameters,
+            "training": job.settings.identity,
+            "seed": job.seed,
+            **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
+            **({"decode": job.decode} if job.decode else {}),
+        },
+    )
+
+
+def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
+    from ml_assets.evaluation.result import SplitRows
+    from ml_assets.snapshots.reader import SPLITS
+
+    for name in SPLITS:
+        keys = snapshot.keys(name)
+        yield SplitRows(
+            split=name,
+            first=keys[0],
+            last=keys[-1],
+            rows=snapshot.rows(name),
+            left_out=dict(snapshot.excluded_of(name)),
+            known_by=snapshot.cutoffs[name],
+        )
+
+
+def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "LossCurve":
+    """From the events the job left in its folder, so that a finished job that was found again has one too."""
+    from ml_assets.evaluation.result import LossCurve
+
+    # By step: after a restart a step may have been told twice.
+    last = {(event.kind, event.step): event for event in events}
+    return LossCurve(
+        training=_points(last.values(), "metrics", "loss"),
+        validation=_points(last.values(), "epoch", "validation_loss"),
+        best_step=result.best_step,
+    )
+
+
+def _points(events: Iterable[TrainingEvent], kind: str, value: str) -> tuple[tuple[int, float], ...]:
+    """Return the points of the events that carry `value`: a script's need not."""
+    told = (event for event in events if event.kind == kind and value in event.values)
+    return tuple(sorted((event.step, event.values[value]) for event in told))

@@ -1,0 +1,144 @@
+"""The job of a training, with the code that its weights come from: all that its fingerprint names.
+
+Here: the document that workers get; versions of the pipeline's own functions, of the platform's modules that run in
+workers, and of the installed packages both reach. Not here: how code gets a version (tables.code_version), the
+fingerprint itself (TrainingJob).
+"""
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.values import TrainingSet
+from ml_assets.tables.code_version import code_version, modules_version, packages_of, script_version
+from ml_assets.tables.reach import reached_by
+from ml_assets.tables.refusal import BuildRefused
+from resources.job.job import TrainingJob
+
+_AGENT = "ml_assets.training.node.agent"
+_LOOP = "ml_assets.training.entry"
+_SCRIPT = "ml_assets.training.script.rank"
+_CHANGES_NO_WEIGHTS = (
+    "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
+    "ml_assets.training.telemetry",
+    "ml_assets.training.attempt",
+    "ml_assets.training.beginning",
+    "ml_assets.training.process.heartbeat",
+)
+"""Modules that only tell of a training or count its attempts: none of them has a tensor in its hands."""
+_CONVERTERS = "ml_assets.training.script.libraries"
+_CONVERTED = {"lightgbm", "xgboost", "sklearn"}
+"""Packages whose models a script hands in as they are, through `_CONVERTERS`, which imports all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCode:
+    """Versions of all code that can change the weights."""
+
+    code_version: str
+    """Version of the model function or script and, behind a dash, of `decode`."""
+    loop_version: str
+    """Version of the platform's modules that run in the workers."""
+    packages: Mapping[str, str]
+    """`python` and each installed package that the workers' code reaches → version."""
+
+
+def training_code(spec: PipelineSpec) -> TrainingCode:
+    """Read the versions of the code that `spec` trains with, as it stands on this machine."""
+    model, sample = spec.model, spec.features.sample
+    loop = (_AGENT, _SCRIPT if model.entry else _LOOP)
+    paths = [path for path in (model.function, sample.decode if sample else None) if path]
+    versions = [script_version(model.entry)] if model.entry else []
+    own = [model.entry] if model.entry else []
+    # Who trains a torch module trains the same one with another XGBoost.
+    without = [*_CHANGES_NO_WEIGHTS, *([] if model.entry else ["ml_assets.training.script"])]
+    converts = bool(_CONVERTED & reached_by(own, without=["ml_assets.training"]).packages)
+    return TrainingCode(
+        code_version="-".join([*versions, *map(code_version, paths)]),
+        loop_version=modules_version(loop, without=without),
+        packages={
+            "python": ".".join(platform.python_version_tuple()[:2]),
+            **packages_of(
+                [*own, *(path.rpartition(".")[0] for path in paths), *loop],
+                without=[*without, *([] if converts else [_CONVERTERS])],
+            ),
+        },
+    )
+
+
+def training_job(
+    spec: PipelineSpec,
+    partition: str,
+    folder: Path,
+    snapshot_digest: str,
+    initial_weights: str = "",
+    schema_hash: str = "",
+) -> TrainingJob:
+    """The whole of what the workers get."""
+    model, code = spec.model, training_code(spec)
+    return TrainingJob(
+        model=spec.name,
+        partition=partition,
+        model_function=model.function or "",
+        objective=spec.evaluation.objective,
+        hyperparameters=model.hyperparameters,
+        arguments=model.arguments,
+        snapshot=str(folder),
+        snapshot_digest=snapshot_digest,
+        code_version=code.code_version,
+        loop_version=code.loop_version,
+        packages=dict(code.packages),
+        seed=spec.seed,
+        initial_weights=initial_weights,
+        schema_hash=schema_hash,
+        settings=spec.training,
+        entry=model.entry or "",
+        decode=spec.features.sample.decode if spec.features.sample else "",
+    )
+
+
+def settings_digest(spec: PipelineSpec) -> str:
+    """SHA-256 of all that a training follows from but the data: settings, seed, code, columns, window."""
+    job = training_job(spec, "", Path(), "")
+    chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
+    return hashlib.sha256("\n".join((job.fingerprint, *chosen)).encode()).hexdigest()
+
+
+_PARTS_OF_A_JOB = {
+    "the code of the model": ("model_function", "entry", "decode", "code_version"),
+    "the platform or an installed package": ("loop_version", "packages"),
+    "the settings": ("objective", "hyperparameters", "arguments", "seed", "settings"),
+}
+"""Parts of a training, for people → fields of the job."""
+
+
+class DeclarationChanged(BuildRefused):
+    """Declaration or code are not those that a training set was frozen for."""
+
+
+def require_as_frozen(spec: PipelineSpec, training_set: TrainingSet, *, is_trained: bool = False) -> None:
+    """Refuse to go on with a training set that was frozen for other settings or code than those of now.
+
+    A run that goes on from a failed one keeps the job of that run, while workers import the code as it is now: the
+    weights would be recorded as those of code they do not come from. A model function may be edited during a training,
+    too. Gates are no part of it. `DeclarationChanged` names what changed.
+    """
+    if training_set.settings == settings_digest(spec):
+        return
+    job = training_set.job
+    now = training_job(
+        spec, job.partition, Path(job.snapshot), job.snapshot_digest, job.initial_weights, job.schema_hash
+    )
+    changed = [
+        what for what, of in _PARTS_OF_A_JOB.items() if any(getattr(job, f) != getattr(now, f) for f in of)
+    ]
+    kept = " Its weights are kept: with everything as it was, this run can go on." if is_trained else ""
+    whose = f"{job.model} {job.partition}"
+    raise DeclarationChanged(
+        f"{whose} does not go on with a training set that was frozen before "
+        f"{' and '.join(changed) or 'columns or window'} changed: materialize {whose} again, which "
+        f"trains what is declared now.{kept}"
+    )

@@ -1,0 +1,139 @@
+"""Live report of a training: its events, for the person at the page and for the tracker.
+
+Here: which events say what, and how often. Not here: Dagster's page (`components.steps.train`), the tracker's queue
+(resources.sink).
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from ml_assets.pipeline.spending import Attempts
+from ml_assets.pipeline.stragglers import Stragglers
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob
+from resources.job.recoveries import Recovery
+from resources.launcher.devices import idle_in_words
+from resources.tracker import TrackedRun
+from resources.words import counted
+
+OBSERVE_EVERY_SECONDS = 1.0
+"""Each observation is a row in Dagster's event log; the tracker gets every point."""
+_MEASURING = {
+    "metrics": None,
+    "epoch": None,
+    "checkpoint": {"checkpoint_duration_ms": "checkpoint_duration_ms", "blocked_ms": "checkpoint_blocked_ms"},
+    "recovered": {"seconds": "recovery_seconds", "steps_lost": "recovery_steps_lost"},
+    "system": None,
+}
+"""Kinds of events whose numbers are metrics: which of them, under which name; None for all."""
+_OF_A_STEP = ("metrics", "epoch")
+"""Kinds whose numbers belong to their step: trained again, it tells the same. The others are readings of their own."""
+_DEVICES = ("device", "gpu", "gpus", "gpu_driver", "gpus_idle")
+"""Values of a `started` event about the machine."""
+
+
+class TrainingPage(Protocol):
+    """Place where people follow a training while it runs."""
+
+    def info(self, text: str) -> None:
+        """Say what happened."""
+        ...
+
+    def warning(self, text: str) -> None:
+        """Say what somebody should look at."""
+        ...
+
+    def observe(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Show the figures of a step."""
+        ...
+
+
+class LiveReport:
+    """Live report of a training: at most one observation a second, every point to the tracker."""
+
+    def __init__(self, page: TrainingPage, tracked: TrackedRun, job: TrainingJob) -> None:
+        self._page = page
+        self._tracked = tracked
+        self._torch = job.packages.get("torch")
+        self.attempts = Attempts()
+        self._observed_at = 0.0
+        self._stragglers = Stragglers()
+        self.events = 0
+        """Number of events; 0 where the job was found finished."""
+        self.devices: dict[str, str] = {}
+        """Devices of the first rank's machine, as it reported when it started."""
+        self.idle = ""
+        """Advice about GPUs that the training leaves idle; empty where there are none."""
+        self.finished_at: float | None = None
+        """Time at which the workers were done, seconds since the epoch: the same for each run that follows the job."""
+
+    def catch_up(self, events: Iterable[TrainingEvent]) -> None:
+        """Give the tracker what earlier runs of this job were told; it keeps each point once. A run that was
+        killed may not have come to pass on the last ones."""
+        for event in events:
+            self._note(event)
+            self._track(event)
+
+    def tell_spent(self, gpu_hour_price: float | None) -> None:
+        """Record what a training took that did not finish."""
+        taken = self.attempts.spent(gpu_hour_price)
+        if not taken:
+            return
+        self._tracked.log(taken, self.attempts.step, self.attempts.last_sign, once_a_step=False)
+        cost = f", cost {taken['cost']:.2f}" if "cost" in taken else ""
+        self._page.info(
+            f"not finished: {taken['worker_hours']:.3f} worker hours in {counted(int(taken['attempts']), 'attempt')}"
+            f"{cost}"
+        )
+
+    def event(self, event: TrainingEvent) -> None:
+        """Called by the launcher for each event of the workers."""
+        self.events += 1
+        numbers = _numbers(event)
+        self._note(event)
+        self._track(event)
+        if event.kind in ("resumed", "checkpoint", "started"):
+            self._page.info(f"{event.kind} at step {event.step}")
+        if event.kind == "recovered":
+            self._page.warning(Recovery.of(event).in_words())
+        if (straggler := self._stragglers.hear(event)) is not None:
+            self._page.warning(straggler)
+        is_due = event.kind == "metrics" and time.monotonic() - self._observed_at >= OBSERVE_EVERY_SECONDS
+        if is_due or event.kind == "epoch":
+            self._observed_at = time.monotonic()
+            self._page.observe(event.step, numbers)
+
+    def _track(self, event: TrainingEvent) -> None:
+        if event.kind in _MEASURING:
+            once = event.kind in _OF_A_STEP
+            self._tracked.log(_numbers(event), event.step, event.time, once_a_step=once)
+
+    def _note(self, event: TrainingEvent) -> None:
+        self.attempts.hear(event)
+        if event.kind == "started":
+            self._warn_of_another_torch(str(event.values.get("torch", "")))
+            self._warn_of_idle_gpus(event)
+            self.devices = {name: str(event.values[name]) for name in _DEVICES if name in event.values}
+        if event.kind == "finished":
+            self.finished_at = event.time
+
+    def _warn_of_idle_gpus(self, event: TrainingEvent) -> None:
+        idle, ranks = (int(event.values.get(name, 0)) for name in ("gpus_idle", "world_size"))
+        self.idle = idle_in_words(idle, ranks)
+        if self.idle:
+            self._page.warning(self.idle)
+
+    def _warn_of_another_torch(self, version: str) -> None:
+        theirs = version.partition("+")[0]
+        if theirs and self._torch and theirs != self._torch:
+            self._page.warning(
+                f"the workers have torch {theirs}, and this training is known as one of torch {self._torch}, which is "
+                "installed here: build the workers' image from the lock of this platform"
+            )
+
+
+def _numbers(event: TrainingEvent) -> dict[str, float]:
+    numbers = {name: float(v) for name, v in event.values.items() if isinstance(v, int | float)}
+    names = _MEASURING.get(event.kind)
+    return numbers if names is None else {names[name]: v for name, v in numbers.items() if name in names}

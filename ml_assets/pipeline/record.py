@@ -1,0 +1,113 @@
+"""An evaluation that was made is kept: its report's folder, its row in the ledger, the training's run in the tracker.
+
+Here: nothing that measures or decides; that is `evaluate`.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ml_assets.pipeline.links import report_name
+from ml_assets.pipeline.values import EvaluatedModel, RuleOutcome, TrainedModel, TrainingSet
+from resources.ledger import NewEvaluation
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.evaluation.result import GateDecision, Report, Role
+    from ml_assets.evaluation.spec import EvaluationSpec
+    from ml_assets.release.store import Bundle
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrecordedEvaluation:
+    """One evaluation, before it is kept."""
+
+    bundle: "Bundle"
+    """The challenger's."""
+    report: "Report"
+    champion_digest: str | None
+    """Bundle of the champion it was compared with; None without one."""
+    rules: "EvaluationSpec"
+
+
+COMPARED: "tuple[Role, ...]" = ("baseline", "reference")
+"""Roles whose figures stand beside the challenger's."""
+
+
+def figures_beside(report: "Report") -> dict[str, float]:
+    """Return `<role>_<metric>` → value of the models that stand beside the challenger."""
+    measured = report.evaluation
+    return {f"{role}_{name}": value for role in COMPARED for name, value in measured.values(role).items()}
+
+
+def record(
+    made: UnrecordedEvaluation,
+    platform: Platform,
+    training_set: TrainingSet,
+    trained: TrainedModel,
+    run_id: str,
+) -> EvaluatedModel:
+    """Keep the report in a folder of its own, append the decision to the ledger, tell the tracker."""
+    from ml_assets.evaluation.report import write_report
+
+    report, bundle = made.report, made.bundle
+    name = report_name(report.title, report.partition, report.digest)
+    files = write_report(report, platform.artifacts.folder(name))
+    place = platform.artifacts.push(name, last=files.json.name)
+    decision = report.evaluation.decision
+    row = platform.ledger.models.record_evaluation(
+        NewEvaluation(
+            model=report.title,
+            partition=report.partition,
+            bundle_digest=bundle.digest,
+            evaluation_digest=report.digest,
+            champion_digest=made.champion_digest,
+            status=decision.status,
+            summary=decision.summary,
+            report=f"{place}/{files.html.name}",
+            run_id=run_id,
+            trained_on=training_set.trained_on,
+        )
+    )
+    run, figures = trained.mlflow_run, report.evaluation.values() | figures_beside(report)
+    platform.tracker.record(run, {f"holdout_{name}": value for name, value in figures.items()})
+    newest = {"gate_status": decision.status, "evaluation": row.name, "bundle_digest": bundle.digest}
+    platform.tracker.tag(run, newest)
+    for file in (files.html, files.json):
+        platform.tracker.attach(run, file, f"evaluations/{row.name}")
+    return EvaluatedModel(
+        status=decision.status,
+        summary=decision.summary,
+        rules=tuple(_rules(decision)),
+        bundle=bundle.digest,
+        evaluation=row.evaluation_digest,
+        decided_by=_decided_by(made),
+        # That of the row: a step that is retried finds the report it wrote first.
+        report=report_name(row.model, row.partition, row.evaluation_digest),
+        report_file=row.report,
+    )
+
+
+def _rules(decision: "GateDecision") -> list[RuleOutcome]:
+    return [
+        RuleOutcome(
+            rule=rule.rule,
+            slice=rule.slice or "all rows",
+            result=rule.status,
+            asks=f"{rule.metric} {rule.asks}",
+            found=rule.explanation,
+            would_pass=rule.would_pass or "",
+        )
+        for rule in decision.rules
+    ]
+
+
+def _decided_by(made: UnrecordedEvaluation) -> str:
+    """SHA-256 of all that decided: the challenger (which names its holdout), the champion, and the rules."""
+    facts = {
+        "bundle": made.bundle.digest,
+        "champion": made.champion_digest,
+        "rules": made.rules.model_dump(mode="json"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

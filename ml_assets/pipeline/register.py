@@ -1,0 +1,57 @@
+"""Step 5: register what the gates did not reject, and keep its input for as long as the version lives."""
+
+from ml_assets.pipeline.links import report_name, run_url
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
+from ml_assets.pipeline.window import rejected_since
+from resources.platform import Platform
+
+
+def register_model(
+    spec: PipelineSpec,
+    platform: Platform,
+    training_set: TrainingSet,
+    trained: TrainedModel,
+    evaluated: EvaluatedModel,
+) -> RegisteredModel | None:
+    """Return the registered version; None where a gate rejected the model. `InputsRefused` names what its window holds
+    and is rejected by now.
+    """
+    from ml_assets.release.inputs import InputsRejected
+    from ml_assets.release.parts import bundles_of, releases_of
+    from ml_assets.snapshots.keep import version_branch
+
+    releases = releases_of(platform)
+    if evaluated.status == "rejected":
+        releases.show(spec.name)  # a version made of an earlier evaluation is rejected now
+        return None
+    bundle = bundles_of(platform).open(evaluated.bundle)
+    links = {
+        "partition": training_set.job.partition,
+        "lake_commit": training_set.commit,
+        "dagster_run": training_set.run_id,
+        "dagster_url": run_url(platform.settings.ui_url, training_set.run_id),
+    }
+    try:
+        version = releases.register(bundle, run_id=trained.mlflow_run, links=links)
+    except InputsRejected as error:
+        raise rejected_since(training_set, error.refused, is_trained=True) from error
+    # The version's own branch first: at no moment is its input without a root.
+    kept = version_branch(spec.name, version.number, bundle.digest)
+    platform.lake.keep(kept, training_set.commit)
+    platform.lake.release(training_set.branch)
+    standing = releases.standing(spec.name, bundle.digest)
+    shown = standing.shown
+    return RegisteredModel(
+        number=version.number,
+        semantic=version.semantic,
+        bundle=bundle.digest,
+        branch=kept,
+        may_be_promoted=standing.may_be_promoted,
+        is_in_production=standing.is_in_production,
+        was_promoted=standing.promotion is not None,
+        gate=shown.status if shown else "",
+        evaluation=shown.name if shown else "",
+        report=report_name(shown.model, shown.partition, shown.evaluation_digest) if shown else "",
+        report_file=shown.report if shown else "",
+    )

@@ -1,0 +1,123 @@
+"""Step 2: freeze what will be trained on, keep it from garbage collection, and describe the job."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from ml_assets.pipeline.identity import settings_digest, training_job
+from ml_assets.pipeline.links import run_url
+from ml_assets.pipeline.samples import require_readable
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.values import InitialVersion, TrainingSet, ValidatedWindow
+from ml_assets.tables.reader import TableReader
+from ml_assets.validation.midnight import midnight
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.release.initial import InitialModel
+    from ml_assets.snapshots.reader import Snapshot
+    from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
+
+
+def take_snapshot(
+    spec: PipelineSpec, platform: Platform, partition: str, validated: ValidatedWindow, run_id: str
+) -> "tuple[TrainingSet, Snapshot]":
+    """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake."""
+    from ml_assets.evaluation.slices import require_slices
+    from ml_assets.features.encoding import fit
+    from ml_assets.snapshots.builder import build_snapshot
+    from ml_assets.snapshots.keep import keep_branch, keep_snapshot
+    from ml_assets.snapshots.reader import SourceFile
+    from ml_assets.snapshots.rows import choose_rows
+
+    columns = spec.features
+    reader = TableReader(platform.lake, validated.commit)
+    table = reader.scan(validated.table, validated.keys)
+    chosen = choose_rows(table, *row_choice(spec, validated.keys))
+    require_slices(spec.evaluation, chosen.frame)
+    initial = _initial_model(spec, platform)
+    if initial is None:
+        fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
+    else:
+        fitted = initial.fitted_for(columns.numeric, columns.categorical, chosen.split.holdout)
+    snapshot = build_snapshot(
+        chosen,
+        fitted,
+        source_commit=reader.commit_id,
+        files=[
+            SourceFile(path=f.path, sha256=f.sha256) for f in reader.files(validated.table, validated.keys)
+        ],
+        into=platform.settings.cache_folder / "snapshots",
+    )
+    if columns.sample is not None:
+        require_readable(columns, chosen, table)
+    weights = "" if initial is None else initial.weights_sha256
+    job = training_job(spec, partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash)
+    branch = keep_branch(job.fingerprint)
+    page = run_url(platform.settings.ui_url, run_id)
+    link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
+    frozen = TrainingSet(
+        job=job,
+        commit=keep_snapshot(platform.lake, snapshot, spec.name, partition, branch, link),
+        branch=branch,
+        source_commit=reader.commit_id,
+        table=validated.table,
+        keys=validated.keys,
+        run_id=run_id,
+        settings=settings_digest(spec),
+        initial=None if initial is None else _as_value(initial),
+    )
+    return frozen, snapshot
+
+
+def _initial_model(spec: PipelineSpec, platform: Platform) -> "InitialModel | None":
+    from ml_assets.release.initial import initial_model
+    from ml_assets.release.parts import bundles_of, registry_of, releases_of
+
+    reference = spec.model.init_from
+    if reference is None:
+        return None
+    return initial_model(reference, releases_of(platform), registry_of(platform), bundles_of(platform))
+
+
+def _as_value(initial: "InitialModel") -> InitialVersion:
+    return InitialVersion(
+        version=initial.version, bundle=initial.bundle.digest, evaluation=initial.evaluation
+    )
+
+
+def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec]":
+    """Return the splits of the window, and the rules for the rows that may be taken."""
+    from ml_assets.snapshots.spec import RowSpec, split_by_time
+
+    window = spec.window
+    split = split_by_time(keys, train=window.train, validation=window.validation, holdout=window.holdout)
+    rows = RowSpec(
+        partition=spec.features.partition_date,
+        label=spec.features.label,
+        label_known_at=spec.features.label_known_at,
+        cutoffs=cutoffs_of(spec, split),
+        sample=spec.features.sample.column if spec.features.sample else "",
+        objective=spec.evaluation.objective,
+        primary_key=spec.features.primary_key,
+    )
+    return split, rows
+
+
+def cutoffs_of(spec: PipelineSpec, split: "Split") -> "Cutoffs":
+    """Each split's labels are known when the next one begins, or an embargo earlier; the holdout's when it ends.
+
+    Days begin at midnight in the pipeline's time zone.
+    """
+    from ml_assets.snapshots.spec import Cutoffs
+
+    def begin(key: str, earlier: int = 0) -> datetime:
+        first, last = spec.partitions.as_cadence.bounds(key)
+        return midnight(first - earlier * (last - first + timedelta(days=1)), spec.features.time_zone)
+
+    _, last_day = spec.partitions.as_cadence.bounds(split.holdout[-1])
+    return Cutoffs(
+        train=begin(split.validation[0], spec.window.embargo),
+        validation=begin(split.holdout[0], spec.window.embargo),
+        holdout=midnight(last_day + timedelta(days=1), spec.features.time_zone),
+    )

@@ -1,0 +1,123 @@
+"""Step 3: launch the job, show its metrics while it runs, and wait for its result."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ml_assets.checkout import ROOT
+from ml_assets.pipeline.identity import require_as_frozen
+from ml_assets.pipeline.links import run_url
+from ml_assets.pipeline.live import LiveReport, TrainingPage
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.spending import spent
+from ml_assets.pipeline.values import InitialVersion, TrainedModel, TrainingSet
+from ml_assets.pipeline.window import require_nothing_rejected_since
+from resources.environment import environment_facts
+from resources.job.events import EVENTS, read_events, training_folder_name
+from resources.job.training_settings import OF_SCRIPTS
+from resources.launcher.profile import ResourceProfile
+from resources.mlflow_client import TrackerError
+from resources.platform import Platform
+from resources.tracker import RunFacts
+
+
+def train_model(
+    spec: PipelineSpec,
+    platform: Platform,
+    training_set: TrainingSet,
+    page: TrainingPage,
+    *,
+    run_id: str,
+    resources: Mapping[str, Any],
+) -> TrainedModel:
+    """Run the job's workers until they are done; a job that is finished already is found, not run again.
+
+    `resources` are changes of the pipeline's resources for this launch. `run_id` names the run that waits. Raises
+    `InputsRefused` for a window that holds what was rejected since, `DeclarationChanged`, and the launcher's errors.
+    """
+    job = training_set.job
+    require_as_frozen(spec, training_set)
+    require_nothing_rejected_since(platform, training_set)
+    name = training_folder_name(job)
+    folder = platform.artifacts.folder(name)
+    if platform.artifacts.exists(name, EVENTS):  # told to a run on another machine
+        platform.artifacts.pull(name, [EVENTS])
+    if training_set.initial is not None:
+        _hand_over(training_set.initial, platform, name)
+    profile = spec.resources.of(job.partition, resources)
+    with platform.tracker.start(tracking_facts(spec, platform, training_set, profile)) as tracked:
+        report = LiveReport(page, tracked, job)
+        report.catch_up(read_events(folder))
+        price = platform.settings.gpu_hour_price
+        try:
+            result = platform.launcher.run(job, folder, report.event, page.info, profile, run_id)
+        except BaseException:  # a cancelled one, too: its hours were paid
+            report.tell_spent(price)
+            with suppress(TrackerError):  # the next start of this training tells it again
+                platform.tracker.tag_once(tracked.run_id, report.attempts.facts())
+            raise
+        # Told again by a later run, it has the same time, and is one point.
+        at = report.finished_at
+        tracked.log(spent(result, report.devices, price), result.steps, at, once_a_step=at is None)
+    platform.tracker.tag_once(tracked.run_id, {**report.devices, **report.attempts.facts()})
+    return TrainedModel(
+        result=result,
+        folder=str(folder),
+        mlflow_run=tracked.run_id,
+        is_reused=report.events == 0,
+        idle_gpus=report.idle,
+    )
+
+
+def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
+    """Put the weights of the version `initial` where the workers of the training in folder `name` begin with them.
+
+    It may have been rejected since the snapshot step chose it: this step may run again days later.
+    """
+    from ml_assets.release.initial import InitialModel, newest_fit
+    from ml_assets.release.parts import bundles_of, releases_of
+    from ml_assets.training.checkpoint.initial import hand_over
+
+    version = InitialModel(initial.version, bundles_of(platform).open(initial.bundle))
+    newest_fit(version, releases_of(platform))
+    hand_over(version.weights, platform.artifacts, name)
+
+
+def tracking_facts(
+    spec: PipelineSpec, platform: Platform, training_set: TrainingSet, profile: ResourceProfile
+) -> RunFacts:
+    """Return the facts that the tracker records before training starts."""
+    job, initial = training_set.job, training_set.initial
+    settings = job.settings
+    counting = OF_SCRIPTS if job.entry else settings.__dataclass_fields__
+    params = {f"training.{name}": getattr(settings, name) for name in counting}
+    params |= {f"model.{name}": value for name, value in job.hyperparameters.items()}
+    params |= {"seed": job.seed}
+    params |= {"entry": job.entry} if job.entry else {"model_function": job.model_function}
+    params |= {"model.arguments": " ".join(map(str, job.arguments))} if job.arguments else {}
+    params |= {"decode": job.decode} if job.decode else {}
+    return RunFacts(
+        experiment=job.model,
+        fingerprint=job.fingerprint,
+        name=job.partition,
+        author=platform.settings.author,
+        params=params,
+        note=spec.description,
+        tags={
+            "partition": job.partition,
+            "lake_commit": training_set.commit,
+            "snapshot_digest": job.snapshot_digest,
+            "code_version": job.code_version,
+            "loop_version": job.loop_version,
+            "dagster_run": training_set.run_id,
+            "dagster_url": run_url(platform.settings.ui_url, training_set.run_id),
+            "schema_hash": job.schema_hash,
+            "world_size": str(settings.workers),
+            "artifacts": platform.artifacts.address(training_folder_name(job)),
+            **({} if initial is None else {"init_from": initial.version}),
+            **platform.launcher.facts(profile),
+            **environment_facts(ROOT, platform.settings.commit),
+        },
+        dataset_name=training_set.table,
+        dataset_digest=job.snapshot_digest,
+    )

@@ -1,0 +1,79 @@
+"""Step 1: validate what the snapshot will read, and all it was made from; later steps ask again.
+
+A partition may be rejected at any moment after its window was validated. Not here: the question at the moment a version
+is written (`release.promotion`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
+from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.guard import rejections_of, validate_window
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.refusal import BuildRefused, InputsRefused
+from resources.platform import Platform
+
+
+class WindowTooShort(BuildRefused):
+    """The feature table begins later than the window."""
+
+
+def validate_inputs(
+    spec: PipelineSpec, platform: Platform, tables: DeclaredTables, partition: str, keys: Sequence[str]
+) -> ValidatedWindow:
+    """Validate the partitions `keys` of the feature table on main. `InputsRefused` names what is missing, rejected,
+    unusable or, with `on_stale_inputs: refuse`, stale; `WindowTooShort` where `keys` are fewer than the window.
+    """
+    keys = sorted(keys)
+    _require_whole_window(spec, partition, keys)
+    reader = TableReader.at(platform.lake, "main")
+    table = spec.features.table
+    validation = validate_window(reader, platform.ledger, tables, table, keys)
+    refused = {f"{table} {key}": "is missing" for key in validation.missing}
+    refused |= validation.refused
+    if spec.on_stale_inputs == "refuse":
+        refused |= {f"{table} {key}": f"is stale: {why}" for key, why in validation.stale.items()}
+    if refused:
+        raise InputsRefused(f"{spec.name} {partition}", refused, validation.to_build)
+    return ValidatedWindow(
+        commit=reader.commit_id,
+        table=table,
+        keys=tuple(keys),
+        stale=dict(validation.stale),
+        inputs=tuple(dict(row) for row in validation.inputs),
+    )
+
+
+def _require_whole_window(spec: PipelineSpec, partition: str, keys: Sequence[str]) -> None:
+    """Dagster leaves out partitions before the table's start, which would shorten a window silently."""
+    if len(keys) < spec.window.total:
+        raise WindowTooShort(
+            f"{spec.name} {partition} needs {spec.window.total} partitions of {spec.features.table} "
+            f"(train {spec.window.train}, validation {spec.window.validation}, holdout {spec.window.holdout}), "
+            f"but the table begins only {len(keys)} partitions before that: choose a later partition or a "
+            "shorter window"
+        )
+
+
+def require_nothing_rejected_since(
+    platform: Platform, training_set: TrainingSet, *, is_trained: bool = False
+) -> None:
+    """Raise `InputsRefused` for a window that was validated earlier and holds, at any depth, what is rejected by now.
+
+    A training takes hours, and a run that goes on from a failed one may begin days later.
+    """
+    from ml_assets.release.inputs import contents_of
+
+    behind = contents_of(platform.lake, platform.ledger.models, training_set.trained_on)
+    if refused := rejections_of(platform.ledger, behind):
+        raise rejected_since(training_set, refused, is_trained=is_trained)
+
+
+def rejected_since(
+    training_set: TrainingSet, refused: Mapping[str, str], *, is_trained: bool
+) -> InputsRefused:
+    """Return the refusal that names what was rejected after the window of `training_set` was validated."""
+    kept = " It is trained and not registered; its weights are kept, and materializing it again uses them."
+    whose = f"{training_set.job.model} {training_set.job.partition}"
+    return InputsRefused(whose, refused, more=kept if is_trained else "")
