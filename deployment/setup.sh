@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv exactly as deployment/requirements/*.txt lock it, every download checked by its hash.
+# Makes .venv exactly as deployment/requirements/*.txt lock it, every download checked by its hash, and adds the packages of
+# requirements-own.txt where there is such a file.
 # Called by `make setup`; needs bash and Python 3.11 to 3.13, nothing else. PYTHON=… picks the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,7 +26,9 @@ EOF
 }
 
 # One fingerprint of everything that decides what is installed, so that a second call is a no-op.
-wanted="$(cat "$locks"/*.txt pyproject.toml deployment/setup.sh | cksum) $PWD"
+own=requirements-own.txt
+[ -f "$own" ] || own=/dev/null
+wanted="$(cat "$locks"/*.txt pyproject.toml deployment/setup.sh deployment/own-packages.sh "$own" | cksum) $PWD"
 if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.installed" 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
@@ -51,5 +54,6 @@ quiet=()
 if [ ! -t 2 ]; then quiet=(--quiet); fi # progress bars are for people
 "$venv/bin/uv" pip sync "${quiet[@]}" --compile-bytecode --require-hashes --require-build-hashes --strict "$locks/dev.txt"
 "$venv/bin/uv" pip install --quiet --no-deps --require-build-hashes --editable .
+deployment/own-packages.sh "$venv"
 printf '%s\n' "$wanted" >"$venv/.installed"
 echo "Ready: $venv"

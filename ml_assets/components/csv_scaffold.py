@@ -25,6 +25,9 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     hour = table.column.dtype == "datetime"
     past = [f"{table.label}_{lag}{table.unit[0]}" for lag in table.lags]
     past += [f"{table.label}_mean"] if past else []
+    # A season that training did not see as a whole misleads: the holdout's would lie outside of it.
+    season = window["train"] * length >= 365 or not past
+    categorical = (*(() if length == 7 else ("weekday",)), *table.series)
     always = tuple(dict.fromkeys((*table.primary_key, *table.series)))
     always = always if table.event_time in always else (table.event_time, *always)
     kept = always if hour else tuple(dict.fromkeys((*table.primary_key, *table.series)))
@@ -42,13 +45,10 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "day_expression": _day(table),
         "nulls": _listed(NULLS),
         "expressions": {column.name: _parsed(column, table) for column in table.columns},
-        "numeric": [
-            *([] if length == 7 else ["weekday"]),
-            *(["hour"] if hour else []),
-            "season_sin",
-            "season_cos",
-            *past,
-        ],
+        "numeric": [*(["hour"] if hour else []), *(["season_sin", "season_cos"] if season else []), *past],
+        "categorical": categorical,
+        "categorical_list": _listed(categorical),
+        "season": season,
         "series": table.series,
         "series_list": _listed(table.series),
         "lags": table.lags,

@@ -142,7 +142,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert report.ok, report.explain()
     assert {key: found for key, found in findings.items() if found} == {}
     assert dataset.contract.primary_key == case.key
-    assert model.features.categorical == case.series
+    assert model.features.categorical == (*(("weekday",) if case.cadence == "daily" else ()), *case.series)
     assert model.features.label == case.label
     assert cadence.kind == case.cadence
     assert latest == days[-1]
