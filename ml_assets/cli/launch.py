@@ -12,7 +12,7 @@ from resources.words import did_you_mean
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
 
-SHOWN = ("verdict", "decision", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
+SHOWN = ("verdict", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
 """Metadata of a materialization that a terminal shows."""
 
 
