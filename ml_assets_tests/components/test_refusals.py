@@ -242,6 +242,20 @@ def test_stale_inputs_are_refused_where_the_pipeline_says_so(ready: Installation
         assert f"{FEATURES} {key} (is stale: {READINGS} {changed} changed)" in said
 
 
+def test_rows_changed_on_the_disk_are_not_trained_on(ready: Installation) -> None:
+    """As long as they were: somebody edits the lake's files, or a disk does."""
+    (file,) = ready.main.files(FEATURES, [LAST])
+    place = ready.platform.lake.fetch("main", [file.path])[file.path]
+    content = place.read_bytes()
+    place.chmod(0o644)
+    place.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
+    result = ready.train(LAST)
+    assert f"{file.path} is committed ({file.size} bytes) but {place} is missing or has other" in failure_of(
+        result
+    )
+    assert _failed(result) == {f"{MODEL}.snapshot"}
+
+
 def test_numbers_under_a_binary_objective_are_refused_by_row(
     ready: Installation,
 ) -> None:

@@ -62,9 +62,8 @@ class ContentCache:
         found: dict[str, Path] = {}
         with locked(self.root / "lock", shared=True):
             for sha256, size in contents:
-                if self._files.holds(sha256, size):
+                if self._files.is_whole(sha256, size, touch=True):
                     found[sha256] = self._files.path(sha256)
-                    os.utime(found[sha256])
         return found
 
     def digest_of(self, address: str) -> str | None:

@@ -91,7 +91,7 @@ class LocalStore:
     def fetch(self, ref: str, paths: Sequence[str]) -> dict[str, Path]:
         """The stored files themselves: nothing is copied, nobody writes them again."""
         return {
-            path: self._objects.existing(entry.sha256, entry.size)
+            path: self._objects.existing(entry.sha256, entry.size, path)
             for path, entry in self._find(ref, paths).items()
         }
 

@@ -39,6 +39,8 @@ class ObjectFiles:
         self._root = root
         self._synced = synced
         self._objects = root / "objects"
+        self._read: dict[str, tuple[int, ...]] = {}
+        """SHA-256 → the file's state when its content was read and had that digest."""
         self._temporary = root / "tmp"
         self._objects.mkdir(parents=True, exist_ok=True)
         self._temporary.mkdir(exist_ok=True)
@@ -51,14 +53,14 @@ class ObjectFiles:
         """Store the content of a file, of bytes or of what is left of a stream; return its SHA-256 and its
         size in bytes.
 
-        Content that is here already is not kept twice.
+        Content that is here already, and whole, is not kept twice.
         """
         temporary = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
             with _open(source) as stream, temporary.open("xb") as target:
                 # Hashed while copied: a source that changes meanwhile cannot end up under a wrong name.
                 sha256, size = _copy(stream, target)
-                if self.holds(sha256, size):
+                if self.is_whole(sha256, size):
                     return sha256, size
                 target.flush()
                 os.fchmod(target.fileno(), 0o444)
@@ -86,15 +88,38 @@ class ObjectFiles:
             for folder in (self._root, self._objects, *sorted(folders)):
                 sync_folder(folder)
 
-    def existing(self, sha256: str, size: int) -> Path:
-        """`path`, after a look that the file is there with its size. `LakeError` if it is not."""
-        if not self.holds(sha256, size):
+    def existing(self, sha256: str, size: int, name: str) -> Path:
+        """`path`, where the file is there with this content. `LakeError`, which says `name`, if it is not."""
+        if not self.is_whole(sha256, size):
             raise LakeError(
-                f"Object {sha256} ({size} bytes) is committed but {self.path(sha256)} is missing or has "
-                "another size: the store was changed by hand or its disk is damaged. Restore the file from a "
-                "backup, or put the same content again."
+                f"{name} is committed ({size} bytes) but {self.path(sha256)} is missing or has other content: the "
+                "store was changed by hand or its disk is damaged. Restore the file from a backup, or put the same "
+                "content again."
             )
         return self.path(sha256)
+
+    def is_whole(self, sha256: str, size: int, *, touch: bool = False) -> bool:
+        """True if the content with this digest lies here.
+
+        The file is read at the first question of a process and after each change of the file: a validated day is no
+        longer that once a disk or a person changed it. `touch` marks it as used now.
+        """
+        if not self.holds(sha256, size):
+            return False
+        path = self.path(sha256)
+        try:
+            before = _state_of(path)
+            if self._read.get(sha256) != before:
+                with path.open("rb") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                        return False
+            if touch:
+                os.utime(path)
+            # Changed while it was read, it is read again the next time.
+            self._read[sha256] = _state_of(path) if touch else before
+        except FileNotFoundError:
+            return False
+        return True
 
     def purge(self) -> None:
         """Delete temporary files that dead processes left, an hour after their last write."""
@@ -128,6 +153,11 @@ def _open(source: Path | bytes | BinaryIO) -> Generator[BinaryIO, None, None]:
             yield stream
     else:
         yield io.BytesIO(source) if isinstance(source, bytes) else source
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:

@@ -45,13 +45,14 @@ def test_a_file_bytes_and_a_stream_of_the_same_content_are_one_copy(tmp_path: Pa
     assert len(list((tmp_path / "cache" / "objects").glob("*/*"))) == 1
 
 
-def test_a_copy_of_another_size_is_not_found_and_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [0, KILOBYTE])
+def test_a_damaged_copy_is_not_found_and_is_replaced(tmp_path: Path, left: int) -> None:
     cache = ContentCache(tmp_path)
     cache.keep(content(1))
     file = cache.find([(digest(1), KILOBYTE)])[digest(1)]
     file.chmod(0o644)
     # What a power cut may leave of content that was not yet on the disk.
-    file.write_bytes(b"")
+    file.write_bytes(b"?" * left)
     assert find(cache, 1) == []
     cache.keep(content(1))
     assert find(cache, 1) == [1]
