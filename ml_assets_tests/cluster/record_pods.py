@@ -1,7 +1,7 @@
 """Record pods, Jobs and events of a real cluster, in the states that the launcher has to judge.
 
-`make cluster-up`, then `python -m ml_assets_tests.cluster.record_pods [SCENE …]` writes a file for each scene into
-`ml_assets_tests/resources/launcher/recorded`; `test_recorded.py` beside that folder judges them. Each scene is a Job as
+`make cluster-up`, then `python -m ml_assets_tests.cluster.record_pods [SCENARIO …]` writes a file for each into
+`ml_assets_tests/resources/launcher/recorded`; `test_recorded.py` beside that folder judges them. Each is a Job as
 the launcher makes it, whose trainer is a line of shell; containers that a cluster's webhooks would inject are written
 into its template. No server but the cluster is needed.
 """
@@ -40,7 +40,7 @@ _REGISTRY = "registry.example.com"
 
 @dataclass
 class Stage:
-    """A namespace of one scene."""
+    """A namespace of one scenario."""
 
     cluster: Cluster
     namespace: str
@@ -118,7 +118,7 @@ ENDED = _phase("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class Scenario:
     """One state that pods can be in, and how to bring a Job's pod there."""
 
     script: str = IDLE
@@ -187,99 +187,99 @@ ALWAYS = {"restartPolicy": "Always"}
 NEVER_READY = {"startupProbe": {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 100}}
 PROXY = (SIDECAR, f"echo the proxy listens; {IDLE}")
 
-SCENES: dict[str, Scene] = {
-    "no-node": Scene(profile={"cpu": "512"}, until=_event("FailedScheduling")),
-    "pulling": Scene(settings={"image": f"{_REGISTRY}/slow:1"}, until=_event("Pulling")),
-    "image-missing": Scene(
+SCENARIOS: dict[str, Scenario] = {
+    "no-node": Scenario(profile={"cpu": "512"}, until=_event("FailedScheduling")),
+    "pulling": Scenario(settings={"image": f"{_REGISTRY}/slow:1"}, until=_event("Pulling")),
+    "image-missing": Scenario(
         settings={"image": "localhost/nowhere:1"}, until=_state(CONTAINER, "waiting", "ImagePullBackOff")
     ),
-    "image-failed-once": Scene(
+    "image-failed-once": Scenario(
         settings={"image": "localhost/nowhere:1"}, until=_state(CONTAINER, "waiting", "ErrImagePull")
     ),
-    "image-name": Scene(
+    "image-name": Scenario(
         settings={"image": "Not/A/Name"}, until=_state(CONTAINER, "waiting", "InvalidImageName")
     ),
-    "secret-missing": Scene(
+    "secret-missing": Scenario(
         profile={"env_from_secrets": ["nobody"]},
         until=_state(CONTAINER, "waiting", "CreateContainerConfigError"),
     ),
-    "volume-missing": Scene(
+    "volume-missing": Scenario(
         profile={"volumes": [{"mount_path": "/more", "config_map": "nobody"}]}, until=_event("FailedMount", 3)
     ),
-    "command-missing": Scene(settings={"command": ("/nowhere",)}),
-    "running": Scene(until=RUNS),
-    "succeeded": Scene(script="exit 0", until=_all(ENDED, _true("jobs", "Complete"))),
-    "diverged": Scene(script="echo the loss is nan; exit 65"),
-    "failed": Scene(script="echo last words; exit 3", until=_all(ENDED, _true("jobs", "Failed"))),
-    "out-of-memory": Scene(script="tail /dev/zero"),
-    "deadline": Scene(profile={"deadline_minutes": 0.05}, until=_true("jobs", "Failed")),
-    "over-its-scratch": Scene(
+    "command-missing": Scenario(settings={"command": ("/nowhere",)}),
+    "running": Scenario(until=RUNS),
+    "succeeded": Scenario(script="exit 0", until=_all(ENDED, _true("jobs", "Complete"))),
+    "diverged": Scenario(script="echo the loss is nan; exit 65"),
+    "failed": Scenario(script="echo last words; exit 3", until=_all(ENDED, _true("jobs", "Failed"))),
+    "out-of-memory": Scenario(script="tail /dev/zero"),
+    "deadline": Scenario(profile={"deadline_minutes": 0.05}, until=_true("jobs", "Failed")),
+    "over-its-scratch": Scenario(
         script=f"head -c 40000000 /dev/zero >/scratch/shards; {IDLE}", until=_phase("Failed")
     ),
-    "evicted": Scene(ready=RUNS, act=_evict, until=_true("pods", "DisruptionTarget")),
-    "deleted": Scene(
+    "evicted": Scenario(ready=RUNS, act=_evict, until=_true("pods", "DisruptionTarget")),
+    "deleted": Scenario(
         ready=RUNS,
         act=_delete,
         script=DEAF,
         until=lambda stage: "deletionTimestamp" in stage.objects("pods")[0]["metadata"],
     ),
-    "preempted": Scene(
+    "preempted": Scenario(
         profile={"cpu": "1200m", **ON_NODE_2},
         script=DEAF,
         ready=RUNS,
         act=_prefer_another,
         until=_true("pods", "DisruptionTarget"),
     ),
-    "running-with-sidecar": Scene(sidecars=(PROXY,), until=_all(RUNS, _state(SIDECAR, "running"))),
-    "diverged-with-sidecar": Scene(
+    "running-with-sidecar": Scenario(sidecars=(PROXY,), until=_all(RUNS, _state(SIDECAR, "running"))),
+    "diverged-with-sidecar": Scenario(
         script="echo the loss is nan; exit 65", sidecars=(PROXY,), until=_state(CONTAINER, "terminated")
     ),
-    "out-of-memory-with-sidecar": Scene(
+    "out-of-memory-with-sidecar": Scenario(
         script="tail /dev/zero", sidecars=(PROXY,), until=_state(CONTAINER, "terminated")
     ),
-    "done-with-sidecar": Scene(script="exit 0", sidecars=(PROXY,), until=_state(CONTAINER, "terminated")),
-    "done-but-sidecar-failed": Scene(
+    "done-with-sidecar": Scenario(script="exit 0", sidecars=(PROXY,), until=_state(CONTAINER, "terminated")),
+    "done-but-sidecar-failed": Scenario(
         script="exit 0", sidecars=((SIDECAR, "echo no certificate; exit 9"),), until=_phase("Failed")
     ),
-    "runs-but-sidecar-failed": Scene(
+    "runs-but-sidecar-failed": Scenario(
         sidecars=((SIDECAR, "echo no certificate; exit 9"),), until=_all(RUNS, _state(SIDECAR, "terminated"))
     ),
-    "done-with-native-sidecar": Scene(script="exit 0", inits=(_init(SIDECAR, IDLE, **ALWAYS),)),
-    "native-sidecar-crashes": Scene(
+    "done-with-native-sidecar": Scenario(script="exit 0", inits=(_init(SIDECAR, IDLE, **ALWAYS),)),
+    "native-sidecar-crashes": Scenario(
         inits=(_init(SIDECAR, "echo no certificate; exit 9", **ALWAYS, **NEVER_READY),),
         until=lambda stage: stage.statuses()[SIDECAR]["restartCount"] > 1,
     ),
-    "init-failed": Scene(inits=(_init("fetch-keys", "echo no keys today; exit 7"),)),
-    "init-running": Scene(
+    "init-failed": Scenario(inits=(_init("fetch-keys", "echo no keys today; exit 7"),)),
+    "init-running": Scenario(
         inits=(_init("fetch-keys", IDLE),), until=_state("fetch-keys", "running")
     ),
-    "init-image-missing": Scene(
+    "init-image-missing": Scenario(
         inits=(_init("fetch-keys", IDLE, image="localhost/nowhere:2"),),
         until=_state("fetch-keys", "waiting", "ImagePullBackOff"),
     ),
-    "pulling-after-init": Scene(
+    "pulling-after-init": Scenario(
         inits=(_init("fetch-keys", "sleep 2"),),
         settings={"image": f"{_REGISTRY}/slow:1"},
         until=_event("Pulling"),
     ),
-    "no-quota": Scene(before=(QUOTA,), until=_event("FailedCreate", 2)),
-    "ran-after-no-quota": Scene(
+    "no-quota": Scenario(before=(QUOTA,), until=_event("FailedCreate", 2)),
+    "ran-after-no-quota": Scenario(
         before=(QUOTA,), ready=_event("FailedCreate"), act=_lift_quota, until=RUNS
     ),
-    "refused-by-policy": Scene(
+    "refused-by-policy": Scenario(
         profile={"volumes": [{"mount_path": "/cache", "host_path": "/tmp"}]}, until=_event("FailedCreate", 2)
     ),
-    "node-lost": Scene(
+    "node-lost": Scenario(
         profile=ON_NODE_2, ready=RUNS, act=_kill_node, until=_true("pods", "DisruptionTarget")
     ),
-    "node-restarted": Scene(profile=ON_NODE_2, ready=RUNS, act=_restart_node),
+    "node-restarted": Scenario(profile=ON_NODE_2, ready=RUNS, act=_restart_node),
 }  # fmt: skip
 
 
 @contextmanager
 def staged(cluster: Cluster, name: str) -> Iterator[Stage]:
-    """The namespace of a scene, for the block, with what its pods need."""
-    namespace = f"scene-{name}"
+    """The namespace of a scenario, for the block, with what its pods need."""
+    namespace = f"scenario-{name}"
     stage = Stage(cluster, namespace)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"} if name == "refused-by-policy" else {}
     place = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
@@ -288,23 +288,23 @@ def staged(cluster: Cluster, name: str) -> Iterator[Stage]:
         stage.wait(lambda: bool(stage.objects("serviceaccounts")), "its account")
         credentials = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ml-assets-s3"}}
-        stage.make(secret | {"stringData": credentials}, *SCENES[name].before)
+        stage.make(secret | {"stringData": credentials}, *SCENARIOS[name].before)
         yield stage
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 def record(cluster: Cluster, name: str, registry: str) -> None:
-    """Play a scene and write what the API says then."""
-    scene = SCENES[name]
+    """Play a scenario and write what the API says then."""
+    scenario = SCENARIOS[name]
     with staged(cluster, name) as stage:
         try:
-            stage.make(scene_job(name, cluster.image, registry))
-            if scene.ready is not None and scene.act is not None:
-                ready = scene.ready
+            stage.make(scenario_job(name, cluster.image, registry))
+            if scenario.ready is not None and scenario.act is not None:
+                ready = scenario.ready
                 stage.wait(lambda: ready(stage), "ready to act")
-                scene.act(stage)
-            stage.wait(lambda: scene.until(stage), "its state")
+                scenario.act(stage)
+            stage.wait(lambda: scenario.until(stage), "its state")
             found = {
                 "job": _trimmed(stage.objects("jobs")[0]),
                 "pods": [_trimmed(one) for one in stage.objects("pods") if one["metadata"]["name"] != URGENT],
@@ -317,15 +317,17 @@ def record(cluster: Cluster, name: str, registry: str) -> None:
     (RECORDED / f"{name}.json").write_text(_without_addresses(words) + "\n")
 
 
-def scene_profile(name: str) -> ResourceProfile:
-    """Return the profile that the launcher would get for this scene."""
-    return ResourceProfile.model_validate({**_SMALL, **SCENES[name].profile})
+def scenario_profile(name: str) -> ResourceProfile:
+    """Return the profile that the launcher would get for this scenario."""
+    return ResourceProfile.model_validate({**_SMALL, **SCENARIOS[name].profile})
 
 
-def scene_job(name: str, image: str, registry: str = _REGISTRY) -> Document:
+def scenario_job(name: str, image: str, registry: str = _REGISTRY) -> Document:
     """As the launcher makes it, and as webhooks may change it."""
-    scene, profile = SCENES[name], scene_profile(name)
-    settings = KubernetesSettings(**{"image": image, "command": ("sh", "-c", scene.script), **scene.settings})
+    scenario, profile = SCENARIOS[name], scenario_profile(name)
+    settings = KubernetesSettings(
+        **{"image": image, "command": ("sh", "-c", scenario.script), **scenario.settings}
+    )
     if settings.image is not None:
         settings = settings.model_copy(update={"image": settings.image.replace(_REGISTRY, registry)})
     made = job_manifest(
@@ -333,11 +335,14 @@ def scene_job(name: str, image: str, registry: str = _REGISTRY) -> Document:
     )
     spec = made["spec"]["template"]["spec"]
     spec["containers"] = [
-        *({"name": name, "image": image, "command": ["sh", "-c", script]} for name, script in scene.sidecars),
+        *(
+            {"name": name, "image": image, "command": ["sh", "-c", script]}
+            for name, script in scenario.sidecars
+        ),
         *spec["containers"],
     ]
-    if scene.inits:
-        spec["initContainers"] = [{"image": image, **one} for one in scene.inits]
+    if scenario.inits:
+        spec["initContainers"] = [{"image": image, **one} for one in scenario.inits]
     return made
 
 
@@ -386,11 +391,11 @@ def _silent_registry(cluster: Cluster) -> Iterator[str]:
 
 
 def main() -> None:
-    """Record the scenes named on the command line, or all."""
+    """Record the scenarios named on the command line, or all."""
     cluster = Cluster(DEFAULT.resolve())
     RECORDED.mkdir(exist_ok=True)
     with _silent_registry(cluster) as registry:
-        for name in sys.argv[1:] or SCENES:
+        for name in sys.argv[1:] or SCENARIOS:
             began = time.monotonic()
             record(cluster, name, registry)
             sys.stdout.write(f"{name}: {time.monotonic() - began:.1f} s\n")

@@ -10,7 +10,7 @@ import pytest
 
 from deployment.testbed.cluster.cluster import Cluster
 from ml_assets_tests.cluster.conftest import CLUSTER_STATE
-from ml_assets_tests.cluster.record_pods import TRAINING, scene_job, scene_profile, staged
+from ml_assets_tests.cluster.record_pods import TRAINING, scenario_job, scenario_profile, staged
 from resources.job.errors import Diverged, OutOfMemory, TrainingFailed
 from resources.launcher.kubernetes.attempt import AttemptWatcher, start
 from resources.launcher.kubernetes.attempt_objects import service_manifest
@@ -44,14 +44,14 @@ def test_a_sidecar_hides_neither_how_the_trainer_ended_nor_what_it_said(
     with staged(running, name) as stage, PodsOutput(tmp_path, lambda _: None, lines.append) as output:
         cluster = Cluster(stage.namespace, running.context)
         job = start(
-            cluster, scene_job(name, running.image), lambda owner: service_manifest(TRAINING, 1, owner)
+            cluster, scenario_job(name, running.image), lambda owner: service_manifest(TRAINING, 1, owner)
         )
         assert job is not None
         logs = LogTail(cluster, lambda pod, line: output.take(line, f"pod {pod.index}: "))
         watch = AttemptWatcher(
             cluster=cluster,
             job=job,
-            profile=scene_profile(name),
+            profile=scenario_profile(name),
             settings=KubernetesSettings(),
             logs=logs,
             output=output,

@@ -26,7 +26,7 @@ from resources.job.job import TrainingJob
 MOST = 4
 
 
-class Stopped(Exception):
+class RankStopped(Exception):
     """A rank is to end without a word, as if it were killed."""
 
 
@@ -44,7 +44,7 @@ class Steps:
         if self._left is not None:
             self._left -= 1
             if self._left == 0:
-                raise Stopped
+                raise RankStopped
 
     def begin(self) -> None: ...
 
@@ -126,7 +126,7 @@ def _train(job: TrainingJob, folder: Path, group: Group, most: int | None) -> st
         run.resume()
         try:
             fit(run, RowLog(folder, 1, group.rank), steps, steps)
-        except Stopped:
+        except RankStopped:
             run.wait_until_saved()  # of what a kill leaves, the whole part
             return "stopped"
     except BadConfiguration:

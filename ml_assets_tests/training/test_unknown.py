@@ -135,7 +135,7 @@ def shops() -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
-class Trained:
+class ShopModel:
     """A model of the platform's loop."""
 
     seen: float
@@ -148,7 +148,7 @@ class Trained:
 
 def trained(
     shops: pl.DataFrame, folder: Path, group: Group, categorical: list[str], **settings: float
-) -> Trained:
+) -> ShopModel:
     keys = shops["date"].unique().sort().cast(pl.String).to_list()
     chosen = choose_rows(shops, split_by_time(keys, train=DAYS - 6, validation=2, holdout=4), ROW_SPEC)
     fitted = encode(chosen.of("train"), ["x0", "x1", "x2"], categorical)
@@ -169,7 +169,7 @@ def trained(
     losses = -np.log(np.where(holdout.label == 1, scores, 1 - scores))
     is_new = chosen.of("holdout")["shop"].cast(pl.Int64).to_numpy() >= SHOPS
     after = [table.weight.detach() for table in run.model.core.embeddings]
-    return Trained(float(losses[~is_new].mean()), float(losses[is_new].mean()), before + after)
+    return ShopModel(float(losses[~is_new].mean()), float(losses[is_new].mean()), before + after)
 
 
 def test_an_unseen_category_is_answered_no_worse_than_by_the_mean(

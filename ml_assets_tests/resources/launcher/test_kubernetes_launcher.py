@@ -33,7 +33,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
         yield store
 
 
-class Launch:
+class LaunchedHere:
     """One launcher and what it tells."""
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -63,8 +63,8 @@ class Launch:
 
 
 @pytest.fixture
-def launch(api: ApiServer, store: ObjectStore, tmp_path: Path) -> Launch:
-    return Launch(store, tmp_path / "launch")
+def launch(api: ApiServer, store: ObjectStore, tmp_path: Path) -> LaunchedHere:
+    return LaunchedHere(store, tmp_path / "launch")
 
 
 def of_the_training(api: ApiServer) -> dict[tuple[str, str], str]:
@@ -104,7 +104,7 @@ RUNNING = pod_documents.pod(0, state={"running": {"startedAt": pod_documents.CRE
 
 @pytest.mark.parametrize("status", [403, 503])
 def test_a_refused_clean_up_hides_no_cause_and_gives_the_lease_back(
-    api: ApiServer, launch: Launch, status: int
+    api: ApiServer, launch: LaunchedHere, status: int
 ) -> None:
     api.on_job = with_pod(DIVERGED, "Failed")
     api.trouble("DELETE", "/pods", status, times=999)
@@ -118,7 +118,7 @@ def test_a_refused_clean_up_hides_no_cause_and_gives_the_lease_back(
 
 
 def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
-    api: ApiServer, launch: Launch
+    api: ApiServer, launch: LaunchedHere
 ) -> None:
     def done(api: ApiServer, job: dict[str, Any]) -> None:
         with_pod(pod_documents.ended(0, 0), "Complete")(api, job)
@@ -131,7 +131,9 @@ def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
     assert api.names("leases") == []
 
 
-def test_leftovers_of_another_launch_are_removed_and_not_classified(api: ApiServer, launch: Launch) -> None:
+def test_leftovers_of_another_launch_are_removed_and_not_classified(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
     api.on_job = with_pod(DIVERGED, "Failed")
     api.trouble("DELETE", "/pods", 403)
     with pytest.raises(Diverged):
@@ -149,7 +151,7 @@ def test_leftovers_of_another_launch_are_removed_and_not_classified(api: ApiServ
 
 
 def test_storage_away_while_a_launcher_attaches_costs_no_healthy_pod(
-    api: ApiServer, launch: Launch, store: ObjectStore
+    api: ApiServer, launch: LaunchedHere, store: ObjectStore
 ) -> None:
     """The first launcher loses S3 while its pods train; the next one finds them, and S3 still away."""
     api.on_job = with_pod(RUNNING)

@@ -39,7 +39,7 @@ PATIENCE = StartTimeouts(start=120, pull=1800)
 
 
 @dataclass(frozen=True)
-class Scene:
+class RecordedJob:
     """Answers of the API at one moment."""
 
     job: Document
@@ -47,7 +47,7 @@ class Scene:
     events: list[Document]
 
     @classmethod
-    def of(cls, name: str) -> "Scene":
+    def of(cls, name: str) -> "RecordedJob":
         found = json.loads((FOLDER / f"{name}.json").read_text())
         return cls(found["job"], [Pod.of(one) for one in found["pods"]], found["events"])
 
@@ -90,10 +90,10 @@ INJECTED = "The pipeline did not ask for it"
 def test_a_pod_that_does_not_start_gets_its_time_and_then_its_reason(
     name: str, hoped: float | None, seconds: float, error: type[TrainingFailed], said: str
 ) -> None:
-    scene = Scene.of(name)
-    assert hoped is None or scene.why_not(hoped) is None
+    recorded = RecordedJob.of(name)
+    assert hoped is None or recorded.why_not(hoped) is None
     with pytest.raises(error, match=said):
-        raise scene.why_not(seconds) or AssertionError("it still hopes")
+        raise recorded.why_not(seconds) or AssertionError("it still hopes")
     assert error.final
 
 
@@ -102,63 +102,63 @@ def test_a_pod_that_does_not_start_gets_its_time_and_then_its_reason(
     ["running", "running-with-sidecar", "runs-but-sidecar-failed", "ran-after-no-quota"],
 )
 def test_a_pod_that_runs_is_left_alone(name: str) -> None:
-    scene = Scene.of(name)
-    (pod,) = scene.pods
+    recorded = RecordedJob.of(name)
+    (pod,) = recorded.pods
     assert pod.has_started
     assert not pod.has_ended
     assert pod.trainer.name == "trainer"
-    assert scene.why_not(9999) is None
-    assert not are_done(scene.job, scene.pods)
+    assert recorded.why_not(9999) is None
+    assert not are_done(recorded.job, recorded.pods)
 
 
 def test_an_old_refusal_does_not_end_a_training_with_newer_pods() -> None:
     """The quota was full for a second. An hour later the pods are away for a moment."""
-    scene = Scene.of("ran-after-no-quota")
-    assert {"FailedCreate", "SuccessfulCreate"} <= {one["reason"] for one in scene.events}
-    assert Scene(scene.job, [], scene.events).why_not(3600) is None
+    recorded = RecordedJob.of("ran-after-no-quota")
+    assert {"FailedCreate", "SuccessfulCreate"} <= {one["reason"] for one in recorded.events}
+    assert RecordedJob(recorded.job, [], recorded.events).why_not(3600) is None
 
 
 def test_patience_begins_where_the_pod_found_its_node() -> None:
     """A pod that waited 110 s for room has all of its time to start."""
-    scene = Scene.of("volume-missing")
-    (pod,) = scene.pods
+    recorded = RecordedJob.of("volume-missing")
+    (pod,) = recorded.pods
     assert pod.placed is not None
     late = json.loads((FOLDER / "volume-missing.json").read_text())
     created = (pod.placed - timedelta(seconds=110)).isoformat()
     late["pods"][0]["metadata"]["creationTimestamp"] = created
     late["job"]["status"]["startTime"] = created
-    waited = Scene(late["job"], [Pod.of(one) for one in late["pods"]], late["events"])
+    waited = RecordedJob(late["job"], [Pod.of(one) for one in late["pods"]], late["events"])
     assert waited.why_not(229) is None
     assert isinstance(waited.why_not(232), PodNotStarted)
 
 
 def test_a_pull_that_broke_off_and_goes_on_is_waited_for() -> None:
     """A registry closed the connection. The second pull runs, and the status still says ErrImagePull."""
-    scene = Scene.of("image-failed-once")
-    assert isinstance(scene.why_not(60), ImageUnavailable)
-    again = began(scene.job) + timedelta(seconds=20)
-    for one in scene.events:
+    recorded = RecordedJob.of("image-failed-once")
+    assert isinstance(recorded.why_not(60), ImageUnavailable)
+    again = began(recorded.job) + timedelta(seconds=20)
+    for one in recorded.events:
         if one["reason"] == "Pulling":
             one |= {"count": 2, "lastTimestamp": again.isoformat()}
-    assert scene.why_not(60) is None
-    assert scene.why_not(1700) is None
-    assert isinstance(scene.why_not(1860), PodNotStarted)
+    assert recorded.why_not(60) is None
+    assert recorded.why_not(1700) is None
+    assert isinstance(recorded.why_not(1860), PodNotStarted)
 
 
 def test_a_pull_that_fails_late_gets_the_full_time_of_a_registry() -> None:
     """The time counts from the first failure, not from the pod's start."""
-    scene = Scene.of("image-failed-once")
-    failed = (began(scene.job) + timedelta(seconds=300)).isoformat()
-    for one in scene.events:
+    recorded = RecordedJob.of("image-failed-once")
+    failed = (began(recorded.job) + timedelta(seconds=300)).isoformat()
+    for one in recorded.events:
         if one["reason"] in ("Failed", "BackOff"):
             one |= {"firstTimestamp": failed, "lastTimestamp": failed}
-    assert scene.why_not(329) is None
-    assert isinstance(scene.why_not(331), ImageUnavailable)
+    assert recorded.why_not(329) is None
+    assert isinstance(recorded.why_not(331), ImageUnavailable)
 
 
 def test_without_events_a_pod_that_may_be_pulling_is_waited_for() -> None:
-    scene = Scene.of("pulling")
-    silent = Scene(scene.job, scene.pods, [])
+    recorded = RecordedJob.of("pulling")
+    silent = RecordedJob(recorded.job, recorded.pods, [])
     assert silent.why_not(1799) is None
     with pytest.raises(PodNotStarted, match="nothing was heard of it"):
         raise silent.why_not(1860) or AssertionError("it still hopes")
@@ -193,8 +193,8 @@ def test_without_events_a_pod_that_may_be_pulling_is_waited_for() -> None:
 def test_an_attempt_that_ended_is_called_what_it_is(
     name: str, kind: str, error: type[TrainingFailed] | None, said: str
 ) -> None:
-    scene = Scene.of(name)
-    end = end_of(scene.job, scene.pods, [], PROFILE, "")
+    recorded = RecordedJob.of(name)
+    end = end_of(recorded.job, recorded.pods, [], PROFILE, "")
     assert end.kind == kind, end
     with pytest.raises(AssertionError, match=said):
         raise AssertionError(end.said)

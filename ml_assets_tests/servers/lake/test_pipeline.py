@@ -15,7 +15,7 @@ FIRST, *_, LAST, DAY = days(WINDOW + 1)
 
 
 @dataclass(frozen=True)
-class Trained:
+class LakeRun:
     """One lake, and what training on it gave."""
 
     installation: Installation
@@ -25,7 +25,7 @@ class Trained:
     """Asset → metadata as plain values."""
 
 
-def train(installation: Installation) -> Trained:
+def train(installation: Installation) -> LakeRun:
     for line in installation.platform.make_lake_ready():
         assert line
     found_versions: dict[str, str] = {}
@@ -42,23 +42,23 @@ def train(installation: Installation) -> Trained:
         found_versions[stage] = versions(result, stage)[DAY]
         facts = materialized(result, stage)[DAY].metadata
         found_facts[stage] = {name: value.value for name, value in facts.items()}
-    return Trained(installation, found_versions, found_facts)
+    return LakeRun(installation, found_versions, found_facts)
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> LakeRun:
     return train(Installation(tmp_path_factory.mktemp("embedded") / "home"))
 
 
 @pytest.fixture(scope="module")
-def served(servers: RunningServers, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def served(servers: RunningServers, tmp_path_factory: pytest.TempPathFactory) -> LakeRun:
     """Only the lake is another."""
     home = tmp_path_factory.mktemp("served") / "home"
     others = dict.fromkeys(("artifacts_url", "tracking_uri", "ledger_url", "dagster_url"))
     return train(Installation(home, settings=servers.settings(home, ui_url="http://ui.test", **others)))
 
 
-def test_the_same_training_set_and_the_same_model_from_both(embedded: Trained, served: Trained) -> None:
+def test_the_same_training_set_and_the_same_model_from_both(embedded: LakeRun, served: LakeRun) -> None:
     assert served.versions == embedded.versions
     for name in ("snapshot", "fingerprint", "schema_hash", "fitted_digest", "split_config_hash"):
         assert served.facts[TRAINING_SET][name] == embedded.facts[TRAINING_SET][name]
@@ -69,7 +69,7 @@ def test_the_same_training_set_and_the_same_model_from_both(embedded: Trained, s
     assert {name: served.facts[EVALUATION][name] for name in figures} == figures
 
 
-def test_pages_link_the_commit_and_the_commit_links_the_run(served: Trained, embedded: Trained) -> None:
+def test_pages_link_the_commit_and_the_commit_links_the_run(served: LakeRun, embedded: LakeRun) -> None:
     lake = served.installation.platform.lake
     for asset in (READINGS, FEATURES, TRAINING_SET, REGISTERED):
         commit_id = served.facts[asset]["lake/commit"]
@@ -81,7 +81,7 @@ def test_pages_link_the_commit_and_the_commit_links_the_run(served: Trained, emb
         assert "lake/page" not in embedded.facts[asset]
 
 
-def test_everything_on_main_was_audited(served: Trained) -> None:
+def test_everything_on_main_was_audited(served: LakeRun) -> None:
     assert served.installation.platform.audit_hook_is_current()
     assert unaudited(served.installation.platform.lake, 1_000) == []
     branches = served.installation.platform.lake.branches()

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.servers.training.s3_server import S3Server, running
+from ml_assets_tests.servers.training.s3_server import OwnS3Server, running
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnS3Server]:
     """Over a folder on the machine's disk."""
     home = tmp_path_factory.mktemp("s3")
     with running(home / "objects", home / "s3.log") as storage:
@@ -17,17 +17,17 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def _point_at_storage(storage: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def _point_at_storage(storage: OwnS3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     point_at(storage, monkeypatch)
 
 
-def point_at(storage: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def point_at(storage: OwnS3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients of this process find `storage`."""
     for name, value in storage.environment.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
-def remote(storage: S3Server, _point_at_storage: None, tmp_path: Path) -> str:
+def remote(storage: OwnS3Server, _point_at_storage: None, tmp_path: Path) -> str:
     """Address that nobody else uses."""
     return f"{storage.url}/{tmp_path.name}"

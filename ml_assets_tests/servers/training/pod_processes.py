@@ -12,7 +12,7 @@ from pathlib import Path
 from deployment.testbed.processes import free_port
 from ml_assets.snapshots.reader import MANIFEST, open_snapshot
 from ml_assets.training.process.artifacts import open_artifacts
-from ml_assets_tests.servers.training.s3_server import S3Server
+from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 
@@ -24,7 +24,7 @@ class PodProcesses:
     """One job, attempt after attempt."""
 
     job: TrainingJob
-    storage: S3Server
+    storage: OwnS3Server
     url: str
     place: Path
     shard_cache: int | None = None

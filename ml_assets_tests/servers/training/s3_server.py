@@ -15,7 +15,7 @@ _KEY, _SECRET = "a-key-of-tests", "a-secret-of-tests"
 
 
 @dataclass
-class S3Server:
+class OwnS3Server:
     """One versitygw. Objects are files of `folder`, which tests may damage."""
 
     folder: Path
@@ -64,9 +64,9 @@ class S3Server:
 
 
 @contextmanager
-def running(folder: Path, log: Path) -> Iterator[S3Server]:
+def running(folder: Path, log: Path) -> Iterator[OwnS3Server]:
     """A server over `folder` for the block."""
-    storage = S3Server(folder, log)
+    storage = OwnS3Server(folder, log)
     storage.start()
     try:
         yield storage

@@ -13,7 +13,7 @@ import pytest
 from ml_assets.snapshots.reader import Snapshot
 from ml_assets.training.attempt.attempts import read_attempts
 from ml_assets_tests.servers.training.pod_processes import PodProcesses
-from ml_assets_tests.servers.training.s3_server import S3Server
+from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from ml_assets_tests.training.small_jobs import (
     alive,
     assert_each_row_once_per_epoch,
@@ -50,7 +50,7 @@ def left_alone(job: TrainingJob, folder: Path) -> TrainingResult:
 
 
 @pytest.fixture
-def launch(storage: S3Server, remote: str, tmp_path: Path) -> Iterator[Start]:
+def launch(storage: OwnS3Server, remote: str, tmp_path: Path) -> Iterator[Start]:
     """Starts the nodes of a job; none of their processes outlives the test."""
     started: list[PodProcesses] = []
 
@@ -66,7 +66,7 @@ def launch(storage: S3Server, remote: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_lost_node_a_cut_off_checkpoint_and_a_preemption_change_no_bit(
-    launch: Start, storage: S3Server, snapshot: Snapshot, tmp_path: Path
+    launch: Start, storage: OwnS3Server, snapshot: Snapshot, tmp_path: Path
 ) -> None:
     """The lost node comes back."""
     job = small_job(snapshot, pace=0.02, determinism="bitwise")
@@ -119,7 +119,7 @@ def test_a_lost_node_a_cut_off_checkpoint_and_a_preemption_change_no_bit(
 
 
 def test_a_store_that_is_killed_and_comes_back_is_waited_for(
-    launch: Start, storage: S3Server, snapshot: Snapshot, on_one_machine: TrainingResult
+    launch: Start, storage: OwnS3Server, snapshot: Snapshot, on_one_machine: TrainingResult
 ) -> None:
     pods = launch(small_job(snapshot, pace=0.01))
     saved = pods.wait_for("checkpoint", step=20).step
@@ -148,7 +148,7 @@ def test_a_loss_that_is_not_finite_ends_both_nodes_for_good(launch: Start, snaps
 
 
 def test_a_shard_that_changed_in_the_store_ends_both_nodes_for_good(
-    launch: Start, storage: S3Server, tmp_path: Path
+    launch: Start, storage: OwnS3Server, tmp_path: Path
 ) -> None:
     snapshot = small_snapshot(tmp_path / "snapshots")
     job = small_job(snapshot)
@@ -220,7 +220,7 @@ def test_a_shard_that_comes_changed_ends_both_nodes_for_good(launch: Start, many
 
 
 def test_what_one_node_cannot_stage_ends_both_before_they_train(
-    launch: Start, storage: S3Server, snapshot: Snapshot
+    launch: Start, storage: OwnS3Server, snapshot: Snapshot
 ) -> None:
     job = dataclasses.replace(small_job(snapshot), snapshot_digest="0" * 64)
     pods = launch(job)

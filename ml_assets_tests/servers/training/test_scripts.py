@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.servers.training.pod_processes import PodProcesses
-from ml_assets_tests.servers.training.s3_server import S3Server
+from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.job import ExitCode, TrainingJob
 from resources.job.training_settings import TrainingSettings
@@ -29,7 +29,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
 
 
 @pytest.fixture
-def pods(job: TrainingJob, storage: S3Server, remote: str, tmp_path: Path) -> Iterator[PodProcesses]:
+def pods(job: TrainingJob, storage: OwnS3Server, remote: str, tmp_path: Path) -> Iterator[PodProcesses]:
     # The script reads whole splits, whatever the bound says.
     pods = PodProcesses(job, storage, remote, tmp_path, shard_cache=1)
     yield pods

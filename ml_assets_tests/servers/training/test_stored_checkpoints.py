@@ -14,7 +14,7 @@ from ml_assets.training.checkpoint.parts import State
 from ml_assets.training.checkpoint.stored_checkpoints import StoredCheckpoints
 from ml_assets.training.telemetry.events import keep_events
 from ml_assets_tests.servers.training.conftest import point_at
-from ml_assets_tests.servers.training.s3_server import S3Server, running
+from ml_assets_tests.servers.training.s3_server import OwnS3Server, running
 from ml_assets_tests.training.rank_processes import one_rank, save
 from resources.job.errors import StorageFailed
 
@@ -103,7 +103,7 @@ def test_the_newest_three_and_the_best_are_kept_there(first: StoredCheckpoints) 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_falls_back_to_the_one_before_and_gives_way(
-    first: StoredCheckpoints, second: StoredCheckpoints, storage: S3Server, remote: str, damage: str
+    first: StoredCheckpoints, second: StoredCheckpoints, storage: OwnS3Server, remote: str, damage: str
 ) -> None:
     for step, best in ((10, 10), (20, 20), (30, 20)):
         save(first, step, state(step), best_step=best)
@@ -142,7 +142,7 @@ def test_an_attempt_that_was_superseded_stores_nothing_more(
 
 
 def test_a_store_that_is_away_is_named_and_what_it_had_is_whole(
-    storage: S3Server, first: StoredCheckpoints, second: StoredCheckpoints
+    storage: OwnS3Server, first: StoredCheckpoints, second: StoredCheckpoints
 ) -> None:
     save(first, 10, state(10))
     storage.kill()
@@ -179,7 +179,7 @@ def test_a_full_disk_under_the_store_keeps_the_checkpoint_before(
 
 
 def test_what_half_arrived_is_removed_by_the_next_attempt(
-    first: StoredCheckpoints, second: StoredCheckpoints, storage: S3Server, remote: str
+    first: StoredCheckpoints, second: StoredCheckpoints, storage: OwnS3Server, remote: str
 ) -> None:
     save(first, 10, state(10))
     with first.create(20, "__0_0.distcp") as file:

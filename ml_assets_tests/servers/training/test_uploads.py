@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.training.process.artifacts import open_artifacts
-from ml_assets_tests.servers.training.s3_server import S3Server
+from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.artifacts import Artifacts, ArtifactsError, ArtifactsUnavailable
 from resources.artifacts.s3_upload import IN_FLIGHT, PART
 
@@ -20,7 +20,7 @@ def artifacts(remote: str, tmp_path: Path) -> Artifacts:
     return open_artifacts(remote, tmp_path / "cache", patience_seconds=2.0)
 
 
-def half_parts(storage: S3Server) -> list[Path]:
+def half_parts(storage: OwnS3Server) -> list[Path]:
     """Parts of uploads that neither ended nor were given up, as the server keeps them."""
     return [path for path in storage.folder.rglob(".sgwtmp/multipart/**/*") if path.is_file()]
 
@@ -52,7 +52,9 @@ def test_memory_holds_a_few_parts_of_a_large_file(artifacts: Artifacts) -> None:
     assert peak < (2 * IN_FLIGHT + 3) * PART
 
 
-def test_a_block_that_raises_leaves_neither_file_nor_parts(artifacts: Artifacts, storage: S3Server) -> None:
+def test_a_block_that_raises_leaves_neither_file_nor_parts(
+    artifacts: Artifacts, storage: OwnS3Server
+) -> None:
     with contextlib.suppress(KeyError), artifacts.create("job", "large") as file:
         file.write(bytes(2 * PART))
         raise KeyError
@@ -73,7 +75,7 @@ with open_artifacts(sys.argv[1], Path(sys.argv[2])).create("job", "large") as fi
 
 
 def test_parts_that_a_killed_process_left_are_given_up_by_the_next(
-    artifacts: Artifacts, storage: S3Server, remote: str, tmp_path: Path
+    artifacts: Artifacts, storage: OwnS3Server, remote: str, tmp_path: Path
 ) -> None:
     subprocess.run([sys.executable, "-c", _WRITE_AND_DIE, remote, str(tmp_path / "other")], check=False)
     assert half_parts(storage) != []
@@ -84,7 +86,7 @@ def test_parts_that_a_killed_process_left_are_given_up_by_the_next(
     assert artifacts.files("job") == {}
 
 
-def test_a_server_that_goes_away_meanwhile_is_named(artifacts: Artifacts, storage: S3Server) -> None:
+def test_a_server_that_goes_away_meanwhile_is_named(artifacts: Artifacts, storage: OwnS3Server) -> None:
     with pytest.raises(ArtifactsUnavailable, match="did not answer"):
         write_while_it_is_away(artifacts, storage)
     artifacts.abort_uploads("job")
@@ -92,7 +94,7 @@ def test_a_server_that_goes_away_meanwhile_is_named(artifacts: Artifacts, storag
     assert half_parts(storage) == []
 
 
-def write_while_it_is_away(artifacts: Artifacts, storage: S3Server) -> None:
+def write_while_it_is_away(artifacts: Artifacts, storage: OwnS3Server) -> None:
     with artifacts.create("job", "large") as file:
         file.write(bytes(PART))
         storage.kill()
