@@ -1,6 +1,7 @@
 """The life of a model, trained for real by two processes: first version, again, promoted, challenged, replaced.
 
-One installation; each fixture is a chapter and rests on the one before. Tests read what a chapter left.
+One installation and five runs, which the tests share. A fixture asks for the runs that its own needs before it, so each
+test also passes alone.
 """
 
 import hashlib
@@ -54,13 +55,13 @@ def installation(shared_installation: Installation) -> Installation:
 
 @pytest.fixture(scope="module")
 def first(installation: Installation) -> ModelRun:
-    """The first version."""
+    """Run that makes the first version."""
     return live(installation, DAY)
 
 
 @pytest.fixture(scope="module")
 def again(installation: Installation, first: ModelRun) -> ModelRun:
-    """The same day once more."""
+    """Second run of the same day."""
     return live(installation, DAY)
 
 
@@ -70,15 +71,15 @@ def trained_on_of(installation: Installation) -> TrainedOn | None:
 
 
 @pytest.fixture(scope="module")
-def challenger(installation: Installation, again: ModelRun) -> ModelRun:
-    """The next day, with the first version in production."""
+def challenger(installation: Installation, first: ModelRun) -> ModelRun:
+    """Run of the next day, with the first version in production."""
     releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
     return live(installation, NEXT_DAY)
 
 
 @pytest.fixture(scope="module")
-def praised(installation: Installation, challenger: ModelRun) -> ModelRun:
-    """The next day again, after somebody improved all numbers stored with the champion."""
+def tampered(installation: Installation, challenger: ModelRun) -> ModelRun:
+    """Run of the next day after somebody improved all numbers stored with the champion."""
     champion = registry_of(installation.platform).version(MODEL, 1)
     installation.platform.tracker.record(
         champion.run_id, {"holdout_rmse": 0.001, "best_validation_loss": 0.0}, 1
@@ -89,8 +90,8 @@ def praised(installation: Installation, challenger: ModelRun) -> ModelRun:
 
 
 @pytest.fixture(scope="module")
-def dethroned(installation: Installation, first: ModelRun, praised: ModelRun) -> ModelRun:
-    """The next day again, with noise for weights in production."""
+def beside_noise(installation: Installation, first: ModelRun, challenger: ModelRun) -> ModelRun:
+    """Run of the next day with noise for weights in production."""
     noise = randomize_weights(installation, first.facts[EVALUATION]["bundle"], DAY)
     run = first.facts[CHECKPOINT]["mlflow/run"]
     releases = releases_of(installation.platform)
@@ -361,27 +362,29 @@ def test_an_observation_says_which_rule_kept_it_from_being_registered(challenger
     assert row["asks"].startswith("rmse > 30")
 
 
-def test_numbers_stored_with_the_champion_change_no_verdict(challenger: ModelRun, praised: ModelRun) -> None:
+def test_numbers_stored_with_the_champion_change_no_verdict(challenger: ModelRun, tampered: ModelRun) -> None:
     own = {"evaluation": "", "report": "", "report_file": ""}
-    assert praised.facts[EVALUATION] | own == challenger.facts[EVALUATION] | own
-    assert praised.facts[CHECKPOINT]["reused"] is True
+    assert tampered.facts[EVALUATION] | own == challenger.facts[EVALUATION] | own
+    assert tampered.facts[CHECKPOINT]["reused"] is True
 
 
-def test_noise_for_the_champions_weights_changes_the_verdict(praised: ModelRun, dethroned: ModelRun) -> None:
-    assert praised.facts[EVALUATION]["decision"] == "rejected"
-    assert dethroned.facts[EVALUATION]["decision"] == "blessed"
-    assert dethroned.facts[REGISTERED]["version"] == 3
-    assert dethroned.facts[CHECKPOINT]["weights"] == praised.facts[CHECKPOINT]["weights"]
+def test_noise_for_the_champions_weights_changes_the_verdict(
+    tampered: ModelRun, beside_noise: ModelRun
+) -> None:
+    assert tampered.facts[EVALUATION]["decision"] == "rejected"
+    assert beside_noise.facts[EVALUATION]["decision"] == "blessed"
+    assert beside_noise.facts[REGISTERED]["version"] == 3
+    assert beside_noise.facts[CHECKPOINT]["weights"] == tampered.facts[CHECKPOINT]["weights"]
 
 
 def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
-    installation: Installation, again: ModelRun, dethroned: ModelRun
+    installation: Installation, again: ModelRun, beside_noise: ModelRun
 ) -> None:
     """Its partition again, beside a champion that has seen its holdout: another evaluation, in another folder."""
     releases = releases_of(installation.platform)
     report = Path(again.facts[EVALUATION]["report_file"].removeprefix("file://"))
     before = {path.name: path.read_bytes() for path in report.parent.iterdir()}
-    releases.promote(MODEL, dethroned.facts[REGISTERED]["version"], author="ada", reason="of the next day")
+    releases.promote(MODEL, beside_noise.facts[REGISTERED]["version"], author="ada", reason="of the next day")
     earlier = live(installation, DAY)
 
     assert earlier.facts[EVALUATION]["decision"] == "undecided"
@@ -408,7 +411,7 @@ def _json_beside(report: str) -> bytes:
 
 
 def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
-    installation: Installation, first: ModelRun, dethroned: ModelRun
+    installation: Installation, first: ModelRun, beside_noise: ModelRun
 ) -> None:
     """The run succeeds and says so. After the demotion the next model is judged without a champion."""
     releases = releases_of(installation.platform)
@@ -435,7 +438,7 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
 
 
 def test_stale_inputs_are_named_and_trained_on_as_main_holds_them(
-    installation: Installation, again: ModelRun, dethroned: ModelRun
+    installation: Installation, again: ModelRun, beside_noise: ModelRun
 ) -> None:
     changed, after = days(WINDOW + 2)[4:6]
     readings_pipeline.SOURCE.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
