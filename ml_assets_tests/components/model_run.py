@@ -3,32 +3,65 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
+from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
+from ml_assets.release.parts import bundles_of
+from ml_assets.release.runtime import ServingModel
 from ml_assets_tests.components import readings_pipeline
-from ml_assets_tests.components.installation import Installation, facts_of, readings_components
-from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
+from ml_assets_tests.components.installation import STAGES, Installation, facts_of, readings_components
+from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, WINDOW, days
+
+TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 
 
 @dataclass(frozen=True)
 class ModelRun:
-    """One run of the execution set."""
+    """One run of the execution set that succeeded."""
 
+    installation: Installation
+    day: str
     result: ExecuteInProcessResult
     facts: dict[str, dict[str, Any]]
     """Asset → metadata of its materialization as plain values; absent where it was not materialized."""
     branches: dict[str, str]
     """The lake's kept branches after the run."""
 
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the job."""
+        return Path(self.facts[CHECKPOINT]["folder"])
 
-def live(installation: Installation, day: str) -> ModelRun:
-    """Materialize the plant's execution set for `day`, which must succeed."""
+    @property
+    def report(self) -> str:
+        """Return the report of the evaluation, as JSON."""
+        name = report_name(MODEL, self.day, self.facts[EVALUATION]["evaluation"])
+        return next(self.installation.platform.artifacts.folder(name).glob("*.json")).read_text()
+
+    @property
+    def served(self) -> ServingModel:
+        """Return the model that would be served."""
+        return ServingModel.load(
+            bundles_of(self.installation.platform).open(self.facts[EVALUATION]["bundle"]).folder
+        )
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """Return the raw rows of the day."""
+        return self.installation.main.scan(FEATURES, [self.day]).collect()
+
+
+def train(installation: Installation, day: str) -> ModelRun:
+    """Materialize the execution set for `day`, which must succeed."""
     result = installation.train(day)
-    return ModelRun(result, facts_of(result, day), installation.platform.lake.branches("keep-"))
+    kept = installation.platform.lake.branches("keep-")
+    return ModelRun(installation, day, result, facts_of(result, day), kept)
 
 
 def mlflow_run(installation: Installation, run_id: str) -> Any:

@@ -34,7 +34,17 @@ from ml_assets_tests.components.installation import (
     materialized,
     readings_components,
 )
-from ml_assets_tests.components.model_run import ModelRun, frozen, job_of, live, mlflow_run
+from ml_assets_tests.components.model_run import (
+    CHECKPOINT,
+    EVALUATION,
+    REGISTERED,
+    TRAINING_SET,
+    ModelRun,
+    frozen,
+    job_of,
+    mlflow_run,
+    train,
+)
 from ml_assets_tests.components.noise_champion import randomize_weights
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
@@ -42,7 +52,6 @@ from resources.job.events import EVENTS
 from resources.ledger import TrainedOn
 from resources.mlflow_client import open_client
 
-TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)
 FIVE_STEPS = [f"{MODEL}.{name}" for name in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
 
@@ -56,13 +65,13 @@ def installation(shared_installation: Installation) -> Installation:
 @pytest.fixture(scope="module")
 def first(installation: Installation) -> ModelRun:
     """Run that makes the first version."""
-    return live(installation, DAY)
+    return train(installation, DAY)
 
 
 @pytest.fixture(scope="module")
 def again(installation: Installation, first: ModelRun) -> ModelRun:
     """Second run of the same day."""
-    return live(installation, DAY)
+    return train(installation, DAY)
 
 
 def trained_on_of(installation: Installation) -> TrainedOn | None:
@@ -74,7 +83,7 @@ def trained_on_of(installation: Installation) -> TrainedOn | None:
 def challenger(installation: Installation, first: ModelRun) -> ModelRun:
     """Run of the next day, with the first version in production."""
     releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
-    return live(installation, NEXT_DAY)
+    return train(installation, NEXT_DAY)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +95,7 @@ def tampered(installation: Installation, challenger: ModelRun) -> ModelRun:
     )
     for name, value in {"holdout_rmse": "0.001", "gate_status": "blessed"}.items():
         registry_of(installation.platform).tag(MODEL, 1, name, value)
-    return live(installation, NEXT_DAY)
+    return train(installation, NEXT_DAY)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +109,7 @@ def beside_noise(installation: Installation, first: ModelRun, challenger: ModelR
     )
     version = releases.register(noise, run_id=run, links={})
     releases.promote(MODEL, version.number, author="eve", reason="noise")
-    return live(installation, NEXT_DAY)
+    return train(installation, NEXT_DAY)
 
 
 # One click
@@ -385,7 +394,7 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     report = Path(again.facts[EVALUATION]["report_file"].removeprefix("file://"))
     before = {path.name: path.read_bytes() for path in report.parent.iterdir()}
     releases.promote(MODEL, beside_noise.facts[REGISTERED]["version"], author="ada", reason="of the next day")
-    earlier = live(installation, DAY)
+    earlier = train(installation, DAY)
 
     assert earlier.facts[EVALUATION]["decision"] == "undecided"
     assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
@@ -423,13 +432,13 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     version = releases.register(stranger, run_id=first.facts[CHECKPOINT]["mlflow/run"], links={})
     releases.promote(MODEL, version.number, author="eve", reason="reads a column that was dropped")
 
-    found = live(installation, NEXT_DAY).facts[EVALUATION]
+    found = train(installation, NEXT_DAY).facts[EVALUATION]
     assert found["why"] == "Undecided: the champion cannot score these rows."
     assert "The champion is not compared with: columns ['made_last_week'] are missing" in found["summary"]
     row = releases.evaluations(MODEL)[-1]
     assert (row.status, row.champion_digest) == ("undecided", stranger.digest)
     releases.demote(MODEL, author="ada", reason="nobody can compare with it")
-    again = live(installation, NEXT_DAY).facts
+    again = train(installation, NEXT_DAY).facts
     assert again[EVALUATION]["decision"] == "blessed"
     assert releases.evaluations(MODEL)[-1].champion_digest is None
 
@@ -443,7 +452,7 @@ def test_stale_inputs_are_named_and_trained_on_as_main_holds_them(
     changed, after = days(WINDOW + 2)[4:6]
     readings_pipeline.SOURCE.spoiled[changed] = lambda rows: rows.with_columns(pl.col("made") + 1)
     assert installation.run(READINGS, partition=changed).success
-    stale = live(installation, DAY)
+    stale = train(installation, DAY)
     (check,) = [
         one for one in stale.result.get_asset_check_evaluations() if one.check_name == "inputs_current"
     ]

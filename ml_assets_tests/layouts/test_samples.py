@@ -12,6 +12,7 @@ import pytest
 from ml_assets.release.parts import releases_of
 from ml_assets.release.runtime import InputRefused
 from ml_assets_tests.components.installation import STAGES, Installation, failure_of, readings_components
+from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, TRAINING_SET, ModelRun, train
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from ml_assets_tests.layouts.picture_pipeline import (
     DATASET_CHANGES,
@@ -20,7 +21,6 @@ from ml_assets_tests.layouts.picture_pipeline import (
     PIPELINE_CHANGES,
     picture,
 )
-from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, TRAINING_SET, Trained, train
 from resources.job.job import TrainingJob
 
 DAY, NEXT_DAY = days(2, start=WINDOW)
@@ -42,11 +42,11 @@ def installation(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path)
 
 
 @pytest.fixture(scope="module")
-def trained(installation: Installation) -> Trained:
+def trained(installation: Installation) -> ModelRun:
     return train(installation, DAY)
 
 
-def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: Trained) -> None:
+def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: ModelRun) -> None:
     assert list(trained.facts) == list(STAGES)
     assert trained.facts[EVALUATION]["decision"] == "blessed"
     assert trained.facts[EVALUATION]["rmse"] < 0.4 * trained.facts[EVALUATION]["baseline_rmse"]
@@ -58,7 +58,7 @@ def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: Tr
 
 
 def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
+    trained: ModelRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow.pyfunc
 
@@ -82,7 +82,7 @@ def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
 
 
 def test_the_next_version_is_compared_on_the_same_pictures(
-    trained: Trained,
+    trained: ModelRun,
 ) -> None:
     """A version that does not read pictures is compared on the same rows too."""
     releases_of(trained.installation.platform).promote(MODEL, 1, author="ada", reason="the first")
@@ -110,7 +110,7 @@ def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(
     assert "`decode` failed with ValueError: cannot reshape array" in said
 
 
-def test_a_script_learns_from_samples_and_its_model_is_served_with_them(trained: Trained) -> None:
+def test_a_script_learns_from_samples_and_its_model_is_served_with_them(trained: ModelRun) -> None:
     model = {"entry": "ml_assets_tests.scripts.learn_pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
     script = train(declared(trained.installation, model=model, training={"workers": 1}), DAY)
     assert script.facts[EVALUATION]["rmse"] < 0.4 * script.facts[EVALUATION]["baseline_rmse"]

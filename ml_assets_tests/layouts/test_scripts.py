@@ -22,8 +22,15 @@ from ml_assets.release.parts import registry_of
 from ml_assets.snapshots.reader import FITTED, open_snapshot
 from ml_assets.training.script.api import FOLDER, JOB
 from ml_assets_tests.components.installation import STAGES, Installation, readings_components
+from ml_assets_tests.components.model_run import (
+    CHECKPOINT,
+    EVALUATION,
+    REGISTERED,
+    TRAINING_SET,
+    ModelRun,
+    train,
+)
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
-from ml_assets_tests.layouts.trained import CHECKPOINT, EVALUATION, REGISTERED, TRAINING_SET, Trained, train
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
 from resources.job.errors import AttemptsExhausted, BadConfiguration
@@ -51,7 +58,7 @@ def train_by(
     workers: int,
     arguments: Sequence[int] = (),
     **hyperparameters: Any,
-) -> Trained:
+) -> ModelRun:
     """With the plant's pipeline, and a script for its model."""
     model = {
         "entry": f"ml_assets_tests.scripts.{script}",
@@ -63,27 +70,27 @@ def train_by(
 
 
 @pytest.fixture(scope="module")
-def by_ddp(installation: Installation) -> Trained:
+def by_ddp(installation: Installation) -> ModelRun:
     return train_by("ddp_adapted", installation, 2, epochs=8, lr=0.03)
 
 
 @pytest.fixture(scope="module")
-def by_trees(installation: Installation) -> Trained:
+def by_trees(installation: Installation) -> ModelRun:
     return train_by("trees_adapted", installation, 1, **{"trees": 60, "trees-a-round": 20})
 
 
 @pytest.fixture(scope="module")
-def by_accelerate_style(installation: Installation) -> Trained:
+def by_accelerate_style(installation: Installation) -> ModelRun:
     """Positional arguments, a module beside the script, a group that is destroyed before the model is handed in."""
     return train_by("accelerate_style_adapted", installation, 2, arguments=[8], lr=0.03)
 
 
 @pytest.fixture(params=["by_ddp", "by_accelerate_style", "by_trees"])
-def trained(request: pytest.FixtureRequest) -> Trained:
+def trained(request: pytest.FixtureRequest) -> ModelRun:
     return request.getfixturevalue(request.param)
 
 
-def test_one_click_makes_a_registered_version_of_a_script(trained: Trained) -> None:
+def test_one_click_makes_a_registered_version_of_a_script(trained: ModelRun) -> None:
     assert list(trained.facts) == list(STAGES)
     assert trained.facts[EVALUATION]["decision"] == "blessed"
     assert trained.facts[EVALUATION]["rmse"] < 0.5 * trained.facts[EVALUATION]["baseline_rmse"]
@@ -91,7 +98,7 @@ def test_one_click_makes_a_registered_version_of_a_script(trained: Trained) -> N
     assert version.tags["fingerprint"] == trained.facts[TRAINING_SET]["fingerprint"]
 
 
-def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(trained: Trained) -> None:
+def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(trained: ModelRun) -> None:
     from mlflow import MlflowClient
 
     client = MlflowClient(trained.installation.settings.resolved_tracking_uri.reveal())
@@ -110,14 +117,14 @@ def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(train
     assert any("validation_loss" in one.metadata for one in observed)
 
 
-def test_a_second_click_finds_the_training_of_a_script(by_ddp: Trained) -> None:
+def test_a_second_click_finds_the_training_of_a_script(by_ddp: ModelRun) -> None:
     again = train_by("ddp_adapted", by_ddp.installation, 2, epochs=8, lr=0.03)
     assert again.facts[CHECKPOINT]["reused"] is True
     assert again.facts[EVALUATION]["bundle"] == by_ddp.facts[EVALUATION]["bundle"]
     assert again.facts[REGISTERED]["version"] == by_ddp.facts[REGISTERED]["version"]
 
 
-def test_served_trees_answer_as_scikit_learn_does(by_trees: Trained) -> None:
+def test_served_trees_answer_as_scikit_learn_does(by_trees: ModelRun) -> None:
     import joblib
 
     newest = max((by_trees.folder / "checkpoints").glob("step-*"))
@@ -137,7 +144,7 @@ def test_a_booster_of_lightgbm_is_handed_in_as_it_is_and_served(installation: In
     np.testing.assert_allclose(trained.served.predict(rows), expected, rtol=1e-5)
 
 
-def _with_holes(trained: Trained) -> tuple[pl.DataFrame, np.ndarray]:
+def _with_holes(trained: ModelRun) -> tuple[pl.DataFrame, np.ndarray]:
     """The day's rows with a fifth of a column missing, and the matrix that the library reads."""
     job = TrainingJob.from_json((trained.folder / "job.json").read_text())
     fitted = FittedState.from_json((open_snapshot(Path(job.snapshot)).folder / FITTED).read_text())
