@@ -1,5 +1,6 @@
-"""Names for sentences that people read."""
+"""Names and places for sentences that people read."""
 
+import traceback
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from itertools import islice
@@ -20,3 +21,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 partition`, `365 partitions`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def place_of(error: Exception) -> str:
+    """End of a sentence about an import that raised: file and line, in parentheses.
+
+    Empty for a syntax error, which names them itself, and where the importing function itself raised.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename]
+    return "" if isinstance(error, SyntaxError) or len(own) < 2 else f" ({own[-1].filename}:{own[-1].lineno})"

@@ -87,18 +87,18 @@ class Project:
     def instance(self) -> "dg.DagsterInstance":
         """Dagster's storage: under the home, or where `dagster_url` says. `Problem` where that does not answer."""
         import dagster as dg
+
+        home, url = str(self.settings.dagster_home), self.settings.dagster_url
+        if url is None:  # `dagster_sqlite` makes its files whole, whoever else opens them
+            return dg.DagsterInstance.from_config(home)
+        from dagster_postgres.utils import DagsterPostgresException
         from sqlalchemy.exc import SQLAlchemyError
 
-        home, url = self.settings.dagster_home, self.settings.dagster_url
-        with (home / "opening.lock").open("w") as turn:
-            # Of two commands that come first at once Dagster lets one fail: both make the same tables.
+        # Of two commands that come first at once Dagster lets one fail: both make the same tables.
+        with (self.settings.dagster_home / "opening.lock").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            if url is None:
-                return dg.DagsterInstance.from_config(str(home))
-            from dagster_postgres.utils import DagsterPostgresException
-
             try:
-                return dg.DagsterInstance.from_config(str(home))
+                return dg.DagsterInstance.from_config(home)
             except (DagsterPostgresException, SQLAlchemyError) as error:
                 why = url.hide_in(str(error.__cause__ or error).partition("\n")[0])
                 raise Problem(

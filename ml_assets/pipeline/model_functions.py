@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 from ml_assets.tables.code_version import code_version
 from ml_assets.tables.imports import FunctionNotFound
 from ml_assets.tables.reach import is_project
-from ml_assets.tables.syntax import parse, source_of
+from ml_assets.tables.syntax import base_of, names_bound_by, package_of, parse, source_of, with_parents
 from resources.words import did_you_mean
 
 _REMEDY = "write package.module.function"
@@ -107,9 +107,8 @@ def _find(path: str, module: str, name: str, seen: set[tuple[str, str]]) -> Sign
     seen.add((module, name))
     file = source_of(module)
     if file is None:
-        raise FunctionNotFound(
-            f"cannot import '{path}': there is no module '{_first_missing(module)}'; {_REMEDY}"
-        )
+        missing = next(name for name in with_parents(module) if source_of(name) is None)
+        raise FunctionNotFound(f"cannot import '{path}': there is no module '{missing}'; {_REMEDY}")
     bound = dict(_bound(_parsed(path, file)))
     if name not in bound:
         if "*" in bound or "__getattr__" in bound:
@@ -141,9 +140,7 @@ def _find(path: str, module: str, name: str, seen: set[tuple[str, str]]) -> Sign
 def _behind(
     path: str, imported: ast.ImportFrom, module: str, file: Path, name: str, seen: set[tuple[str, str]]
 ) -> Signature | None:
-    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
-    parent = package[: len(package) - imported.level + 1] if imported.level else []
-    source = ".".join([*parent, *([imported.module] if imported.module else [])])
+    source = base_of(imported, package_of(module, file))
     original = next(one.name for one in imported.names if (one.asname or one.name) == name)
     if source_of(f"{source}.{original}") is not None:
         raise FunctionNotFound(f"'{path}' is a module, not a function; {_REMEDY}")
@@ -161,40 +158,16 @@ def _parsed(path: str, file: Path) -> ast.Module:
         ) from error
 
 
-def _first_missing(module: str) -> str:
-    parts = module.split(".")
-    prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return next((prefix for prefix in prefixes if _is_missing(prefix)), module)
-
-
-def _is_missing(module: str) -> bool:
-    return source_of(module) is None
-
-
 def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
     """Yield the names that importing the module may bind, with the statement, the later ones last."""
     todo: list[ast.stmt] = list(reversed(tree.body))
     while todo:
         statement = todo.pop()
-        match statement:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield statement.name, statement
-            case ast.Import() | ast.ImportFrom():
-                for alias in statement.names:
-                    yield (alias.asname or alias.name).split(".")[0], statement
-            case ast.Assign() | ast.AnnAssign():
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                for node in (node for target in targets for node in ast.walk(target)):
-                    if isinstance(node, ast.Name):
-                        yield node.id, statement
-            case _ if isinstance(statement, _BLOCKS):
-                todo += [one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.stmt)][::-1]
-                handlers = (
-                    one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.ExceptHandler)
-                )
-                todo += [one for handler in handlers for one in handler.body][::-1]
-            case _:
-                pass
+        yield from ((name, statement) for name in names_bound_by(statement))
+        if isinstance(statement, _BLOCKS):
+            todo += [one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.stmt)][::-1]
+            handlers = (one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.ExceptHandler))
+            todo += [one for handler in handlers for one in handler.body][::-1]
 
 
 def _signature(arguments: ast.arguments, skipped: int) -> Signature:

@@ -7,7 +7,6 @@ calling them, model functions (`model_functions`), which are read and not import
 import importlib
 import importlib.util
 import pkgutil
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from ml_assets.tables.code_version import code_version, script_version
 from ml_assets.tables.standalone import standalone
+from resources.words import place_of
 
 
 class FunctionNotFound(ValueError):
@@ -82,10 +82,7 @@ def _import(name: str, path: str, remedy: str) -> ModuleType:
 
 def _broken(path: str, error: Exception) -> FunctionNotFound:
     """The module is there, and raised when it was imported."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    # A syntax error says by itself where it is.
-    at = "" if isinstance(error, SyntaxError) or len(own) < 2 else f" ({own[-1].filename}:{own[-1].lineno})"
-    return FunctionNotFound(f"cannot import '{path}': {type(error).__name__}: {error}{at}")
+    return FunctionNotFound(f"cannot import '{path}': {type(error).__name__}: {error}{place_of(error)}")
 
 
 def _must_exist(path: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ml_assets.tables.syntax import imported_by, nodes_of, parse, source_of
+from ml_assets.tables.syntax import imported_by, nodes_of, package_of, parse, source_of, with_parents
 
 _PLATFORM = ("ml_assets", "resources")
 _PIPELINES = "ml_assets.defs"
@@ -50,9 +50,9 @@ def reached_from(
     Project modules are those of the module's own top-level package, of the platform, and whatever is not installed
     in `site-packages`. Raises `SourceUnavailable` for an import by a computed name.
     """
-    beside = _package(module, file) if is_script else ""
+    beside = package_of(module, file) if is_script else ""
     followed = _followed(list(statements), module, file, beside)
-    return _walk([*followed, *_with_parents(_package(module, file))], module, beside=beside)
+    return _walk([*followed, *with_parents(package_of(module, file))], module, beside=beside)
 
 
 def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
@@ -62,7 +62,7 @@ def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
     """
     names = sorted(modules)
     reached = [
-        _walk([*_with_parents(name)], name, frozenset(without), beside=name.rpartition(".")[0])
+        _walk([*with_parents(name)], name, frozenset(without), beside=name.rpartition(".")[0])
         for name in names
     ]
     return Reached(
@@ -86,7 +86,7 @@ def _walk(todo: list[str], module: str, without: frozenset[str] | None = None, b
             continue
         elif not is_project(top, module):
             outside.add(top)
-        elif without and not without.isdisjoint(_with_parents(name)):
+        elif without and not without.isdisjoint(with_parents(name)):
             continue
         elif (path := source_of(name)) is not None:
             found[name] = path
@@ -120,7 +120,7 @@ def _is_own(top: str, _path: tuple[str, ...]) -> bool:
 
 def imports_of(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:
     """Return the full names of modules that `statements` of `module` may import."""
-    return imported_by(statements, _package(module, file))
+    return imported_by(statements, package_of(module, file))
 
 
 def _followed(statements: list[ast.stmt], module: str, file: Path, beside: str = "") -> set[str]:
@@ -134,7 +134,7 @@ def _followed(statements: list[ast.stmt], module: str, file: Path, beside: str =
         names |= _imported_by_text(statements, module, file)
         names = {_found_beside(name, beside) for name in names}
         _refuse_unfound(statements, names, module, file)
-    return {parent for name in names for parent in _with_parents(name)}
+    return {parent for name in names for parent in with_parents(name)}
 
 
 def _found_beside(name: str, package: str) -> str:
@@ -143,15 +143,6 @@ def _found_beside(name: str, package: str) -> str:
         return name
     tops = (name, name.split(".")[0])
     return f"{package}.{name}" if any(source_of(f"{package}.{top}") for top in tops) else name
-
-
-def _package(module: str, file: Path) -> str:
-    return module if file.name == "__init__.py" else module.rpartition(".")[0]
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if name)
 
 
 def _imported_by_text(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:
@@ -206,7 +197,7 @@ def _mentioned(node: ast.expr) -> str | None:
 
 def _refuse_unfound(statements: Iterable[ast.stmt], names: set[str], module: str, file: Path) -> None:
     """Refuse `import helper` where `helper.py` lies beside the file and is found only by a changed `sys.path`."""
-    package = _package(module, file)
+    package = package_of(module, file)
     for top in sorted({name.split(".")[0] for name in names if name}):
         beside = file.parent / f"{top}.py"
         if not package or not beside.is_file() or f"{package}.{top}" in names:

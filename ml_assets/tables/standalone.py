@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from ml_assets.tables.syntax import imported_by, parse, source_of, used_by
+from ml_assets.tables.syntax import imported_by, package_of, parse, source_of, used_by
 
 _PROJECT = ("ml_assets", "resources")
 
@@ -50,8 +50,7 @@ def standalone(path: str) -> Standalone:
         hint = f"did you mean '{nearest[0]}'?" if nearest else "define it there, with def"
         raise NotStandalone(f"cannot find '{path}': {module} has no function '{name}'; {hint}")
     needed = used_by(ast.Module([one for one in tree.body if not _is_never_run(one)], []), name)
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    imported = sorted(imported_by(needed, package))
+    imported = sorted(imported_by(needed, package_of(module, file)))
     own = [one for one in imported if one.split(".")[0] in {*_PROJECT, module.split(".")[0]}]
     if own:
         raise NotStandalone(

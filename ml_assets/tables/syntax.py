@@ -37,7 +37,8 @@ def used_by(
     Statements that bind no name (calls, blocks) may have any effect, so they always count. So do those for which
     `always` is true.
     """
-    bound = {statement: frozenset(_binds(statement)) for statement in tree.body}
+    # `*` may bind any name, so the statement counts as one that binds none.
+    bound = {statement: frozenset(names_bound_by(statement)) - {"*"} for statement in tree.body}
     if not any(name in names for names in bound.values()):
         return tree.body
     needed = {name}
@@ -127,15 +128,14 @@ def reads_docstrings(statements: Iterable[ast.stmt]) -> bool:
     )
 
 
-def _binds(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a top-level statement defines, those of `:=` inside it included."""
+def names_bound_by(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement defines, those of `:=` inside it included; `*` for an import of all names."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             yield statement.name
         case ast.Import() | ast.ImportFrom():
             for alias in statement.names:
-                if alias.name != "*":  # may bind any name, so it counts as one that binds none
-                    yield (alias.asname or alias.name).split(".")[0]
+                yield (alias.asname or alias.name).split(".")[0]
         case ast.Assign() | ast.AnnAssign():
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
@@ -149,6 +149,24 @@ def _names(statement: ast.stmt) -> frozenset[str]:
     return frozenset(n.id for n in nodes_of(statement) if isinstance(n, ast.Name))
 
 
+def package_of(module: str, file: Path) -> str:
+    """Return the package from which `module` counts its relative imports; `file` is the module's."""
+    return module if file.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def base_of(node: ast.ImportFrom, package: str) -> str:
+    """Return the full name of the module after `from` in a module of `package`."""
+    parts = package.split(".") if node.level else []
+    parent = parts[: len(parts) - node.level + 1]
+    return ".".join([*parent, *([node.module] if node.module else [])])
+
+
+def with_parents(name: str) -> Iterator[str]:
+    """Yield the packages around a module from the outermost, then the module. Nothing for an empty name."""
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if name)
+
+
 def imported_by(statements: Iterable[ast.stmt], package: str) -> set[str]:
     """Full names of modules that `statements` may import, functions' own imports included."""
     found: set[str] = set()
@@ -156,8 +174,7 @@ def imported_by(statements: Iterable[ast.stmt], package: str) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            parent = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*parent, *([node.module] if node.module else [])])
+            base = base_of(node, package)
             # `from a import b` may name the module a.b or something inside a: both are tried.
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     return found

@@ -4,12 +4,12 @@ Here: importing them in a worker. Not here: calling them (load, decoding), or fi
 (pipeline.model_functions).
 """
 
-import traceback
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from resources.job.errors import BadConfiguration
+from resources.words import place_of
 
 
 def function_named(path: str, what: str) -> Callable[..., Any]:
@@ -19,12 +19,6 @@ def function_named(path: str, what: str) -> Callable[..., Any]:
         return getattr(import_module(module_name), name)
     except Exception as error:  # whatever the pipeline's own module raises will come again in another attempt
         raise BadConfiguration(
-            f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}{_line_of(error)}. "
+            f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}{place_of(error)}. "
             "Write package.module.function, importable where the job was launched"
         ) from error
-
-
-def _line_of(error: Exception) -> str:
-    """Return file and line of the import that failed; empty for a syntax error, which names them itself."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    return "" if isinstance(error, SyntaxError) or len(own) < 2 else f" ({own[-1].filename}:{own[-1].lineno})"
