@@ -19,7 +19,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group, join_group

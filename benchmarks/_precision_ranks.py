@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.data.order import ShardSlice
 from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.gradients import gradients_of

@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 from _report import Result, emit, interleave, parse_args
 
-from ml_assets.evaluation.blocks import block_form
+from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.bootstrap import draw_blocks, interval, paired, sample
-from ml_assets.evaluation.evaluate import evaluate
 from ml_assets.evaluation.gates import Champion
+from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.metrics import METRICS, Vector, metrics_of
 from ml_assets.evaluation.spec import EvaluationSpec
 

@@ -24,7 +24,7 @@ import torch
 from _report import Result, emit, parse_args
 from torch import nn
 
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.saving import Saver
 from ml_assets.training.checkpoint.state import state_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from _report import Result, emit, parse_args
 
 from ml_assets.evaluation.metrics import metric_named
-from ml_assets.snapshots.reader import open_snapshot
+from ml_assets.snapshots.split_reader import open_snapshot
 from ml_assets.training.step.load import load_model, predict
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks._report import Result, emit, interleave, parse_args
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.reader import Snapshot
-from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.batches import SplitReader
 from ml_assets.training.data.order import RowOrder
 from ml_assets.training.data.prefetcher import Prefetcher

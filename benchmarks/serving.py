@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from benchmarks._report import Result, emit, interleave, parse_args
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
+from ml_assets.release.bundle_store import BundleStore
 from ml_assets.release.facts import Lineage
 from ml_assets.release.runtime import ServingModel
-from ml_assets.release.store import BundleStore
 from resources.artifacts import FolderArtifacts
 from resources.mlflow_client import reaching
 

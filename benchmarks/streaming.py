@@ -16,7 +16,7 @@ import torch
 
 from benchmarks._report import Result, emit, interleave, parse_args
 from benchmarks.loader import BATCH, LANES, Stepper, write_snapshot
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.order import RowOrder
 from ml_assets.training.data.prefetcher import Prefetcher

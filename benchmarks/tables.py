@@ -23,7 +23,7 @@ from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.check import check_partitions
 from ml_assets.validation.column_types import schema_of
 from ml_assets.validation.contract import Contract
@@ -77,7 +77,7 @@ def table(kind: str, name: str, frames: Frames) -> TableSpec:
 def publish_all(place: Place, spec: TableSpec, incoming: list[Incoming]) -> float:
     """Seconds to publish into this place."""
     started = time.perf_counter()
-    result = publish(place.store, place.ledger, spec, incoming, RunFacts(run_id="benchmark"))
+    result = publish(place.store, place.ledger, spec, incoming, PublishingRun(run_id="benchmark"))
     taken = time.perf_counter() - started
     if result.rejected or result.failed:
         raise RuntimeError(f"not all days were published: {[*result.rejected, *result.failed]}")

@@ -29,9 +29,9 @@ from torch import distributed, nn
 from benchmarks._report import Result, emit, parse_args
 from ml_assets.features.encoding import fit as encode
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.reader import InputSpec
-from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
+from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group

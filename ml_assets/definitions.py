@@ -11,8 +11,8 @@ from pathlib import Path
 import dagster as dg
 
 from ml_assets.components.declarations import in_one_line, require_consistent
-from ml_assets.components.declared import declared_tables
-from ml_assets.components.leakage import request_leakage_tests
+from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.leakage_check import request_leakage_tests
 from ml_assets.components.loading import load_pipelines
 from ml_assets.components.pruning import prune_trainings
 from ml_assets.components.reconcile import tell_of_main

@@ -86,6 +86,86 @@ def test_the_glossary_defines_each_term_once_in_order() -> None:
     assert len(set(terms)) == len(terms)
 
 
+def test_no_other_page_redefines_a_glossary_term() -> None:
+    """A term has one meaning. A second table `| term | meaning |` would give it another."""
+    pages = [path for path in _tracked() if path.suffix == ".md" and path.name != "glossary.md"]
+    tables = [str(path.relative_to(ROOT)) for path in pages if "| term | meaning |" in path.read_text()]
+    assert tables == []
+
+
+_RETIRED = {
+    "audit hook": r"lake[_ ]gate|gate_stands|Gate(Missing|Refused)",
+    "chunk": r"\bInBlocks\b",
+    "purge, prune": r"\bswe(ep|eps|eping|eper|pt)\b",
+}
+"""The glossary's word → words that stood for the same thing."""
+
+
+@pytest.mark.parametrize("word", _RETIRED)
+def test_code_uses_the_words_of_the_glossary(word: str) -> None:
+    retired = re.compile(_RETIRED[word])
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in _code()
+        if path.name != "groups.py"  # answers the earlier names of commands
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if retired.search(line)
+    ]
+    assert found == []
+
+
+def test_no_public_class_name_stands_for_two_things() -> None:
+    classes = [
+        (node.name, str(path.relative_to(ROOT)))
+        for path in _code()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert _repeated(classes) == {}
+
+
+_SAME_KIND = {
+    "__init__": "the package itself",
+    "errors": "the exceptions of a package",
+    "local": "the implementation of a protocol on this machine",
+    "protocol": "the interface of a resource",
+    "spec": "the YAML section of a stage",
+}
+"""Module names that repeat, because each package has a module of this kind."""
+_NAMED_ELSEWHERE = {
+    "ml_assets/cli": "a module has the name of its command",
+    "ml_assets/components/steps": "an adapter has the name of the step that it runs",
+    "ml_assets/defs": "files of pipelines, as the scaffolds name them",
+}
+
+
+def test_no_module_name_stands_for_two_things() -> None:
+    modules = [
+        (path.stem, str(path.relative_to(ROOT)))
+        for path in _code()
+        if path.stem not in _SAME_KIND
+        and not any(str(path.relative_to(ROOT)).startswith(f"{folder}/") for folder in _NAMED_ELSEWHERE)
+    ]
+    assert _repeated(modules) == {}
+
+
+def _code() -> list[Path]:
+    """Python files of the platform, without tests, benchmarks and deployment."""
+    return [
+        path
+        for path in _tracked()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in ("ml_assets", "resources")
+    ]
+
+
+def _repeated(named: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """Name → its files, for names that more than one place defines."""
+    places: dict[str, list[str]] = {}
+    for name, place in named:
+        places.setdefault(name, []).append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
 def test_links_lead_to_files_and_headings() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {link}"

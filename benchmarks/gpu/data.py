@@ -10,7 +10,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ml_assets.snapshots.reader import (
+from ml_assets.snapshots.samples import ArchiveWriter
+from ml_assets.snapshots.shards import Rows, write_rows
+from ml_assets.snapshots.split_reader import (
     MANIFEST,
     SPLITS,
     Archive,
@@ -23,8 +25,6 @@ from ml_assets.snapshots.reader import (
     open_snapshot,
     schema_hash,
 )
-from ml_assets.snapshots.samples import ArchiveWriter
-from ml_assets.snapshots.shards import Rows, write_rows
 
 NUMERIC, CARDINALITIES = 38, (17, 4, 110, 13)
 """About the columns of the flights model."""

@@ -13,7 +13,7 @@ def command(model: str, reason: str) -> None:
 
     The next training of MODEL is judged as a first model: by the naive baseline, without a champion.
     """
-    from ml_assets.release.parts import releases_of
+    from ml_assets.release.of_platform import releases_of
 
     project = Project.here()
     ended = releases_of(project.platform).demote(model, author=project.settings.author, reason=reason)

@@ -61,7 +61,7 @@ def ledger(project: Project) -> str:
 
 def tracker(project: Project) -> str:
     """Runs and versions can be looked up."""
-    from ml_assets.release.parts import registry_of
+    from ml_assets.release.of_platform import registry_of
 
     registry_of(project.platform).versions("none")
     return str(project.settings.resolved_tracking_uri)
@@ -69,8 +69,8 @@ def tracker(project: Project) -> str:
 
 def production(project: Project) -> str:
     """Nothing that a version in production was trained on was rejected since."""
-    from ml_assets.release.inputs import InputsUnknown, in_words
-    from ml_assets.release.parts import releases_of
+    from ml_assets.release.of_platform import releases_of
+    from ml_assets.release.rows_behind import InputsUnknown, in_words
 
     releases, log = releases_of(project.platform), project.platform.ledger.models
     held = [promotion for name in log.promoted_models() if (promotion := log.in_production(name))]

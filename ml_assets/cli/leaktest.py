@@ -32,7 +32,7 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     """
     from ml_assets.components.dataset import Dataset
     from ml_assets.components.feature_table import FeatureTable
-    from ml_assets.components.leakage import feature_declaration
+    from ml_assets.components.leakage_check import feature_declaration
     from ml_assets.tables.leakage import find_leaks, sample_of
     from ml_assets.tables.reader import TableReader
 

@@ -22,7 +22,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class PlannedPartition:
     """State of one partition of a model."""
 
     validation: "WindowValidation"
@@ -88,9 +88,9 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
             say(f"  ml-assets launch {table} {_typed(span)}")
 
 
-def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outlook:
+def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> PlannedPartition:
     """Judge the window as the first step of a run would. `Problem` without a window."""
-    from ml_assets.components.declared import declared_tables
+    from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.training_pipeline import stage_key
     from ml_assets.tables.cadence import UNPARTITIONED
     from ml_assets.tables.guard import validate_window
@@ -106,7 +106,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Outl
     tables = declared_tables(project.defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
-    return Outlook(
+    return PlannedPartition(
         validation=validation,
         commit=reader.commit_id,
         done=partition in done,
@@ -142,7 +142,7 @@ def _first_possible(graph: "BaseAssetGraph", spec: "TrainingPipelineSpec") -> st
 
 
 def _conclusion(
-    spec: "TrainingPipelineSpec", partition: str, outlook: Outlook, by_hand: Sequence[str]
+    spec: "TrainingPipelineSpec", partition: str, outlook: PlannedPartition, by_hand: Sequence[str]
 ) -> list[str]:
     launch = f"ml-assets launch {spec.name} {partition}"
     validation = outlook.validation

@@ -24,7 +24,7 @@ def command(
     rejected by now. A version that was in production before can always come back.
     """
     from ml_assets.cli.problems import Problem
-    from ml_assets.release.parts import registry_of, releases_of
+    from ml_assets.release.of_platform import registry_of, releases_of
     from resources.ledger import evaluation_name
 
     project = Project.here()

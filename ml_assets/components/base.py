@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from ml_assets.components.columns import COLUMN_SCHEMA
 from ml_assets.components.conditions import condition_named
-from ml_assets.components.declared import DECLARED
+from ml_assets.components.declared_metadata import DECLARED
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.many_events import log_output
 from ml_assets.components.pages import column_schema

@@ -6,7 +6,7 @@ import dagster as dg
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
 from ml_assets.components.columns import LABELS, NAMED_COLUMNS, SENSITIVE
-from ml_assets.components.leakage import leakage_check
+from ml_assets.components.leakage_check import leakage_check
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
 from ml_assets.components.scaffolders import FeatureTableScaffolder

@@ -16,7 +16,7 @@ from ml_assets.pipeline.links import run_url
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts, SourceFailed, TableSpec
+from ml_assets.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
 from ml_assets.validation.findings import Finding, table_rows
 from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
@@ -54,7 +54,7 @@ def publish_and_report(
     landed. It is worth a retry only where the source was out of reach; anything else must change first.
     """
     run_id = context.run.run_id
-    run = RunFacts(run_id=run_id, url=run_url(platform.settings.ui_url, run_id))
+    run = PublishingRun(run_id=run_id, url=run_url(platform.settings.ui_url, run_id))
     out_of_reach: set[str] = set()
     result = publish(platform.lake, platform.ledger, spec, _noting(incoming, out_of_reach), run)
     materializations: list[dg.AssetMaterialization] = []

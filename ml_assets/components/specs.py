@@ -11,7 +11,7 @@ from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
 from dagster._utils.schedules import is_valid_cron_schedule
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from ml_assets.features.leaktest import KnowledgeRule
+from ml_assets.features.cut_and_rebuild import KnowledgeRule
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.sections import Name, Partitions, Section, TimeZone, refuse_at
 from ml_assets.tables.cadence import Cadence, PartitionsSection

@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 
 
 class DrillModel(nn.Module):

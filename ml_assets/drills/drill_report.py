@@ -1,4 +1,4 @@
-"""Report of a drill: checks with measurement and requirement, for people and for programs."""
+"""DrillReport of a drill: checks with measurement and requirement, for people and for programs."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -13,9 +13,9 @@ import polars as pl
 
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.reader import Snapshot, SourceFile
-from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
+from ml_assets.snapshots.split_reader import Snapshot, SourceFile
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher

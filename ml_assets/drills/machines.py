@@ -20,7 +20,7 @@ from types import FrameType
 from ml_assets.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.process.heartbeat import HangTimeouts
 from ml_assets.training.process.stop import end_with_parent
-from ml_assets.training.telemetry.events import keep_events
+from ml_assets.training.telemetry.event_log import keep_events
 from resources.job.job import TrainingJob
 
 COMMAND = (sys.executable, "-m", "ml_assets.drills.machines")

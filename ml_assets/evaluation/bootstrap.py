@@ -17,7 +17,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ml_assets.evaluation.blocks import BlockForm, Matrix
+from ml_assets.evaluation.block_counts import BlockForm, Matrix
 from ml_assets.evaluation.metrics import Vector
 
 UNDEFINED_SHARE = 0.05

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ml_assets.evaluation.blocks import BlockIds, Matrix
+from ml_assets.evaluation.block_counts import BlockIds, Matrix
 from ml_assets.evaluation.bootstrap import Interval, Sample, interval
+from ml_assets.evaluation.evaluation_document import CalibrationBin, Curves, Density, Histogram, Role
 from ml_assets.evaluation.metrics import Objective, Vector, calibration_bin, calibration_edges
-from ml_assets.evaluation.result import CalibrationBin, Curves, Density, Histogram, Role
 
 ROC_POINTS = 200
 SCORE_BINS = 40

@@ -1,4 +1,4 @@
-"""Judging rules on measurements. What a rule is: `spec.py`; how it is said: `words.py`.
+"""Judging rules on measurements. What a rule is: `spec.py`; how it is said: `sentences.py`.
 
 A rule sees samples (a value and its redraws) of predictions made on this very holdout. There is no way in for
 a metric that was measured elsewhere or stored with the champion.
@@ -16,10 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from ml_assets.evaluation import words
+from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bootstrap import Interval, Sample, interval, joint_intervals, paired
+from ml_assets.evaluation.evaluation_document import (
+    DecisionStatus,
+    GateDecision,
+    Role,
+    RuleResult,
+    RuleStatus,
+)
 from ml_assets.evaluation.metrics import Metric
-from ml_assets.evaluation.result import DecisionStatus, GateDecision, Role, RuleResult, RuleStatus
 from ml_assets.evaluation.slices import SliceKey
 from ml_assets.evaluation.spec import EVERY, EvaluationSpec, Gate, Reference
 
@@ -124,7 +130,7 @@ def _check_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -
     limit = _limit(gate)
     one = cell.samples["challenger", metric.name]
     measured = interval(one, spec.confidence, lowest=metric.lowest, highest=metric.highest)
-    explanation, would = words.value_rule(metric, measured, limit, least=least, where=_where(cell))
+    explanation, would = sentences.value_rule(metric, measured, limit, least=least, where=_where(cell))
     if measured.value is None:
         return _undefined(gate, cell, explanation, measured, would)
     if measured.value < limit if least else measured.value > limit:
@@ -177,7 +183,7 @@ def _check_improvement(
         reason = f"the improvement of {metric.label}{where} has no interval: "
         reason += _flaw(cell, spec) or "it is not defined on these rows or on too many redraws of them"
         return _undefined(gate, cell, reason, measured, _TELLING)
-    explanation, would = words.change_rule(
+    explanation, would = sentences.change_rule(
         metric, reference, measured, margin, cell.blocks, where=where, joint=joint
     )
     if measured.high < margin.amount:
@@ -228,7 +234,7 @@ def _result(
         slice=f"{named[0]}={named[1]}" if named else str(cell.slice) if cell and cell.slice else None,
         compared_with=gate.better_than,
         status=status,
-        asks=words.asks(gate),
+        asks=sentences.asks(gate),
         rows=cell.rows if cell else None,
         measured=measured,
         limit=_limit(gate),

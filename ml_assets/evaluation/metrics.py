@@ -1,6 +1,6 @@
 """Metrics: direction, range, and value on rows.
 
-The same metrics as functions of resampled blocks are in `blocks.py`; a property test holds the two together.
+The same metrics as functions of resampled blocks are in `block_counts.py`; a property test holds the two together.
 
 All functions take labels `y` and predictions `p`, float64 `[N]`, and return a float; NaN where the metric is
 not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, `p` is a probability.

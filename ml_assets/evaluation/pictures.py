@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ml_assets.evaluation.result import Evaluation, LossCurve, Role
-from ml_assets.evaluation.words import number
+from ml_assets.evaluation.evaluation_document import Evaluation, LossCurve, Role
+from ml_assets.evaluation.sentences import number
 
 COLOURS: dict[Role, str] = {
     "challenger": "#1d5fa6",

@@ -9,12 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ml_assets.evaluation import words
+from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.evaluation_document import Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import Metric, metrics_of
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
-from ml_assets.evaluation.result import Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.spec import Reference
 from resources.job.recoveries import Recovery
 
@@ -99,8 +99,12 @@ def render(report: Report) -> str:
     environment: Any = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": words.number, "share": words.share, "rows": words.count}
-    environment.filters |= {"measured": words.with_interval, "gain": words.gain, "half": words.half_width}
+    environment.filters |= {"number": sentences.number, "share": sentences.share, "rows": sentences.count}
+    environment.filters |= {
+        "measured": sentences.with_interval,
+        "gain": sentences.gain,
+        "half": sentences.half_width,
+    }
     layout = resources.files("ml_assets.evaluation").joinpath("report.html.j2").read_text(encoding="utf-8")
     drawn = pictures(evaluation, report.loss, form="svg")
     metric = metrics_of(evaluation.objective)[0]
@@ -158,15 +162,15 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
         if reference == "reference" and worse and not better:
             found.append(_reference_is_better(evaluation))
         elif parts:
-            found.append(f"Against {words.THE[reference]} the challenger is {'; '.join(parts)}.")
+            found.append(f"Against {sentences.THE[reference]} the challenger is {'; '.join(parts)}.")
     return found
 
 
 def _reference_is_better(evaluation: Evaluation) -> str:
     metrics, improvements = evaluation.overall.metrics, evaluation.overall.improvements["reference"]
     by_metric = [
-        f"{metric.label} {words.number(metrics['reference'][metric.name].value)} "
-        f"against {words.number(metrics['challenger'][metric.name].value)}"
+        f"{metric.label} {sentences.number(metrics['reference'][metric.name].value)} "
+        f"against {sentences.number(metrics['challenger'][metric.name].value)}"
         for metric in metrics_of(evaluation.objective)
         if (high := improvements[metric.name].high) is not None and high < 0
     ]
@@ -180,21 +184,23 @@ def survived(report: Report) -> str:
         return ""
     counts = [one.rows_repeated for one in told if one.rows_repeated is not None]
     twice = (
-        f"{words.count(sum(counts))} rows learned twice" if len(counts) == len(told) else "rows not counted"
+        f"{sentences.count(sum(counts))} rows learned twice"
+        if len(counts) == len(told)
+        else "rows not counted"
     )
-    left_out = "" if report.rows_lost is None else f", {words.count(report.rows_lost)} left out"
+    left_out = "" if report.rows_lost is None else f", {sentences.count(report.rows_lost)} left out"
     return (
         f"interrupted {'once' if len(told) == 1 else f'{len(told)} times'}, "
         f"{sum(one.seconds for one in told):,.1f} s until it trained again, "
-        f"{words.count(sum(one.steps_lost for one in told))} steps done again, {twice}{left_out}"
+        f"{sentences.count(sum(one.steps_lost for one in told))} steps done again, {twice}{left_out}"
     )
 
 
 def left_out(report: Report) -> list[str]:
     """Say of each split how many of its rows were left out, and why; nothing of one that has them all."""
     return [
-        f"{words.count(one.lost)} of {words.count(one.rows + one.lost)} {one.split} rows are left out: "
-        + ", ".join(f"{reason} ({words.count(rows)})" for reason, rows in one.left_out.items())
+        f"{sentences.count(one.lost)} of {sentences.count(one.rows + one.lost)} {one.split} rows are left out: "
+        + ", ".join(f"{reason} ({sentences.count(rows)})" for reason, rows in one.left_out.items())
         + f". Labels of this split had to be known by {one.known_by}."
         for one in report.splits
         if one.lost
@@ -212,7 +218,7 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     lines += [f"* {sentence}" for sentence in left_out(report)]
     lines += ["", f"| metric | {' | '.join(roles)} |", f"|---|{'---|' * len(roles)}"]
     for metric in metrics_of(evaluation.objective):
-        cells = [words.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
+        cells = [sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
         lines.append(f"| {metric.label} | {' | '.join(cells)} |")
     drawn = pictures(evaluation, report.loss) if images is None else images
     lines += ["", *(f"![{name}](data:image/png;base64,{data})" for name, data in drawn.items())]

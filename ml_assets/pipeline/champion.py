@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.pipeline.samples import predicted
+from ml_assets.pipeline.sample_packing import predicted
 from ml_assets.pipeline.spec import PipelineSpec
 from resources.platform import Platform
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ml_assets.evaluation.gates import Champion
-    from ml_assets.release.store import Bundle
-    from ml_assets.snapshots.rows import ChosenRows
+    from ml_assets.release.bundle_store import Bundle
+    from ml_assets.snapshots.row_choice import ChosenRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ def rival_of(
     Failures of a server are raised: the same step may succeed later.
     """
     from ml_assets.evaluation.gates import Champion
-    from ml_assets.release.parts import bundles_of, releases_of
+    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
+    from ml_assets.release.of_platform import bundles_of, releases_of
     from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
-    from ml_assets.release.store import BundleDamaged, BundleMissing
 
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None or promotion.bundle_digest == challenger_digest:

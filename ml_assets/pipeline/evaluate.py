@@ -12,7 +12,7 @@ from ml_assets.pipeline.champion import rival_of
 from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.record import UnrecordedEvaluation, record
-from ml_assets.pipeline.samples import decoder_of, few_with_samples, predicted
+from ml_assets.pipeline.sample_packing import decoder_of, few_with_samples, predicted
 from ml_assets.pipeline.snapshot import row_choice
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
@@ -27,10 +27,10 @@ from resources.platform import Platform
 if TYPE_CHECKING:
     from torch import nn
 
-    from ml_assets.evaluation.result import LossCurve, Report, SplitRows
+    from ml_assets.evaluation.evaluation_document import LossCurve, Report, SplitRows
     from ml_assets.release.facts import Lineage
     from ml_assets.release.matrix import MatrixGraph
-    from ml_assets.snapshots.reader import Snapshot
+    from ml_assets.snapshots.split_reader import Snapshot
 
 
 def evaluate_model(
@@ -50,16 +50,16 @@ def _score(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
 ) -> UnrecordedEvaluation:
     from ml_assets.evaluation.baseline import GroupMeans
-    from ml_assets.evaluation.evaluate import evaluate
+    from ml_assets.evaluation.evaluation_document import Report
+    from ml_assets.evaluation.holdout import evaluate
     from ml_assets.evaluation.reference import LinearReference
-    from ml_assets.evaluation.result import Report
     from ml_assets.features.encoding import FittedState
     from ml_assets.release.bundle import BundleContents, build_bundle
     from ml_assets.release.golden import GOLDEN_SAMPLES
-    from ml_assets.release.parts import bundles_of
+    from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import ServingModel
-    from ml_assets.snapshots.reader import FITTED, open_snapshot
-    from ml_assets.snapshots.rows import choose_rows, require_same_choice
+    from ml_assets.snapshots.row_choice import choose_rows, require_same_choice
+    from ml_assets.snapshots.split_reader import FITTED, open_snapshot
 
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
@@ -139,7 +139,7 @@ def _score(
 def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Module | MatrixGraph":
     if job.entry:
         from ml_assets.release.matrix import MatrixGraph
-        from ml_assets.training.script.model import read_model
+        from ml_assets.training.script.script_model import read_model
 
         model = read_model(weights)
         return MatrixGraph(model) if isinstance(model, bytes) else model
@@ -163,7 +163,7 @@ def _lineage(
     features_version: str,
 ) -> "Lineage":
     from ml_assets.release.facts import Lineage
-    from ml_assets.snapshots.reader import SPLITS
+    from ml_assets.snapshots.split_reader import SPLITS
 
     return Lineage(
         model=spec.name,
@@ -185,8 +185,8 @@ def _lineage(
 
 
 def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
-    from ml_assets.evaluation.result import SplitRows
-    from ml_assets.snapshots.reader import SPLITS
+    from ml_assets.evaluation.evaluation_document import SplitRows
+    from ml_assets.snapshots.split_reader import SPLITS
 
     for name in SPLITS:
         keys = snapshot.keys(name)
@@ -202,7 +202,7 @@ def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
 
 def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "LossCurve":
     """From the events the job left in its folder, so that a finished job that was found again has one too."""
-    from ml_assets.evaluation.result import LossCurve
+    from ml_assets.evaluation.evaluation_document import LossCurve
 
     # By step: after a restart a step may have been told twice.
     last = {(event.kind, event.step): event for event in events}

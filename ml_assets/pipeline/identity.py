@@ -20,7 +20,7 @@ from resources.job.job import TrainingJob
 
 _AGENT = "ml_assets.training.node.agent"
 _LOOP = "ml_assets.training.entry"
-_SCRIPT = "ml_assets.training.script.rank"
+_SCRIPT = "ml_assets.training.script.script_rank"
 _CHANGES_NO_WEIGHTS = (
     "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
     "ml_assets.training.telemetry",

@@ -14,9 +14,9 @@ from resources.ledger import NewEvaluation
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.evaluation.result import GateDecision, Report, Role
+    from ml_assets.evaluation.evaluation_document import GateDecision, Report, Role
     from ml_assets.evaluation.spec import EvaluationSpec
-    from ml_assets.release.store import Bundle
+    from ml_assets.release.bundle_store import Bundle
 
 
 @dataclass(frozen=True, kw_only=True)

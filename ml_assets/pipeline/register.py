@@ -17,8 +17,8 @@ def register_model(
     """Return the registered version; None where a gate rejected the model. `InputsRefused` names what its window holds
     and is rejected by now.
     """
-    from ml_assets.release.inputs import InputsRejected
-    from ml_assets.release.parts import bundles_of, releases_of
+    from ml_assets.release.of_platform import bundles_of, releases_of
+    from ml_assets.release.rows_behind import InputsRejected
     from ml_assets.snapshots.keep import version_branch
 
     releases = releases_of(platform)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ml_assets.pipeline.identity import settings_digest, training_job
 from ml_assets.pipeline.links import run_url
-from ml_assets.pipeline.samples import require_readable
+from ml_assets.pipeline.sample_packing import require_readable
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import InitialVersion, TrainingSet, ValidatedWindow
 from ml_assets.tables.reader import TableReader
@@ -14,9 +14,9 @@ from ml_assets.validation.midnight import midnight
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.release.initial import InitialModel
-    from ml_assets.snapshots.reader import Snapshot
+    from ml_assets.release.initial_version import InitialModel
     from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
+    from ml_assets.snapshots.split_reader import Snapshot
 
 
 def take_snapshot(
@@ -27,8 +27,8 @@ def take_snapshot(
     from ml_assets.features.encoding import fit
     from ml_assets.snapshots.builder import build_snapshot
     from ml_assets.snapshots.keep import keep_branch, keep_snapshot
-    from ml_assets.snapshots.reader import SourceFile
-    from ml_assets.snapshots.rows import choose_rows
+    from ml_assets.snapshots.row_choice import choose_rows
+    from ml_assets.snapshots.split_reader import SourceFile
 
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
@@ -71,8 +71,8 @@ def take_snapshot(
 
 
 def _initial_model(spec: PipelineSpec, platform: Platform) -> "InitialModel | None":
-    from ml_assets.release.initial import initial_model
-    from ml_assets.release.parts import bundles_of, registry_of, releases_of
+    from ml_assets.release.initial_version import initial_model
+    from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 
     reference = spec.model.init_from
     if reference is None:

@@ -26,7 +26,7 @@ from ml_assets.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
 from resources.job.setting_parts import Parallel
 from resources.job.training_settings import OF_SCRIPTS, TrainingSettings
-from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
+from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 
 
 class WindowSection(Section):

@@ -15,7 +15,7 @@ from ml_assets.pipeline.window import require_nothing_rejected_since
 from resources.environment import environment_facts
 from resources.job.events import EVENTS, read_events, training_folder_name
 from resources.job.training_settings import OF_SCRIPTS
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.mlflow_client import TrackerError
 from resources.platform import Platform
 from resources.tracker import RunFacts
@@ -74,8 +74,8 @@ def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
 
     It may have been rejected since the snapshot step chose it: this step may run again days later.
     """
-    from ml_assets.release.initial import InitialModel, newest_fit
-    from ml_assets.release.parts import bundles_of, releases_of
+    from ml_assets.release.initial_version import InitialModel, newest_fit
+    from ml_assets.release.of_platform import bundles_of, releases_of
     from ml_assets.training.checkpoint.initial import hand_over
 
     version = InitialModel(initial.version, bundles_of(platform).open(initial.bundle))

@@ -63,7 +63,7 @@ def require_nothing_rejected_since(
 
     A training takes hours, and a run that goes on from a failed one may begin days later.
     """
-    from ml_assets.release.inputs import contents_of
+    from ml_assets.release.rows_behind import contents_of
 
     behind = contents_of(platform.lake, platform.ledger.models, training_set.trained_on)
     if refused := rejections_of(platform.ledger, behind):

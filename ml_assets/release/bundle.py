@@ -18,11 +18,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.features.encoding import FittedState
+from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
-from ml_assets.release.graph import null_category, serving_graph
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.mlflow_files import write_mlflow_files
+from ml_assets.release.onnx_graph import null_category, serving_graph
 from ml_assets.release.runtime import (
     DECODE,
     FACTS,
@@ -35,7 +36,6 @@ from ml_assets.release.runtime import (
     SampleReader,
     ServingModel,
 )
-from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
 
 if TYPE_CHECKING:
     from torch import nn

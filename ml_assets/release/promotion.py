@@ -17,10 +17,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from ml_assets.release.inputs import InputsRejected, InputsUnknown, contents_of, in_words
+from ml_assets.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
+from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
-from ml_assets.release.standing import PRODUCTION, Standing, Standings
-from ml_assets.release.store import Bundle, BundleStore
+from ml_assets.release.rows_behind import InputsRejected, InputsUnknown, contents_of, in_words
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
@@ -161,9 +161,9 @@ class Releases:
         self.show(model)
         return promotion
 
-    def _promotable(self, version: RegisteredVersion) -> Standing:
+    def _promotable(self, version: RegisteredVersion) -> BundleStanding:
         """The standing of `version`, whose evaluations let it be promoted; else `NotPromotable`."""
-        standings = Standings.read(self._log, version.model)
+        standings = BundleStandings.read(self._log, version.model)
         found, champion = standings.of(version.bundle_digest), standings.in_production
         if found.promotion is not None:
             return found
@@ -232,7 +232,7 @@ class Releases:
 
         A version that was in production and was replaced has to be named. None where no version qualifies.
         """
-        standings = Standings.read(self._log, model)
+        standings = BundleStandings.read(self._log, model)
         ranked: list[tuple[str, int, RegisteredVersion]] = []
         for version in self._registry.versions(model):
             found = standings.of(version.bundle_digest)
@@ -241,9 +241,9 @@ class Releases:
                 ranked.append((found.shown.partition, version.number, version))
         return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 
-    def standing(self, model: str, bundle_digest: str) -> Standing:
+    def standing(self, model: str, bundle_digest: str) -> BundleStanding:
         """Return the ledger's record of one bundle."""
-        return Standings.read(self._log, model).of(bundle_digest)
+        return BundleStandings.read(self._log, model).of(bundle_digest)
 
     def in_production(self, model: str, at: datetime | None = None) -> Promotion | None:
         """The promotion that held at a moment (None: now), from the ledger alone.
@@ -281,7 +281,7 @@ class Releases:
 
         Versions are matched by bundle, because a registry that began anew gives the same numbers again.
         """
-        standings = Standings.read(self._log, model)
+        standings = BundleStandings.read(self._log, model)
         versions = self._registry.versions(model)
         for version in versions:
             for name, value in _tags_of(standings.of(version.bundle_digest)).items():
@@ -342,7 +342,7 @@ def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str])
     )
 
 
-def _tags_of(found: Standing) -> dict[str, str]:
+def _tags_of(found: BundleStanding) -> dict[str, str]:
     """Return the tags that MLflow shows of a version, besides those of its origin."""
     stage = "production" if found.is_in_production else "archived" if found.promotion else "staging"
     if found.shown is None:

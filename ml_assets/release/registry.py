@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ml_assets.release.store import Bundle, digest_in
+from ml_assets.release.bundle_store import Bundle, digest_in
 from resources.mlflow_client import TrackerRefused, open_client, reaching, write
 
 if TYPE_CHECKING:

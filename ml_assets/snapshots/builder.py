@@ -17,7 +17,10 @@ import numpy as np
 import polars as pl
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.snapshots.reader import (
+from ml_assets.snapshots.row_choice import ROW, ChosenRows
+from ml_assets.snapshots.samples import MEMBER_BYTES, ArchiveWriter, Samples
+from ml_assets.snapshots.shards import Rows, write_rows
+from ml_assets.snapshots.split_reader import (
     FITTED,
     MANIFEST,
     SPLITS,
@@ -33,9 +36,6 @@ from ml_assets.snapshots.reader import (
     schema_hash,
     verify,
 )
-from ml_assets.snapshots.rows import ROW, ChosenRows
-from ml_assets.snapshots.samples import MEMBER_BYTES, ArchiveWriter, Samples
-from ml_assets.snapshots.shards import Rows, write_rows
 
 SHARD_BYTES = 128 * 2**20
 """Approximate bytes of a shard: long enough to stream, short enough to map, shuffle and send by itself."""

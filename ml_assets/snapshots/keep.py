@@ -6,7 +6,7 @@ whose rows they name, so one commit id answers what a model has seen.
 
 from collections.abc import Mapping
 
-from ml_assets.snapshots.reader import FITTED, MANIFEST, Snapshot
+from ml_assets.snapshots.split_reader import FITTED, MANIFEST, Snapshot
 from resources.lake import VersionedStore
 
 JOB_BRANCH = "job_branch"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Literal, Self
 
-from ml_assets.snapshots.reader import SPLITS, SnapshotError, SplitName
+from ml_assets.snapshots.split_reader import SPLITS, SnapshotError, SplitName
 
 
 class SplitRefused(SnapshotError):

@@ -20,8 +20,16 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.partition_state import (
+    NAMED,
+    Node,
+    PartitionState,
+    State,
+    findings_of,
+    look_up,
+    reached_from,
+)
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.standing import NAMED, Node, Standing, State, findings_of, look_up, reached_from
 from resources.ledger import Ledger
 from resources.words import name_some
 
@@ -140,7 +148,7 @@ def rejections_of(ledger: Ledger, contents: Contents) -> dict[str, str]:
     return found
 
 
-def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
+def _stale(found: Mapping[Node, PartitionState]) -> dict[Node, str]:
     """Partition → what differs, for those that are not what would be made now."""
     own: list[Node] = []
     gone: dict[Node, set[Node]] = {}
@@ -176,7 +184,7 @@ def _stale(found: Mapping[Node, Standing]) -> dict[Node, str]:
     return reasons
 
 
-def _to_build(found: Mapping[Node, Standing], window: Sequence[Node]) -> set[Node]:
+def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> set[Node]:
     """Return the nodes that materializing can mend: of the window, of what it rests on, and what those lack to be
     built.
     """
@@ -195,7 +203,7 @@ def _to_build(found: Mapping[Node, Standing], window: Sequence[Node]) -> set[Nod
     return chosen
 
 
-def _barred(found: Mapping[Node, Standing], node: Node, root: Mapping[Node, Node]) -> str:
+def _barred(found: Mapping[Node, PartitionState], node: Node, root: Mapping[Node, Node]) -> str:
     one = found[node]
     if one.state in ("rejected", "unusable", "missing"):
         return f"is {one.state}"
@@ -203,13 +211,13 @@ def _barred(found: Mapping[Node, Standing], node: Node, root: Mapping[Node, Node
     return f"is made from {table} {key}, which is {found[root[node]].state}"
 
 
-def _named(found: Mapping[Node, Standing], table: str, state: State) -> dict[str, str]:
+def _named(found: Mapping[Node, PartitionState], table: str, state: State) -> dict[str, str]:
     """`table key` → why, of the partitions in `state`; inputs before `table`."""
     nodes = sorted((node for node in found if found[node].state == state), key=lambda n: (n[0] == table, n))
     return {f"{name} {key}": _with_readers(found, (name, key), table) for name, key in nodes}
 
 
-def _with_readers(found: Mapping[Node, Standing], node: Node, table: str) -> str:
+def _with_readers(found: Mapping[Node, PartitionState], node: Node, table: str) -> str:
     name, key = node
     if name == table:
         return found[node].why
@@ -222,7 +230,7 @@ def _with_readers(found: Mapping[Node, Standing], node: Node, table: str) -> str
 
 
 def _rows(
-    found: Mapping[Node, Standing], tables: DeclaredTables, stale: Mapping[Node, str]
+    found: Mapping[Node, PartitionState], tables: DeclaredTables, stale: Mapping[Node, str]
 ) -> Iterable[Mapping[str, str | int]]:
     """A table a row, those that were made from others first."""
     for table in reversed(tables.in_building_order({name for name, _ in found})):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from ml_assets.features.leaktest import Alone, Build, KnowledgeRule, LeakReport, leak_test
+from ml_assets.features.cut_and_rebuild import Alone, Build, KnowledgeRule, LeakReport, leak_test
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import InputTable
 from ml_assets.tables.fresh_process import in_fresh_process

@@ -21,7 +21,7 @@ from ml_assets.tables import layout
 from ml_assets.tables.landing import MAIN, CommitFacts, Landed, land, new_branch, write
 from ml_assets.tables.prepare import Prepared, prepare_all
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.tables.validate import new_row, says, validate
 from ml_assets.validation.verdict import Verdict
 from resources.lake import VersionedStore
@@ -66,7 +66,7 @@ class PublishResult:
 
 
 def publish(
-    store: VersionedStore, ledger: Ledger, spec: TableSpec, incoming: Iterable[Incoming], run: RunFacts
+    store: VersionedStore, ledger: Ledger, spec: TableSpec, incoming: Iterable[Incoming], run: PublishingRun
 ) -> PublishResult:
     """Judge the partitions of `incoming` and bring the good ones to main, all or none of them.
 
@@ -119,7 +119,7 @@ def _land(
     verdicts: Mapping[str, Verdict],
     newest: Mapping[str, VerdictRow],
     rows: Mapping[str, NewVerdict],
-    run: RunFacts,
+    run: PublishingRun,
 ) -> Landed:
     """Merge `good` and record every verdict that the ledger does not say already. `_Overtaken`."""
 
@@ -155,7 +155,7 @@ def _keep_evidence(
     bad: Mapping[str, Prepared],
     verdicts: Mapping[str, Verdict],
     newest: Mapping[str, VerdictRow],
-    run: RunFacts,
+    run: PublishingRun,
 ) -> dict[str, str]:
     """Commit rejected partitions to a branch that is never merged; key → the branch that holds it.
 
@@ -178,7 +178,9 @@ def _keep_evidence(
     return kept | {one.key: branch for one in fresh}
 
 
-def _commit_facts(verb: str, spec: TableSpec, keys: Sequence[str], run: RunFacts, audit: str) -> CommitFacts:
+def _commit_facts(
+    verb: str, spec: TableSpec, keys: Sequence[str], run: PublishingRun, audit: str
+) -> CommitFacts:
     metadata = {
         "table": spec.table,
         "keys": ",".join(keys),

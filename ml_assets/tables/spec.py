@@ -78,7 +78,7 @@ class Incoming:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class PublishingRun:
     """Facts of the publishing run. They go into commits and the ledger, never into an object."""
 
     run_id: str

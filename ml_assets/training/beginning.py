@@ -10,7 +10,7 @@ from pathlib import Path
 from ml_assets.training.attempt.attempts import record_attempt
 from ml_assets.training.attempt.recovery import recovery_of
 from ml_assets.training.checkpoint.checkpoints import Checkpoints
-from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.event_log import emit
 from ml_assets.training.telemetry.prometheus import serve_figures
 from resources.environment import device_facts
 from resources.job.job import TrainingJob

@@ -21,7 +21,7 @@ from ml_assets.training.process.stop import StopRequest, end_with_parent
 from ml_assets.training.result import store_result, write_result
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.step.memory import advising
-from ml_assets.training.telemetry.events import emit, keep_events
+from ml_assets.training.telemetry.event_log import emit, keep_events
 from ml_assets.training.telemetry.machine import watching_machine
 from resources.job.job import ExitCode, TrainingJob
 

@@ -28,7 +28,7 @@ from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run
 from ml_assets.training.step.memory import rows_at_once
 from ml_assets.training.step.schedule import learning_rate
-from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.event_log import emit
 from ml_assets.training.telemetry.gpu import gpu_figures
 from ml_assets.training.telemetry.meter import Meter
 from resources.job.errors import Diverged, Preempted, StorageFailed

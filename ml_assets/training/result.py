@@ -6,7 +6,7 @@ Not here: reading them (load, resources.job.job).
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch and safetensors are partial)
 
-from ml_assets.snapshots.reader import file_sha256
+from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.training.attempt.attempts import read_attempts, worker_seconds
 from ml_assets.training.checkpoint.state import weights_of
 from ml_assets.training.run import Run

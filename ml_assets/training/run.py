@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ml_assets.snapshots.reader import ShardChanged, open_snapshot, verify
+from ml_assets.snapshots.split_reader import ShardChanged, open_snapshot, verify
 from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.initial import begin_with
 from ml_assets.training.checkpoint.mirror import Mirror
@@ -39,7 +39,7 @@ from ml_assets.training.step.load import build_model, check_output, refuse_chanc
 from ml_assets.training.step.objectives import Objective, objective_of
 from ml_assets.training.step.precision import refuse_unable
 from ml_assets.training.step.trial import try_out
-from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.event_log import emit
 from ml_assets.training.telemetry.mfu import mfu_of_a_row
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob

@@ -1,7 +1,7 @@
 """Judge many partitions by one contract, as one frame, and say for each what is wrong.
 
 What belongs here: values, keys and event times of partitions. Columns and types: `schema_check.py`; row
-counts: `volume.py`; what pandera is asked: `compiled.py`.
+counts: `volume.py`; the pandera schema: `compiled_contract.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from ml_assets.validation.compiled import PARTITION, Violation, violations
+from ml_assets.validation.compiled_contract import PARTITION, Violation, violations
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.explain import explain_rows, explain_times
 from ml_assets.validation.findings import Finding

@@ -1,6 +1,6 @@
 """Words for broken rules: what was found, what was expected, which rows, and what helps.
 
-Which rows break a rule is decided elsewhere (`compiled.py`, `check.py`); here they are only described.
+Which rows break a rule is decided elsewhere (`compiled_contract.py`, `check.py`); here they are only described.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ml_assets.validation.column_types import FLOATS
-from ml_assets.validation.compiled import Violation
+from ml_assets.validation.compiled_contract import Violation
 from ml_assets.validation.contract import Column, Contract
 from ml_assets.validation.findings import Finding
 

@@ -18,7 +18,7 @@ from ml_assets_tests.cluster.cluster_environment import PYTHON, REPOSITORY, Clus
 from resources.job.events import TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -199,7 +199,7 @@ _LAUNCH = """
 import signal
 import sys
 from resources.job.job import TrainingJob
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.job.events import training_folder_name
 from resources.platform import Platform
 from resources.settings import Settings

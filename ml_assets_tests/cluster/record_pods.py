@@ -24,7 +24,7 @@ from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.kubernetes.attempt_objects import CONTAINER, job_manifest
 from resources.launcher.kubernetes.cluster import Document
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
 RECORDED = Path(__file__).parents[1] / "resources" / "launcher" / "recorded"

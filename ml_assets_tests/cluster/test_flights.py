@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ml_assets.evaluation.metrics import auc, log_losses
-from ml_assets.snapshots.reader import open_snapshot
+from ml_assets.snapshots.split_reader import open_snapshot
 from ml_assets.training.step.load import load_model, predict
 from ml_assets_tests.browser.dagster_pages import Pages
 from ml_assets_tests.browser.graphql import Dagster

@@ -18,7 +18,7 @@ from ml_assets_tests.cluster.image_builder import ImageBuilder, image_builder
 from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 
 pytestmark = pytest.mark.timeout(900)
@@ -79,9 +79,9 @@ _TREES = """
 import os
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.script.example import Example
-from ml_assets.training.script.model import check_model
+from ml_assets.training.script.script_model import check_model
 x = np.random.default_rng(0).random((99, 3)).astype(np.float32)
 trees = HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
 inputs = InputSpec(numeric=("a", "b", "c"), fill=(0.0, 0.0, 0.0), categorical=(), cardinalities=())

@@ -13,7 +13,7 @@ import pytest
 
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.record import storage_variables
-from ml_assets.snapshots.reader import open_snapshot
+from ml_assets.snapshots.split_reader import open_snapshot
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
@@ -22,7 +22,7 @@ from resources.job.job import TrainingResult
 from resources.job.recoveries import recoveries_of
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 
 pytestmark = pytest.mark.timeout(400)

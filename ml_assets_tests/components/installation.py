@@ -13,7 +13,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.declared import declared_tables
+from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.sensors import RANGE_END, RANGE_START, build_missing_upstream
 from ml_assets.components.step_values import step_values
 from ml_assets.tables.reader import TableReader

@@ -12,7 +12,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
-from ml_assets.release.parts import bundles_of
+from ml_assets.release.of_platform import bundles_of
 from ml_assets.release.runtime import ServingModel
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import STAGES, Installation, facts_of, readings_components

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.parts import bundles_of
-from ml_assets.release.store import Bundle
-from ml_assets.snapshots.reader import FITTED, open_snapshot
+from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.of_platform import bundles_of
+from ml_assets.snapshots.split_reader import FITTED, open_snapshot
 from ml_assets.training.step.load import load_model
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL

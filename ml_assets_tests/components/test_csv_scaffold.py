@@ -19,7 +19,7 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.csv_tables import CsvRefused, infer
-from ml_assets.features.leaktest import leak_test
+from ml_assets.features.cut_and_rebuild import leak_test
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.imports import resolve_function
 from ml_assets.validation.check import check_partitions

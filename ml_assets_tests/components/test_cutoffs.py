@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.evaluation.result import Report
+from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.pipeline.snapshot import row_choice
-from ml_assets.snapshots.reader import SnapshotError
-from ml_assets.snapshots.rows import LABEL_TOO_LATE, choose_rows, require_same_choice
+from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, choose_rows, require_same_choice
 from ml_assets.snapshots.spec import Cutoffs
+from ml_assets.snapshots.split_reader import SnapshotError
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     STAGES,

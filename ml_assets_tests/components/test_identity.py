@@ -98,7 +98,12 @@ def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> No
     named = {name.removeprefix("ml_assets.training.") for name in reached}
     assert {"loop", "gradients", "data.order", "data.batches", "parallel.exact", "parallel.layouts"} <= named
     assert {"step.load", "step.objectives", "step.schedule"} <= named
-    assert {"ml_assets.snapshots.reader", "checkpoint.initial", "data.preprocess", "data.decoding"} <= named
+    assert {
+        "ml_assets.snapshots.split_reader",
+        "checkpoint.initial",
+        "data.preprocess",
+        "data.decoding",
+    } <= named
     assert {"process.group", "node.agent"} <= named
     assert not {name for name in named if name.startswith(("telemetry.", "attempt."))}
     assert not {"beginning", "process.heartbeat"} & named

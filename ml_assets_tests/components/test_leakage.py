@@ -7,19 +7,19 @@ import dagster as dg
 import pytest
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.components import leakage
+from ml_assets.components import leakage_check
 from ml_assets.components.base import SpecComponent
 from ml_assets_tests.components.installation import QUIET, Installation, key_of, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, FEATURES, READINGS, WINDOW, days
 
-CHECK = dg.AssetCheckKey(key_of(FEATURES), leakage.LEAKAGE)
+CHECK = dg.AssetCheckKey(key_of(FEATURES), leakage_check.LEAKAGE)
 (LATER,) = days(1, start=WINDOW + 1)
 """The day after those that the plant's tables begin with."""
 
 
 def _tick(installation: Installation) -> Sequence[dg.RunRequest]:
     """Evaluate the sensor as the daemon does; what it requests."""
-    sensor = leakage.request_leakage_tests
+    sensor = leakage_check.request_leakage_tests
     with dg.build_sensor_context(
         instance=installation.instance,
         definitions=dg.Definitions.merge(installation.defs, dg.Definitions(sensors=[sensor])),
@@ -40,7 +40,7 @@ def _run(installation: Installation, request: dg.RunRequest) -> ExecuteInProcess
 
 def _results(result: ExecuteInProcessResult) -> list[dg.AssetCheckEvaluation]:
     assert result.success
-    return [one for one in result.get_asset_check_evaluations() if one.check_name == leakage.LEAKAGE]
+    return [one for one in result.get_asset_check_evaluations() if one.check_name == leakage_check.LEAKAGE]
 
 
 def _declared(**changes: Any) -> list[SpecComponent]:
@@ -52,8 +52,8 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_result(
 ) -> None:
     assert _tick(installation) == []  # nothing to test
     installation.with_tables(1)
-    page = dg.AssetCheckKey(key_of(FEATURES), leakage.LEAKAGE)
-    assert leakage.LeakageResult.newest(installation.instance, page) is None  # the build tested nothing
+    page = dg.AssetCheckKey(key_of(FEATURES), leakage_check.LEAKAGE)
+    assert leakage_check.LeakageResult.newest(installation.instance, page) is None  # the build tested nothing
 
     (request,) = _tick(installation)
     (result,) = _results(_run(installation, request))
@@ -83,7 +83,7 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_result(
     assert "lookback is too short: made_yesterday of " in (failed.description or "")
     assert _tick(short) == []
 
-    monkeypatch.setattr(leakage, "WEEK_SECONDS", 1e-3)
+    monkeypatch.setattr(leakage_check, "WEEK_SECONDS", 1e-3)
     assert len(_tick(short)) == 1  # a week later
 
 

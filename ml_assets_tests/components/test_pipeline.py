@@ -17,13 +17,13 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from ml_assets.evaluation.result import Report
+from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.features.encoding import FittedState
 from ml_assets.pipeline.values import InitialVersion, TrainingSet
-from ml_assets.release.parts import bundles_of, registry_of, releases_of
-from ml_assets.release.store import WEIGHTS
+from ml_assets.release.bundle_store import WEIGHTS
+from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.snapshots.keep import keep_branch, version_branch
-from ml_assets.snapshots.reader import FITTED, file_sha256
+from ml_assets.snapshots.split_reader import FITTED, file_sha256
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     PLANTED,

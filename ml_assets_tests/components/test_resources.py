@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ml_assets.checkout import ROOT
 from ml_assets.components.specs import TrainingPipelineSpec
-from resources.launcher.profile import ProfileRefused, changes_of
+from resources.launcher.resource_profile import ProfileRefused, changes_of
 
 
 def spec_with(resources: dict[str, Any]) -> TrainingPipelineSpec:

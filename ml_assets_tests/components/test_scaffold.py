@@ -17,7 +17,7 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import require_consistent
-from ml_assets.features.leaktest import Alone, leak_test
+from ml_assets.features.cut_and_rebuild import Alone, leak_test
 from ml_assets.tables.imports import resolve_function
 from ml_assets_tests.components.installation import Installation, key_of
 

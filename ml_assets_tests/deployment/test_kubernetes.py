@@ -19,7 +19,7 @@ from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_ite
 
 from ml_assets.checkout import ROOT
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer, Document, serving
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 
 FOLDER = ROOT / "deployment" / "kubernetes"
 HELM: Document = yaml.safe_load((FOLDER / "helm-values.yaml").read_text())

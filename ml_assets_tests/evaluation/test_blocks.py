@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.evaluation.blocks import block_form
+from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.bootstrap import draw_blocks
 from ml_assets.evaluation.metrics import METRICS, Metric, calibration_edges, ece
 
@@ -54,7 +54,7 @@ def test_binary_metric_of_counts_is_that_of_repeated_rows(name: str, drawn: Any)
 def test_auc_of_many_blocks_is_that_of_repeated_rows(drawn: Any) -> None:
     """Above the bound no number for each pair of blocks is kept."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ml_assets.evaluation.blocks.MOST_PAIRED_BLOCKS", 0)
+        patch.setattr("ml_assets.evaluation.block_counts.MOST_PAIRED_BLOCKS", 0)
         check(METRICS["auc"], drawn)
 
 

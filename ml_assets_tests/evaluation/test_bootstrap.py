@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ml_assets.evaluation.blocks import block_form
+from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.bootstrap import (
     Sample,
     draw_blocks,

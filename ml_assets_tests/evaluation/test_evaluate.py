@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.evaluate import evaluate
+from ml_assets.evaluation.evaluation_document import Evaluation
 from ml_assets.evaluation.gates import Champion
+from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.metrics import METRICS
-from ml_assets.evaluation.result import Evaluation
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ml_assets.evaluation.bootstrap import Sample
+from ml_assets.evaluation.evaluation_document import GateDecision
 from ml_assets.evaluation.gates import Cell, Champion, decide
-from ml_assets.evaluation.result import GateDecision
 from ml_assets.evaluation.slices import SliceKey
 from ml_assets.evaluation.spec import EvaluationSpec
 

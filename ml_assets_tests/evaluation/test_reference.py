@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from ml_assets.evaluation import reference
-from ml_assets.evaluation.evaluate import evaluate
+from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.metrics import METRICS, Objective
 from ml_assets.evaluation.reference import PENALTIES, LinearReference
 from ml_assets.evaluation.report import plain_findings, summary_markdown
-from ml_assets.evaluation.result import Report
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.encoding import FittedState, fit
 

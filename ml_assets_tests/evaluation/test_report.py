@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from ml_assets.evaluation.curves import roc
-from ml_assets.evaluation.evaluate import evaluate
+from ml_assets.evaluation.evaluation_document import LossCurve, Report
 from ml_assets.evaluation.gates import Champion
+from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.pictures import pictures
 from ml_assets.evaluation.report import plain_findings, render, summary_markdown, write_report
-from ml_assets.evaluation.result import LossCurve, Report
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 from resources.job.recoveries import Recovery

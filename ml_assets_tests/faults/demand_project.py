@@ -17,7 +17,7 @@ from ml_assets import components
 from ml_assets.checkout import ROOT
 from ml_assets.cli.project import Project, prepare_home
 from ml_assets.cli.runs import materialize
-from ml_assets.components.declared import declared_tables
+from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
 from ml_assets.tables.cadence import Cadence
 from resources.settings import Settings

@@ -14,13 +14,13 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.declared import declared_tables
+from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
-from ml_assets.evaluation.result import Report
+from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.pipeline.links import report_name
-from ml_assets.release.parts import bundles_of, registry_of
+from ml_assets.release.of_platform import bundles_of, registry_of
 from ml_assets.release.runtime import ServingModel
-from ml_assets.snapshots.reader import open_snapshot
+from ml_assets.snapshots.split_reader import open_snapshot
 from ml_assets.tables import layout
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.reader import TableReader

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.features.leaktest import (
+from ml_assets.features.cut_and_rebuild import (
     MISSING_ROW,
     Alone,
     KnowledgeRule,

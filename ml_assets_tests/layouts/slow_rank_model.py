@@ -6,7 +6,7 @@ import time
 import torch
 
 from ml_assets.drills.drill_model import DrillModel
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 
 SLOW_RANK = 1
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets_tests.layouts.generated_models import FINE, REFUSED
 from ml_assets_tests.layouts.rank_pool import MOST, Ranks, ranks
 from ml_assets_tests.training.small_jobs import feature_table, small_job, small_snapshot

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.parts import Like, State
 from ml_assets.training.checkpoint.saving import Saver

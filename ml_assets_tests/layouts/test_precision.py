@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml_assets.snapshots.reader import Snapshot, open_snapshot
+from ml_assets.snapshots.split_reader import Snapshot, open_snapshot
 from ml_assets.training.data.order import ShardSlice
 from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.rowlog import RowLog

@@ -18,8 +18,8 @@ import polars as pl
 import pytest
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.release.parts import registry_of
-from ml_assets.snapshots.reader import FITTED, open_snapshot
+from ml_assets.release.of_platform import registry_of
+from ml_assets.snapshots.split_reader import FITTED, open_snapshot
 from ml_assets.training.script.api import FOLDER, JOB
 from ml_assets_tests.components.installation import STAGES, Installation, readings_components
 from ml_assets_tests.components.model_run import (

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
+from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.facts import Lineage
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
 from ml_assets.release.runtime import FACTS
-from ml_assets.release.store import Bundle, BundleStore
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.artifacts import FolderArtifacts

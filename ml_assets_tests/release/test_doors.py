@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from ml_assets.features.encoding import EncodingError, fit
 from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
+from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.runtime import GoldenMismatch, InputRefused, ServingModel
-from ml_assets.release.store import Bundle, BundleStore
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 

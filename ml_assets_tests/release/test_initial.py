@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ml_assets.release.initial import InitialModel, InitialModelRefused, initial_model
+from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.initial_version import InitialModel, InitialModelRefused, initial_model
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry, VersionMissing
-from ml_assets.release.store import Bundle, BundleStore
-from ml_assets.snapshots.reader import file_sha256
+from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Judge
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, keys, reject

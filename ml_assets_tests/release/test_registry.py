@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.promotion import NotRegistrable, Releases
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.runtime import ServingModel
-from ml_assets.release.store import Bundle, BundleStore
 from ml_assets_tests.release.conftest import Judge
 from resources.mlflow_client import open_client
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from safetensors.numpy import load_file
 
+from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused, ServingModel
-from ml_assets.release.store import Bundle
 
 
 def test_changed_weights_are_refused_at_load(copied: Path) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ml_assets.release.bundle import TOLERANCE, BundleContents, SampleDecoder, build_bundle, torch_predictions
+from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore
 from ml_assets.release.facts import BundleFacts
 from ml_assets.release.runtime import BundleRefused, InputRefused, SampleReader, ServingModel
-from ml_assets.release.store import Bundle, BundleDamaged, BundleStore
 from resources.artifacts import FolderArtifacts
 
 DECODE = SampleDecoder(

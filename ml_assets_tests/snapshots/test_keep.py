@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.snapshots.keep import keep_branch, keep_snapshot, version_branch
-from ml_assets.snapshots.reader import FITTED, MANIFEST, Snapshot
+from ml_assets.snapshots.split_reader import FITTED, MANIFEST, Snapshot
 from ml_assets_tests.training.small_jobs import small_snapshot
 from resources.lake.local import LocalStore
 

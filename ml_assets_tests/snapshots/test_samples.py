@@ -8,9 +8,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.snapshots import rows as rows_module
-from ml_assets.snapshots.reader import MANIFEST, ShardChanged, Snapshot, SnapshotError, open_snapshot, verify
-from ml_assets.snapshots.rows import NO_SAMPLE, choose_rows
+from ml_assets.snapshots import row_choice as rows_module
+from ml_assets.snapshots.row_choice import NO_SAMPLE, choose_rows
+from ml_assets.snapshots.split_reader import (
+    MANIFEST,
+    ShardChanged,
+    Snapshot,
+    SnapshotError,
+    open_snapshot,
+    verify,
+)
 from ml_assets_tests.training.small_jobs import small_snapshot, split_of
 from ml_assets_tests.training.text_snapshots import SPEC, stored, text_snapshot, text_table
 

@@ -15,7 +15,9 @@ import pytest
 
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.reader import (
+from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows
+from ml_assets.snapshots.spec import Cutoffs
+from ml_assets.snapshots.split_reader import (
     FITTED,
     MANIFEST,
     SPLITS,
@@ -25,8 +27,6 @@ from ml_assets.snapshots.reader import (
     open_snapshot,
     verify,
 )
-from ml_assets.snapshots.rows import LABEL_TOO_LATE, NO_LABEL, choose_rows
-from ml_assets.snapshots.spec import Cutoffs
 from ml_assets_tests.training.small_jobs import (
     CATEGORICAL,
     NUMERIC,

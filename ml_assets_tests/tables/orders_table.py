@@ -12,7 +12,7 @@ from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import WindowValidation, validate_window
 from ml_assets.tables.publish import PublishResult, publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from resources.lake.local import LocalStore
@@ -87,7 +87,7 @@ class OrdersTable:
         """Publish frames, or ready `Incoming`s, as the table of orders."""
         if isinstance(frames, Mapping):
             frames = [Incoming(key=key, data=frame) for key, frame in frames.items()]
-        facts = RunFacts(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
+        facts = PublishingRun(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
         return publish(self.store, self.ledger, spec(**changes), frames, facts)
 
     def judge(self, wanted: Sequence[str], *specs: TableSpec) -> WindowValidation:

@@ -11,7 +11,7 @@ from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
@@ -40,7 +40,7 @@ def _derive(orders: OrdersTable, spec: TableSpec, wanted: list[str], factor: flo
         inputs = {table: reader.input_digests(table, keys) for table, keys in read.items()}
         data = day(key, factor=factor)
         incoming.append(Incoming(key=key, data=data, inputs=inputs, behind=reader.behind(read)))
-    result = publish(orders.store, orders.ledger, spec, incoming, RunFacts(run_id=f"run{spec.name}"))
+    result = publish(orders.store, orders.ledger, spec, incoming, PublishingRun(run_id=f"run{spec.name}"))
     assert list(result.merged) == wanted
 
 
@@ -259,7 +259,7 @@ def test_days_are_no_weeks_and_a_whole_table_is_no_day(orders: OrdersTable) -> N
         orders.ledger,
         weekly,
         [Incoming(key=key, data=day(key)) for key in mondays],
-        RunFacts(run_id="weeks"),
+        PublishingRun(run_id="weeks"),
     )
     assert orders.judge(mondays, weekly).ok
     assert orders.judge(mondays).missing == tuple(mondays)

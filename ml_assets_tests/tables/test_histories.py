@@ -30,7 +30,7 @@ from ml_assets.tables.guard import validate_window
 from ml_assets.tables.prepare import prepare
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables.orders_table import OrdersTable
@@ -50,7 +50,7 @@ KEYS = st.sampled_from(DAYS)
 BAD, TOO_MUCH = -1, 3
 """Contents that every contract rejects, and that the tight one does."""
 CONTENTS = st.sampled_from([1, 2, TOO_MUCH, BAD])
-RUN = RunFacts(run_id="history")
+RUN = PublishingRun(run_id="history")
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Thousands of fsyncs cost nothing there."""
 

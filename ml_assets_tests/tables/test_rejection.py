@@ -12,7 +12,7 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.prepare import prepare_all
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts, TableSpec
+from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.tables.validate import validate
 from ml_assets.validation.column_types import schema_of
 from ml_assets.validation.contract import Contract
@@ -82,7 +82,7 @@ def test_ten_spoiled_days_of_a_year_of_flights(orders: OrdersTable) -> None:
 
     def run(frames: dict[str, pl.DataFrame], run_id: str):
         incoming = (Incoming(key=key, data=frame) for key, frame in frames.items())
-        return publish(orders.store, orders.ledger, spec, incoming, RunFacts(run_id=run_id))
+        return publish(orders.store, orders.ledger, spec, incoming, PublishingRun(run_id=run_id))
 
     result = run(given, "spoiled")
     assert sorted(result.rejected) == sorted(bad)

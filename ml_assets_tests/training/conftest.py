@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.process.group import Group
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import small_snapshot

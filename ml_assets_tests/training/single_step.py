@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.process.group import Group

@@ -11,9 +11,9 @@ import polars as pl
 from ml_assets.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.reader import Snapshot, SourceFile
-from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Split, split_by_time
+from ml_assets.snapshots.split_reader import Snapshot, SourceFile
 from ml_assets.training.data.rowlog import read_rows
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ml_assets.drills.drill_model import drill_model
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 
 
 def tiny(inputs: InputSpec, **hyperparameters: Any) -> nn.Module:

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.reader import Snapshot
 from ml_assets.snapshots.shards import Rows
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.order import ShardSlice
 from ml_assets_tests.training.small_jobs import small_snapshot

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ml_assets.training.process.group import Group
-from ml_assets.training.telemetry import events
-from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry import event_log
+from ml_assets.training.telemetry.event_log import emit
 from ml_assets.training.telemetry.gpu import gpu_figures
 from ml_assets.training.telemetry.meter import Meter
 from ml_assets.training.telemetry.mfu import mfu_of_a_row, peak_of
@@ -140,7 +140,7 @@ def _job(port: int | None) -> TrainingJob:
 
 @pytest.fixture
 def _no_listener_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_listener", None)
+    monkeypatch.setattr(event_log, "_listener", None)
 
 
 @pytest.mark.usefixtures("_no_listener_left")

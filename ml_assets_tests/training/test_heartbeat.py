@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.attempt.outcome import RankOutcome
 from ml_assets.training.attempt.recovery import cause_of
 from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat, Seen, Watch

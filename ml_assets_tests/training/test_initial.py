@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ml_assets.snapshots.reader import Snapshot, file_sha256
+from ml_assets.snapshots.split_reader import Snapshot, file_sha256
 from ml_assets.training.checkpoint.initial import INITIAL, hand_over
 from ml_assets.training.run import Run, prepare
 from ml_assets.training.step.load import build_model

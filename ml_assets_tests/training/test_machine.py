@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training.telemetry import events
-from ml_assets.training.telemetry.events import keep_events
+from ml_assets.training.telemetry import event_log
+from ml_assets.training.telemetry.event_log import keep_events
 from ml_assets.training.telemetry.machine import Machine, watching_machine
 from resources.job.events import read_events
 
@@ -102,7 +102,7 @@ def test_this_machine_tells_of_itself(tmp_path: Path) -> None:
 def test_one_rank_of_each_machine_tells_at_intervals_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: str, prefix: str
 ) -> None:
-    monkeypatch.setattr(events, "_file", None)
+    monkeypatch.setattr(event_log, "_file", None)
     keep_events(tmp_path)
     steps = iter(range(100))
     twice = threading.Event()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.activation_checkpointing import blocks_of, checkpoint_activations
 from ml_assets.training.step.memory import advising, passes, rows_at_once

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.reader import InputSpec, Snapshot
+from ml_assets.snapshots.split_reader import InputSpec, Snapshot
 from ml_assets.training.data.preprocess import Preprocess
 from ml_assets.training.data.rowlog import RowLog, read_rows
 from ml_assets.training.step.load import build_model

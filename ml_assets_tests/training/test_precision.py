@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.precision import LossScale, refuse_unable
 from ml_assets_tests.training.single_step import one_step

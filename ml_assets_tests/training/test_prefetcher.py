@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.digest import digest
 from ml_assets.training.data.order import RowOrder, ShardSlice

@@ -10,8 +10,8 @@ import pytest
 from ml_assets.training.attempt.attempts import record_attempt
 from ml_assets.training.attempt.recovery import recovery_of
 from ml_assets.training.data.rowlog import RowLog, count_rows
-from ml_assets.training.telemetry import events
-from ml_assets.training.telemetry.events import emit, keep_events
+from ml_assets.training.telemetry import event_log
+from ml_assets.training.telemetry.event_log import emit, keep_events
 from resources.job.events import read_events
 from resources.job.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
 
@@ -21,7 +21,7 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, cause: str
 ) -> None:
     began = time.time()
-    monkeypatch.setattr(events, "_file", None)
+    monkeypatch.setattr(event_log, "_file", None)
     keep_events(tmp_path)
     record_attempt(tmp_path, from_step=0, world_size=4)
     emit("started", 0, attempt=1, world_size=4)
@@ -52,7 +52,7 @@ def test_a_recovery_is_told_where_all_that_the_attempt_before_said_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = time.time()
-    monkeypatch.setattr(events, "_file", None)
+    monkeypatch.setattr(event_log, "_file", None)
     keep_events(tmp_path)
     record_attempt(tmp_path, from_step=0, world_size=2)
     recovery_of(tmp_path, record_attempt(tmp_path, from_step=0, world_size=2))(1)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from torch.distributed.elastic.multiprocessing.api import PContext
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.step.load import load_model, predict
 from ml_assets_tests.training.small_jobs import (
     alive,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.decoding import Decode, decode_of
 from ml_assets.training.data.order import RowOrder, ShardSlice

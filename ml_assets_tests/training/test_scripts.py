@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from deployment.testbed.processes import free_port
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.attempt.exit_code import exit_code_of
 from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat
 from ml_assets.training.script.api import FOLDER, JOB, PROCESS, Training, attach
-from ml_assets.training.script.model import read_model
-from ml_assets.training.script.rank import arguments_of, run_script
-from ml_assets.training.telemetry import events
+from ml_assets.training.script.script_model import read_model
+from ml_assets.training.script.script_rank import arguments_of, run_script
+from ml_assets.training.telemetry import event_log
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.events import read_events
@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(JOB, str(tmp_path / "job.json"))
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setenv(PROCESS, str(os.getpid()))
-    monkeypatch.setattr(events, "_file", None)
+    monkeypatch.setattr(event_log, "_file", None)
     monkeypatch.setattr(sys, "argv", ["pytest"])
     attach.cache_clear()
     yield tmp_path

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.gradients import gradients_of
 from ml_assets.training.process.group import Group

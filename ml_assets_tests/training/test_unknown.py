@@ -15,9 +15,9 @@ from torch import nn
 from ml_assets.features.encoding import UNKNOWN
 from ml_assets.features.encoding import fit as encode
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.reader import Snapshot
-from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import split_by_time
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data import unknown
 from ml_assets.training.data.batches import SplitReader
 from ml_assets.training.data.order import RowOrder

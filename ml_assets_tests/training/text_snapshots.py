@@ -10,9 +10,9 @@ import polars as pl
 from ml_assets.drills.fixture import FIRST_DAY, ROW_SPEC
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.reader import Snapshot
-from ml_assets.snapshots.rows import choose_rows
+from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import RowSpec
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets_tests.training.small_jobs import split_of
 
 SPEC = RowSpec(

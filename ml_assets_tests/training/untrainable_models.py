@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 
 
 class Numbers(nn.Module):

@@ -42,8 +42,8 @@ def _etag(path: Path) -> str:
             return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     parts: list[bytes] = []
     with path.open("rb") as file:
-        while block := file.read(PART):
-            parts.append(hashlib.md5(block, usedforsecurity=False).digest())
+        while chunk := file.read(PART):
+            parts.append(hashlib.md5(chunk, usedforsecurity=False).digest())
     whole = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
     return f"{whole}-{len(parts)}"
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any, cast
 
 from resources.artifacts.protocol import ArtifactsUnavailable
-from resources.blocks import InBlocks
+from resources.chunks import ChunkedFile
 
 PART = 16 << 20
 """Bytes. S3 takes 10,000 parts: 160 GB an object."""
@@ -42,7 +42,7 @@ def abort_uploads(call: Call, bucket: str, prefix: str) -> None:
         call("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
 
-class _Upload(InBlocks):
+class _Upload(ChunkedFile):
     def __init__(self, call: Call, pool: ThreadPoolExecutor, bucket: str, key: str) -> None:
         super().__init__(PART)
         self._call, self._pool = call, pool
@@ -55,7 +55,7 @@ class _Upload(InBlocks):
         if not self._sent:
             self._call("put_object", **self._object, Body=bytes(self._taken()))
             return
-        if self._block:
+        if self._chunk:
             self._pass_on(self._taken())
         parts = [sent.result() for sent in self._sent]
         self._call("complete_multipart_upload", **self._object, MultipartUpload={"Parts": parts})
@@ -66,7 +66,7 @@ class _Upload(InBlocks):
             self._pool.shutdown(cancel_futures=True)
             self._call("abort_multipart_upload", **self._object)
 
-    def _pass_on(self, block: bytearray) -> None:
+    def _pass_on(self, chunk: bytearray) -> None:
         if not self._sent:
             began = self._call("create_multipart_upload", **self._object)
             self._object["UploadId"] = began["UploadId"]
@@ -74,7 +74,7 @@ class _Upload(InBlocks):
         for sent in self._sent:
             if sent.done():
                 sent.result()  # one that failed ends it now
-        self._sent.append(self._pool.submit(self._send_part, len(self._sent) + 1, bytes(block)))
+        self._sent.append(self._pool.submit(self._send_part, len(self._sent) + 1, bytes(chunk)))
 
     def _send_part(self, number: int, part: bytes) -> dict[str, Any]:
         try:

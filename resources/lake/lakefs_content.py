@@ -28,7 +28,7 @@ from resources.lake.threads import side_by_side
 PRESIGN_FROM = 8 << 20
 """Bytes from which content goes straight to the storage: a presigned upload takes three requests, not one."""
 _OCTETS = "application/octet-stream"
-_BLOCK = 1 << 18
+_CHUNK = 1 << 18
 """Bytes handed to the socket at once."""
 _CODE = re.compile(rb"<Code>(\w+)</Code>")
 
@@ -199,6 +199,6 @@ class Content:
             if self._opened is None or self._opened[0] != os.getpid():
                 from urllib3 import PoolManager
 
-                pool = PoolManager(maxsize=CONNECTIONS, retries=False, blocksize=_BLOCK)
+                pool = PoolManager(maxsize=CONNECTIONS, retries=False, blocksize=_CHUNK)
                 self._opened = (os.getpid(), pool)
             return self._opened[1]

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from resources.lake import refs
-from resources.lake.database import Database
 from resources.lake.errors import (
     BranchDirty,
     BranchProtected,
@@ -25,6 +24,7 @@ from resources.lake.errors import (
 from resources.lake.merge import merge_base, merge_trees
 from resources.lake.names import check_name, check_path
 from resources.lake.objects import ObjectFiles
+from resources.lake.sqlite_database import SQLiteDatabase
 from resources.lake.store import Commit, ObjectStat
 from resources.lake.tree import Tree, Trees
 from resources.words import name_some
@@ -44,7 +44,7 @@ class LocalStore:
         self.protected = protected
         self._objects = ObjectFiles(root)
         self._objects.purge()
-        self._database = Database(root / "refs.db", refs.SCHEMA, patience)
+        self._database = SQLiteDatabase(root / "refs.db", refs.SCHEMA, patience)
         self._trees = Trees(
             load=lambda id_: refs.load_range(self._database.connection, id_),
             save=lambda id_, body: refs.save_range(self._database.connection, id_, body),

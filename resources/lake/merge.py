@@ -50,7 +50,7 @@ def merge_trees(trees: Trees, base: Tree, ours: Tree, theirs: Tree) -> tuple[Tre
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CommitNode:
     """A commit as the graph sees it."""
 
     parents: tuple[str, ...]
@@ -58,7 +58,7 @@ class Node:
     """1 + the greatest generation of the parents; 0 at the root. An ancestor's is always smaller."""
 
 
-def merge_base(left: str, right: str, read: Callable[[str], Node]) -> str:
+def merge_base(left: str, right: str, read: Callable[[str], CommitNode]) -> str:
     """The common ancestor of two commits with the greatest generation (of several, the smallest id).
 
     Walks both histories at once, greatest generation first, and stops at the first commit reached from both

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from resources.lake.errors import LakeError
-from resources.lake.merge import Node
+from resources.lake.merge import CommitNode
 from resources.lake.store import Commit, ObjectStat
 
 _LAST_CHARACTER = "\U0010ffff"
@@ -132,10 +132,10 @@ def commit_at(db: sqlite3.Connection, commit_id: str) -> StoredCommit:
     return found
 
 
-def graph_node(db: sqlite3.Connection, commit_id: str) -> Node:
+def graph_node(db: sqlite3.Connection, commit_id: str) -> CommitNode:
     """A commit as `merge.merge_base` sees it."""
     stored = commit_at(db, commit_id)
-    return Node(stored.commit.parents, stored.generation)
+    return CommitNode(stored.commit.parents, stored.generation)
 
 
 def add_commit(

@@ -19,7 +19,7 @@ from resources.launcher.lock import folder_lock
 from resources.launcher.output import Output
 from resources.launcher.pause import in_words, pause_after
 from resources.launcher.process import run_process
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 
 WORKER = (sys.executable, "-m", "ml_assets.training.node.torchrun")
 _POLL_SECONDS = 0.2

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 
 
 class TrainingLauncher(Protocol):

@@ -36,7 +36,7 @@ _TURN_POLL_SECONDS = (0.01, 0.05)
 _POSTGRES = {"connect_timeout": 5, "keepalives_idle": 30, "options": "-c statement_timeout=60000"}
 
 
-class Database:
+class LedgerDatabase:
     """One database, opened and given its tables on first use; safe for threads, processes and forks."""
 
     def __init__(self, url: str, patience_seconds: float) -> None:

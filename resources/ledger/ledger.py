@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from resources.ledger import migrations
-from resources.ledger.database import Database
+from resources.ledger.database import LedgerDatabase
 from resources.ledger.errors import NothingToAccept
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import Acceptance, NewVerdict, VerdictRow
@@ -30,7 +30,7 @@ class Ledger:
 
     def __init__(self, url: str, patience_seconds: float = 30.0) -> None:
         """`patience_seconds`: how long a write waits for other writers before `LedgerBusy`."""
-        self._database = Database(url, patience_seconds)
+        self._database = LedgerDatabase(url, patience_seconds)
         self.models = ModelLog(self._database)
         """Evaluations and promotions."""
 

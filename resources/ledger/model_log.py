@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from resources.ledger.database import Database
+from resources.ledger.database import LedgerDatabase
 from resources.ledger.rows import Demotion, EvaluationRow, NewEvaluation, Promotion, SemanticName
 from resources.ledger.tables import demotions, evaluations, promotions, semantic_names, verdicts
 
@@ -18,7 +18,7 @@ TURN_PATIENCE_SECONDS = 60.0
 class ModelLog:
     """The part of the ledger that speaks of models. Every method may raise `LedgerError`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: LedgerDatabase) -> None:
         self._database = database
 
     # --- evaluations ---

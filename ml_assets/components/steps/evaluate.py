@@ -16,7 +16,7 @@ from resources.ledger import evaluation_name
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.evaluation.result import Report
+    from ml_assets.evaluation.evaluation_document import Report
 
 
 def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:

@@ -13,7 +13,7 @@ from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.snapshots.reader import Snapshot
+    from ml_assets.snapshots.split_reader import Snapshot
 
 
 def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetKey) -> dg.OpDefinition:
@@ -44,7 +44,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
 def _page(
     frozen: TrainingSet, content: "Snapshot", validated: ValidatedWindow, platform: Platform
 ) -> dict[str, Any]:
-    from ml_assets.snapshots.reader import SPLITS
+    from ml_assets.snapshots.split_reader import SPLITS
 
     rows = [
         {"split": name, "partitions": len(content.keys(name)), "first": content.keys(name)[0],

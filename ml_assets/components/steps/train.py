@@ -15,7 +15,7 @@ from ml_assets.pipeline.values import TrainedModel, TrainingSet
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import TrainingResult
 from resources.job.recoveries import recoveries_of
-from resources.launcher.profile import changes_of
+from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 
 RESOURCES = "ml_assets/resources"

@@ -16,7 +16,7 @@ from ml_assets.training.attempt.outcome import leave_code
 from ml_assets.training.attempt.storage import storage_failed
 from ml_assets.training.process.group import PeerFailed, is_lost_peer
 from ml_assets.training.process.stop import StopRequest
-from ml_assets.training.telemetry.events import report_failure
+from ml_assets.training.telemetry.event_log import report_failure
 from resources.files import is_disk_full
 from resources.job.errors import TrainingFailed
 from resources.job.job import ExitCode

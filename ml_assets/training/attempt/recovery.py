@@ -14,7 +14,7 @@ from pathlib import Path
 from ml_assets.training.attempt.attempts import Attempt, read_attempts
 from ml_assets.training.attempt.outcome import RankOutcome
 from ml_assets.training.data.rowlog import last_taken
-from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.event_log import emit
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import ExitCode
 from resources.job.recoveries import UNKNOWN_CAUSE

@@ -3,7 +3,7 @@
 Exponents of neighbouring weights are alike, their last bits are noise: side by side they hide each other. HDF5 calls
 the step before the compressor `shuffle`. Not here: which checkpoints are compressed (saving).
 
-A stream is a sequence of blocks: number of bytes, number of bytes stored (both 32 bits, little-endian), those bytes.
+A stream is a sequence of chunks: number of bytes, number of bytes stored (both 32 bits, little-endian), those bytes.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
@@ -17,13 +17,13 @@ from typing import IO, Any, cast
 import numpy as np
 from torch.distributed.checkpoint._extension import StreamTransformExtension
 
-from resources.blocks import InBlocks
+from resources.chunks import ChunkedFile
 
 _pa: Any = import_module("pyarrow")  # it ships no types
 _CODEC: Any = _pa.Codec("zstd", compression_level=1)  # higher levels: a tenth of the speed for one percent
 _WORD = 4
 """Bytes of a float32."""
-_BLOCK = 4 << 20
+_CHUNK = 4 << 20
 _HEADER = struct.Struct("<II")
 
 
@@ -62,32 +62,32 @@ class ByteShuffle(StreamTransformExtension):
         return whole
 
 
-class _Writer(InBlocks):
+class _Writer(ChunkedFile):
     def __init__(self, output: IO[bytes]) -> None:
-        super().__init__(_BLOCK)
+        super().__init__(_CHUNK)
         self._output = output
 
     def close(self) -> None:
         if not self.closed:
-            if self._block:
+            if self._chunk:
                 self._pass_on(self._taken())
             self._output.close()
         super().close()
 
-    def _pass_on(self, block: bytearray) -> None:
-        stored: Any = _CODEC.compress(_shuffled(block))
-        self._output.write(_HEADER.pack(len(block), stored.size))
+    def _pass_on(self, chunk: bytearray) -> None:
+        stored: Any = _CODEC.compress(_shuffled(chunk))
+        self._output.write(_HEADER.pack(len(chunk), stored.size))
         self._output.write(memoryview(stored))
 
 
-def _shuffled(block: bytearray) -> bytes:
+def _shuffled(chunk: bytearray) -> bytes:
     """First bytes of all words, then second ones, …; what makes no whole word at the end stays there."""
-    values = np.frombuffer(block, np.uint8)
+    values = np.frombuffer(chunk, np.uint8)
     whole = len(values) // _WORD * _WORD
     return values[:whole].reshape(-1, _WORD).T.tobytes() + values[whole:].tobytes()
 
 
-def _unshuffled(block: Any) -> bytes:
-    values = np.frombuffer(block, np.uint8)
+def _unshuffled(chunk: Any) -> bytes:
+    values = np.frombuffer(chunk, np.uint8)
     whole = len(values) // _WORD * _WORD
     return values[:whole].reshape(_WORD, -1).T.tobytes() + values[whole:].tobytes()

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ml_assets.snapshots.reader import file_sha256
+from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.training.attempt.attempts import Attempt
 from ml_assets.training.attempt.storage import storage_failed
-from ml_assets.training.checkpoint.commit import COMMIT, CheckpointDamaged, Commit, kept
+from ml_assets.training.checkpoint.commit import COMMIT, CheckpointDamaged, CommitMarker, kept
 from ml_assets.training.checkpoint.parts import INDEX, Like, State, read
 from resources.files import sync_folder
 
@@ -85,7 +85,7 @@ class Checkpoints:
 
         Afterwards only those are left that `commit.kept` names.
         """
-        commit = Commit(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
+        commit = CommitMarker(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
         with self.create(step, COMMIT) as file:
             file.write(commit.to_bytes())
         try:
@@ -140,7 +140,7 @@ class Checkpoints:
         """
         self._bring(step)
         folder = self._path(step)
-        commit = Commit.read(folder)
+        commit = CommitMarker.read(folder)
         if commit.fingerprint != self._fingerprint:
             raise CheckpointDamaged(
                 f"{folder} is of training {commit.fingerprint[:12]}, not of {self._fingerprint[:12]}: to begin with "
@@ -164,7 +164,7 @@ class Checkpoints:
     def _best_step(self, step: int) -> int:
         """Return the best step that the marker of `step` names; 0 where it cannot be read."""
         try:
-            return Commit.read(self._path(step)).best_step
+            return CommitMarker.read(self._path(step)).best_step
         except CheckpointDamaged:
             return 0
 

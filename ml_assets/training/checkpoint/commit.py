@@ -19,7 +19,7 @@ class CheckpointDamaged(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commit:
+class CommitMarker:
     """Content of a checkpoint's commit marker."""
 
     fingerprint: str

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml_assets.snapshots.reader import file_sha256
+from ml_assets.snapshots.split_reader import file_sha256
 from resources.artifacts import Artifacts
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from ml_assets.training.checkpoint.byteshuffle import ByteShuffle
-from ml_assets.training.checkpoint.files import Create, HashedFiles
+from ml_assets.training.checkpoint.hashed_files import Create, HashedFiles
 from ml_assets.training.process.group import Group, PeerFailed
 
 INDEX = ".metadata"

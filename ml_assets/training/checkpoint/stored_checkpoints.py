@@ -15,7 +15,7 @@ from typing import IO
 
 from ml_assets.training.attempt.attempts import ATTEMPTS, Attempt, read_attempts
 from ml_assets.training.checkpoint.checkpoints import Checkpoints, folder_of, step_of
-from ml_assets.training.checkpoint.commit import COMMIT, CheckpointDamaged, Commit, kept
+from ml_assets.training.checkpoint.commit import COMMIT, CheckpointDamaged, CommitMarker, kept
 from ml_assets.training.checkpoint.mirror import Mirror
 from resources.artifacts import ArtifactMissing, ArtifactsRefused
 from resources.job.errors import StorageFailed
@@ -72,7 +72,7 @@ class StoredCheckpoints(Checkpoints):
         """See `Checkpoints`."""
         self._refuse_if_superseded()
         self.mirror.push([EVENTS])
-        commit = Commit(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
+        commit = CommitMarker(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
         with self.create(step, COMMIT) as file:
             file.write(commit.to_bytes())
         self._best_steps[step] = best_step

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.reader import Rows, Snapshot, SplitName
+from ml_assets.snapshots.split_reader import Rows, Snapshot, SplitName
 from ml_assets.training.data.decoding import Decode, Decoder
 from ml_assets.training.data.order import ShardSlice
 from ml_assets.training.data.streaming import StreamedShards

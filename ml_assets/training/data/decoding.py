@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.reader import InputSpec
 from ml_assets.snapshots.samples import member_name
+from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.data.functions import function_named
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob

@@ -7,7 +7,7 @@ standardising numbers, which takes float64 (features.encoding, and the bundle's 
 import torch
 from torch import nn
 
-from ml_assets.snapshots.reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec
 
 
 class Preprocess(nn.Module):

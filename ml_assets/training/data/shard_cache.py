@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from ml_assets.snapshots.reader import Archive, Shard, verify_file
+from ml_assets.snapshots.split_reader import Archive, Shard, verify_file
 from resources.files import locked, open_lock
 from resources.job.errors import StorageFailed
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ml_assets.snapshots.reader import Rows, Shard, ShardChanged, Snapshot
+from ml_assets.snapshots.split_reader import Rows, Shard, ShardChanged, Snapshot
 from ml_assets.training.data.shard_cache import ShardCache
 from ml_assets.training.process.artifacts import open_artifacts
 from resources.artifacts import ArtifactMissing, ArtifactsRefused, ArtifactsUnavailable

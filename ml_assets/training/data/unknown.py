@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.reader import Rows
+from ml_assets.snapshots.split_reader import Rows
 
 UNKNOWN = 0
 """As in features.encoding, which workers do not import."""

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ml_assets.snapshots.reader import MANIFEST, ShardChanged, open_snapshot
+from ml_assets.snapshots.split_reader import MANIFEST, ShardChanged, open_snapshot
 from ml_assets.training.attempt.attempts import ATTEMPTS
 from ml_assets.training.attempt.storage import storage_failed
 from ml_assets.training.checkpoint.initial import INITIAL
@@ -44,7 +44,7 @@ from ml_assets.training.data.streaming import ShardSource
 from ml_assets.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.process.artifacts import open_artifacts
 from ml_assets.training.process.heartbeat import HangTimeouts
-from ml_assets.training.telemetry.events import emit, keep_events, report_failure
+from ml_assets.training.telemetry.event_log import emit, keep_events, report_failure
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.files import is_disk_full
 from resources.job.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed

@@ -10,7 +10,7 @@ from resources.job.job import TrainingJob
 def main(job_file: str, *more: str) -> None:
     """See `entry.main`, or `script.rank.main` where the job names a script."""
     if TrainingJob.from_json(Path(job_file).read_text()).entry:
-        from ml_assets.training.script import rank as script_rank
+        from ml_assets.training.script import script_rank as script_rank
 
         script_rank.main(job_file, *more)
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ml_assets.training.node.agent import end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.process.heartbeat import HangTimeouts
-from ml_assets.training.telemetry.events import keep_events
+from ml_assets.training.telemetry.event_log import keep_events
 from resources.job.job import TrainingJob
 
 

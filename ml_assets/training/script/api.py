@@ -28,7 +28,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.reader import InputSpec, Rows, ShardChanged, Snapshot, file_sha256, open_snapshot
+from ml_assets.snapshots.split_reader import (
+    InputSpec,
+    Rows,
+    ShardChanged,
+    Snapshot,
+    file_sha256,
+    open_snapshot,
+)
 from ml_assets.training.attempt.attempts import (
     one_at_a_time,
     read_attempts,
@@ -52,8 +59,8 @@ from ml_assets.training.script.data import (
 )
 from ml_assets.training.script.example import Example, example_of
 from ml_assets.training.script.meeting import Meeting
-from ml_assets.training.script.model import check_model, write_model
-from ml_assets.training.telemetry.events import emit, keep_events
+from ml_assets.training.script.script_model import check_model, write_model
+from ml_assets.training.telemetry.event_log import emit, keep_events
 from resources.files import write_whole
 from resources.job.errors import BadConfiguration, Diverged, InputChanged
 from resources.job.events import EVENTS, RESULT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.reader import InputSpec, Rows, ShardChanged, Snapshot, verify
+from ml_assets.snapshots.split_reader import InputSpec, Rows, ShardChanged, Snapshot, verify
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.reader import InputSpec, Snapshot
+from ml_assets.snapshots.split_reader import InputSpec, Snapshot
 from ml_assets.training.script.data import ReadableSplit, samples_of
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob

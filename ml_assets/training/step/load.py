@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ml_assets.snapshots.reader import InputSpec, Rows
+from ml_assets.snapshots.split_reader import InputSpec, Rows
 from ml_assets.training.data.batches import Batch
 from ml_assets.training.data.functions import function_named
 from ml_assets.training.data.preprocess import FullModel

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ml_assets.training.telemetry.events import emit
+from ml_assets.training.telemetry.event_log import emit
 
 SECONDS = 30.0
 _SECTOR = 512

@@ -11,7 +11,7 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from ml_assets.training.telemetry.events import tell_also
+from ml_assets.training.telemetry.event_log import tell_also
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob
 

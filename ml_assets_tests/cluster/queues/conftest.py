@@ -15,7 +15,7 @@ from deployment.testbed.cluster import queues
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import LaunchedJob, manifest
 from resources.job.job import TrainingResult
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 
 MakeQueue = Callable[..., str]
 Begin = Callable[[LaunchedJob, ResourceProfile], "Future[TrainingResult]"]

@@ -9,7 +9,7 @@ import pytest
 
 from ml_assets.defs.flights import features
 from ml_assets.defs.flights.features import LOOKBACK_DAYS, WEATHER_LOOKBACK_DAYS, flight_departures
-from ml_assets.features.leaktest import Alone, LeakReport, leak_test
+from ml_assets.features.cut_and_rebuild import Alone, LeakReport, leak_test
 from ml_assets.tables.declared import InputTable
 from ml_assets_tests.defs.flights import flights_specs
 

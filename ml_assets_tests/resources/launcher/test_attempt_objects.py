@@ -9,7 +9,13 @@ from resources.addresses import Address
 from resources.job.setting_parts import Parallel
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.kubernetes.attempt_objects import job_manifest, service_manifest
-from resources.launcher.profile import ProfileRefused, ResourceProfile, bytes_of, changes_of, ranks_of_a_node
+from resources.launcher.resource_profile import (
+    ProfileRefused,
+    ResourceProfile,
+    bytes_of,
+    changes_of,
+    ranks_of_a_node,
+)
 from resources.settings import KubernetesSettings, Mount
 
 JOB = job_of("done")

@@ -23,7 +23,7 @@ from resources.job.errors import (
 )
 from resources.launcher.kubernetes.classify import AttemptEnd, StartTimeouts, end_of, fitting, why_not_started
 from resources.launcher.kubernetes.pod_state import Pod
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 
 PATIENCE = StartTimeouts(start=120, pull=1800)
 PROFILE = ResourceProfile(nodes=2, cpu="4", memory="64Gi", gpus=1, deadline_minutes=5)

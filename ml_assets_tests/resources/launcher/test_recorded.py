@@ -31,7 +31,7 @@ from resources.launcher.kubernetes.classify import (
 )
 from resources.launcher.kubernetes.cluster import Document
 from resources.launcher.kubernetes.pod_state import Pod
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 
 FOLDER = Path(__file__).with_name("recorded")
 PROFILE = ResourceProfile(cpu="50m", memory="64Mi", scratch="20Mi", deadline_minutes=0.05)

@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.release.parts import bundles_of, registry_of, releases_of
+from ml_assets.release.bundle_store import FILES, BundleMissing
+from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT
-from ml_assets.release.store import FILES, BundleMissing
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import open_client

@@ -11,7 +11,7 @@ from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.audits import unaudited
 from ml_assets.tables.publish import PublishResult, publish
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, RunFacts
+from ml_assets.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.servers.lake.repositories import Repository
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys, spec
 from resources.lake import VersionedStore
@@ -32,7 +32,7 @@ def publish_days(
     store: VersionedStore, ledger: Ledger, frames: dict[str, pl.DataFrame], run: str = "run00001"
 ) -> PublishResult:
     incoming = [Incoming(key=key, data=frame) for key, frame in frames.items()]
-    facts = RunFacts(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
+    facts = PublishingRun(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
     return publish(store, ledger, spec(), incoming, facts)
 
 

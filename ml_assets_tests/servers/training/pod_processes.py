@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployment.testbed.processes import free_port
-from ml_assets.snapshots.reader import MANIFEST, open_snapshot
+from ml_assets.snapshots.split_reader import MANIFEST, open_snapshot
 from ml_assets.training.process.artifacts import open_artifacts
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.job.events import TrainingEvent

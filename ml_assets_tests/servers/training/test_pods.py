@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.attempt.attempts import read_attempts
 from ml_assets_tests.servers.training.pod_processes import PodProcesses
 from ml_assets_tests.servers.training.s3_server import OwnS3Server

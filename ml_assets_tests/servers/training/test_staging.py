@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.reader import MANIFEST, Snapshot
+from ml_assets.snapshots.split_reader import MANIFEST, Snapshot
 from ml_assets.training.node.pod import PodSettings, stage
 from ml_assets.training.process.artifacts import open_artifacts
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.reader import MANIFEST, Shard, Snapshot, open_snapshot
+from ml_assets.snapshots.split_reader import MANIFEST, Shard, Snapshot, open_snapshot
 from ml_assets.training.data.batches import SplitReader
 from ml_assets.training.data.order import RowOrder
 from ml_assets.training.data.prefetcher import Prefetcher

@@ -33,7 +33,7 @@ from resources.launcher.kubernetes.pod_state import Pod
 from resources.launcher.kubernetes.pods_output import PodsOutput
 from resources.launcher.kubernetes.queue import JOB_UID, QueuePosition, why_not_admitted
 from resources.launcher.kubernetes.restart_estimate import RestartEstimate
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 from resources.words import name_some
 

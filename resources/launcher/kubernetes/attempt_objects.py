@@ -11,7 +11,7 @@ from resources.addresses import Address
 from resources.job.job import TrainingJob
 from resources.launcher.kubernetes.cluster import Document
 from resources.launcher.kubernetes.queue import QUEUE
-from resources.launcher.profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
+from resources.launcher.resource_profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
 TRAINING, ATTEMPT = "ml-assets/training", "ml-assets/attempt"

@@ -24,7 +24,7 @@ from resources.job.job import ExitCode
 from resources.launcher.kubernetes.cluster import Document
 from resources.launcher.kubernetes.pod_events import PodEvent, read_pod_events
 from resources.launcher.kubernetes.pod_state import Container, Pod
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", *_NEVER)

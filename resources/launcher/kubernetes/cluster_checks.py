@@ -13,7 +13,7 @@ from resources.launcher.kubernetes.attempt_objects import job_manifest
 from resources.launcher.kubernetes.classify import StartTimeouts, why_not_started
 from resources.launcher.kubernetes.cluster import Cluster
 from resources.launcher.kubernetes.pod_state import Pod
-from resources.launcher.profile import ResourceProfile
+from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import Settings
 
 PATIENCE_SECONDS = 5.0

@@ -35,7 +35,7 @@ from resources.launcher.kubernetes.pods_output import PodsOutput
 from resources.launcher.kubernetes.prune import prune
 from resources.launcher.kubernetes.removal import remove
 from resources.launcher.pause import in_words, pause_after
-from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
+from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
 _FOLLOW_SECONDS = 1.0

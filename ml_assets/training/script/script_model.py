@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ml_assets.snapshots.reader import file_sha256
+from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.training.script.example import Example
 from ml_assets.training.script.graph import checked_graph
 from ml_assets.training.script.libraries import library_graph, library_of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ml_assets.release.bundle import SampleDecoder
     from ml_assets.release.runtime import ServingModel
-    from ml_assets.snapshots.rows import ChosenRows
+    from ml_assets.snapshots.row_choice import ChosenRows
 
 _TRIED = 8
 """Samples of each split that are read before anything is launched."""
@@ -43,7 +43,7 @@ def few_with_samples(rows: "pl.DataFrame", table: "pl.LazyFrame", column: str, m
     import polars as pl
 
     from ml_assets.release.golden import spread
-    from ml_assets.snapshots.rows import with_samples
+    from ml_assets.snapshots.row_choice import with_samples
 
     few = spread(rows, most)
     # One by one: what lies between them is not read.
@@ -52,7 +52,7 @@ def few_with_samples(rows: "pl.DataFrame", table: "pl.LazyFrame", column: str, m
 
 def predicted(model: "ServingModel", rows: "pl.DataFrame", table: "pl.LazyFrame") -> NDArray[np.float64]:
     """`[rows]` predictions for some of the rows of `table`; samples are read a few at a time."""
-    from ml_assets.snapshots.rows import with_samples
+    from ml_assets.snapshots.row_choice import with_samples
 
     if model.sample not in table.collect_schema():  # it reads none, or the model itself says what it lacks
         return model.predict(rows)
@@ -69,7 +69,7 @@ def require_readable(features: ModelInputsSection, chosen: "ChosenRows", table: 
     import polars as pl
 
     from ml_assets.release.runtime import DECODE, SampleReader
-    from ml_assets.snapshots.reader import SPLITS
+    from ml_assets.snapshots.split_reader import SPLITS
 
     decoder = decoder_of(features)
     if decoder is None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ml_assets.snapshots.reader import SPLITS, PartitionIndex, Snapshot, SnapshotError, SplitName
 from ml_assets.snapshots.spec import RowSpec, Split
+from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, Snapshot, SnapshotError, SplitName
 
 NO_LABEL = "label unknown"
 LABEL_TOO_LATE = "label known after the cutoff"

@@ -10,7 +10,7 @@ PRODUCTION = "production"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class BundleStanding:
     """One bundle of a model."""
 
     newest: EvaluationRow | None
@@ -35,7 +35,7 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standings:
+class BundleStandings:
     """All bundles of one model."""
 
     in_production: Promotion | None
@@ -60,7 +60,7 @@ class Standings:
         numbers = [one.version for one in self.promotions if one.bundle_digest == champion_digest]
         return f"version {numbers[-1]}" if numbers else f"bundle {champion_digest[:12]}"
 
-    def of(self, bundle_digest: str) -> Standing:
+    def of(self, bundle_digest: str) -> BundleStanding:
         """The standing of one bundle."""
         evaluations = {
             one.evaluation_digest: one for one in self.evaluations if one.bundle_digest == bundle_digest
@@ -71,7 +71,7 @@ class Standings:
         )
         shown = None if promotion is None else evaluations.get(promotion.evaluation_digest)
         held = self.in_production
-        return Standing(
+        return BundleStanding(
             newest=newest,
             promotion=promotion,
             shown=shown or newest,

@@ -20,7 +20,7 @@ from ml_assets.training.process.stop import end_with_parent
 from ml_assets.training.script.api import FOLDER, JOB, MIRROR, PROCESS, Training, attach
 from ml_assets.training.script.meeting import find_meeting
 from ml_assets.training.step.memory import advising_script
-from ml_assets.training.telemetry.events import keep_events
+from ml_assets.training.telemetry.event_log import keep_events
 from ml_assets.training.telemetry.machine import watching_machine
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode

@@ -1,8 +1,8 @@
 """The release parts of a platform: where bundles are kept, which registry lists versions."""
 
+from ml_assets.release.bundle_store import BundleStore
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
-from ml_assets.release.store import BundleStore
 from resources.platform import Platform
 
 

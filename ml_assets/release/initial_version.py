@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.release.inputs import InputsUnknown, in_words
+from ml_assets.release.bundle_standing import PRODUCTION
+from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
-from ml_assets.release.standing import PRODUCTION
-from ml_assets.release.store import WEIGHTS, Bundle, BundleStore
-from ml_assets.snapshots.reader import file_sha256
+from ml_assets.release.rows_behind import InputsUnknown, in_words
+from ml_assets.snapshots.split_reader import file_sha256
 from resources.ledger import EvaluationRow
 
 

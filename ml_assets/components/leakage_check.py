@@ -18,7 +18,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import table_of
 from ml_assets.components.specs import FeatureTableSpec
-from ml_assets.features.leaktest import LeakTestError
+from ml_assets.features.cut_and_rebuild import LeakTestError
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.imports import resolve_function

@@ -29,8 +29,8 @@ NAMED = 3
 
 
 @dataclass(slots=True)
-class Standing:
-    """Standing of one partition by itself."""
+class PartitionState:
+    """PartitionState of one partition by itself."""
 
     state: State
     why: str = ""
@@ -52,9 +52,9 @@ class Standing:
 
 def look_up(
     reader: TableReader, ledger: Ledger, tables: DeclaredTables, table: str, keys: Sequence[str]
-) -> dict[Node, Standing]:
+) -> dict[Node, PartitionState]:
     """Return every partition that `keys` rest on, themselves included, with a few questions per table and depth."""
-    found: dict[Node, Standing] = {}
+    found: dict[Node, PartitionState] = {}
     todo: dict[str, set[str]] = {table: set(keys)}
     is_read = True
     while todo:
@@ -82,7 +82,7 @@ def _standings(
     keys: Sequence[str],
     *,
     is_read: bool,
-) -> Iterable[tuple[str, Standing]]:
+) -> Iterable[tuple[str, PartitionState]]:
     """`is_read`: the rows themselves are wanted, so their columns must be those of the declaration."""
     declared = tables.find(table)
     present = reader.digests(table)
@@ -120,13 +120,13 @@ def _standings(
 
 def _own_state(
     declared: DeclaredTable | None, row: VerdictRow | None, digest: str | None, wrong: str
-) -> Standing:
+) -> PartitionState:
     """The state by verdict and content alone. `digest`: of what main holds as a partition of this table."""
     # A verdict by other rules, such as those of another cadence, is not about today's partition.
     if row is not None and row.blocks and (declared is None or row.contract_digest == declared.rules_digest):
-        return Standing("rejected", f"is rejected: {findings_of(row)}")
+        return PartitionState("rejected", f"is rejected: {findings_of(row)}")
     if digest is None:
-        return Standing("missing", "is missing")
+        return PartitionState("missing", "is missing")
     why = ""
     if wrong:
         why = wrong
@@ -137,12 +137,12 @@ def _own_state(
     elif row.content_digest != digest:
         why = f"main holds other rows than its newest attempt, {row.attempt}, was about"
     if why:
-        return Standing("unusable", f"is unusable: {why}; materialize it again", can_be_mended=True)
-    return Standing("current")
+        return PartitionState("unusable", f"is unusable: {why}; materialize it again", can_be_mended=True)
+    return PartitionState("current")
 
 
 def _compare(
-    one: Standing,
+    one: PartitionState,
     manifest: PartitionManifest,
     declared: DeclaredTable,
     needed: Mapping[str, Sequence[str]],
@@ -175,7 +175,7 @@ def _compare(
             one.why += "; materialize it again"
 
 
-def reached_from(found: Mapping[Node, Standing], roots: Sequence[Node]) -> dict[Node, Node]:
+def reached_from(found: Mapping[Node, PartitionState], roots: Sequence[Node]) -> dict[Node, Node]:
     """Every partition made from any of `roots`, themselves included → the nearest root."""
     readers: dict[Node, list[Node]] = defaultdict(list)
     if roots:
@@ -193,7 +193,7 @@ def reached_from(found: Mapping[Node, Standing], roots: Sequence[Node]) -> dict[
     return reached
 
 
-def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, Standing]) -> None:
+def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, PartitionState]) -> None:
     """Bar what was made, at any depth, from rows that were rejected since, though main holds others by now."""
     barred = reached_from(
         found, [node for node, one in found.items() if one.state in ("rejected", "unusable")]
@@ -220,7 +220,7 @@ def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, Standing]
             )
 
 
-def _replaced(found: Mapping[Node, Standing], one: Standing) -> set[tuple[str, str, str]]:
+def _replaced(found: Mapping[Node, PartitionState], one: PartitionState) -> set[tuple[str, str, str]]:
     """(table, key, content digest) of what was read and main no longer holds as a partition of that table."""
     return {
         (name, key, digest)

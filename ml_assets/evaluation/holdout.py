@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from ml_assets.evaluation.blocks import BlockIds, Matrix, block_form
+from ml_assets.evaluation.block_counts import BlockIds, Matrix, block_form
 from ml_assets.evaluation.bootstrap import Sample, draw_blocks, interval, paired, sample
 from ml_assets.evaluation.curves import curves
 from ml_assets.evaluation.errors import EvaluationInputError
+from ml_assets.evaluation.evaluation_document import Evaluation, Part, Role
 from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
-from ml_assets.evaluation.result import Evaluation, Part, Role
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
 

@@ -25,7 +25,7 @@ _ATTEMPTS = 10
 """Tries for the write lock, as many as lakeFS makes to move a branch."""
 
 
-class Database:
+class SQLiteDatabase:
     """Transactions on one SQLite file. Safe for any number of threads and processes on one machine.
 
     The file has to be on a local disk: SQLite's locks do not hold over NFS.
