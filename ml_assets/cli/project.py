@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Component = TypeVar("Component", bound="SpecComponent")
 
-_EVENT_BATCH = "400"
+EVENT_BATCH = "400"
 """Materializations of many partitions are stored by so many at once; Dagster's default is one by one."""
 
 
@@ -161,7 +161,7 @@ def _point_dagster(settings: Settings) -> None:
             "(ML_ASSETS_HOME moves it)"
         )
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
-    os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", _EVENT_BATCH)
+    os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", EVENT_BATCH)
 
 
 def _make_home(settings: Settings) -> None:
