@@ -19,11 +19,11 @@ import pytest
 
 from ml_assets.tables import layout
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.faults import commands
+from ml_assets_tests.faults import pipeline_commands
+from ml_assets_tests.faults.child_processes import finish
 from ml_assets_tests.faults.demand_project import SALES, STEPS, WEEKS, DemandProject
 from ml_assets_tests.faults.kill_points import LATEST_SECONDS, PHASES, RankKillPoint, random_kill_points
 from ml_assets_tests.faults.pipeline_facts import PipelineFacts, assert_sound, facts_of
-from ml_assets_tests.faults.processes import finish
 from ml_assets_tests.faults.summary import KILLED
 
 pytestmark = pytest.mark.timeout(900)
@@ -45,7 +45,7 @@ class Unbroken:
 def unbroken(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Unbroken:
     """Result that every round must reach."""
     home = _new_home(tmp_path_factory.mktemp("unbroken"), _empty_tracker)
-    finish(commands.start_all(home), seconds=PATIENCE)
+    finish(pipeline_commands.start_all(home), seconds=PATIENCE)
     assert_sound(DemandProject.at(home))
     return Unbroken(facts_of(DemandProject.at(home)), json.loads(home.with_name("operations").read_text()))
 
@@ -72,9 +72,9 @@ def test_the_same_commands_again_end_where_unbroken_ones_end(
     of_a_rank = _rank_kill_point(home, draw) if chaos_seed % 3 == 1 else None
     points = random_kill_points(PHASES[chaos_seed % len(PHASES)], unbroken.operations, draw)
     for point in points:
-        killed = commands.start_all(home, point, of_a_rank)
+        killed = pipeline_commands.start_all(home, point, of_a_rank)
         assert killed.end(PATIENCE) == -signal.SIGKILL, killed.said()
-    finish(commands.start_all(home, None, of_a_rank), seconds=PATIENCE)
+    finish(pipeline_commands.start_all(home, None, of_a_rank), seconds=PATIENCE)
     assert of_a_rank is None or Path(of_a_rank.mark).exists()
     record_property(KILLED, len(points) + (of_a_rank is not None))
     assert_sound(DemandProject.at(home))
@@ -93,7 +93,7 @@ def _rank_kill_point(home: Path, draw: random.Random) -> RankKillPoint:
 
 
 def test_two_runs_of_everything_at_once_do_it_once(home: Path, unbroken: Unbroken) -> None:
-    finish(commands.start_all(home), commands.start_all(home), seconds=PATIENCE)
+    finish(pipeline_commands.start_all(home), pipeline_commands.start_all(home), seconds=PATIENCE)
     assert_sound(DemandProject.at(home))
     facts = facts_of(DemandProject.at(home))
     # Which of them judged and merged a partition, or both of them the same content, is a matter of chance.
@@ -101,10 +101,11 @@ def test_two_runs_of_everything_at_once_do_it_once(home: Path, unbroken: Unbroke
 
 
 def test_two_runs_publishing_to_one_table_at_once_lose_none(home: Path, unbroken: Unbroken) -> None:
-    weeks, together = WEEKS[SALES], commands.context().Barrier(2)
+    weeks, together = WEEKS[SALES], pipeline_commands.context().Barrier(2)
     left, right = weeks[:11], weeks[6:]
     finish(
-        *(commands.start_launching(home, SALES, some, together) for some in (left, right)), seconds=PATIENCE
+        *(pipeline_commands.start_launching(home, SALES, some, together) for some in (left, right)),
+        seconds=PATIENCE,
     )
     project = DemandProject.at(home)
     lake = project.platform.lake
@@ -121,13 +122,13 @@ def test_a_kill_while_the_tracker_is_made_does_not_spoil_the_home(
     record_property(KILLED, 1)
     home = tmp_path / "home"
     home.mkdir()
-    killed = commands.start_tracking(home)
+    killed = pipeline_commands.start_tracking(home)
     # Its tables take it a second: half of them are there when the file has half its size.
     while killed.process.is_alive() and _largest(home) < 450_000:
         time.sleep(0.002)
     killed.process.kill()
     assert killed.end(PATIENCE) == -signal.SIGKILL, killed.said()
-    finish(commands.start_tracking(home), seconds=PATIENCE)
+    finish(pipeline_commands.start_tracking(home), seconds=PATIENCE)
     assert [file.name for file in home.glob("*mlflow.db*") if "making" in file.name] == []
 
 

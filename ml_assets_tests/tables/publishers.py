@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets_tests.faults.processes import forkserver
+from ml_assets_tests.faults.child_processes import forkserver
 from ml_assets_tests.tables.orders_table import OrdersTable, day, keys
 
 RESOURCES = f"{os.sep}resources{os.sep}"

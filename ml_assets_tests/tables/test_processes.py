@@ -10,7 +10,7 @@ import pytest
 
 from ml_assets.tables import parquet
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.faults.processes import finish, start
+from ml_assets_tests.faults.child_processes import finish, start
 from ml_assets_tests.faults.summary import KILLED
 from ml_assets_tests.tables import orders_table, publishers
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys

@@ -18,7 +18,7 @@ from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.parts import State
 from ml_assets.training.checkpoint.saving import Saver
 from ml_assets.training.process.group import Group
-from ml_assets_tests.faults.processes import forkserver
+from ml_assets_tests.faults.child_processes import forkserver
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ml_assets.cli.project import prepare_home
-from ml_assets_tests.faults import commands
+from ml_assets_tests.faults import pipeline_commands
+from ml_assets_tests.faults.child_processes import finish
 from ml_assets_tests.faults.demand_project import MODEL, DemandProject
 from ml_assets_tests.faults.kill_points import KillPoint
 from ml_assets_tests.faults.pipeline_facts import PipelineFacts, assert_sound, facts_of
-from ml_assets_tests.faults.processes import finish
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import open_client
 from resources.platform import Platform
@@ -38,7 +38,7 @@ KILL_POINTS = {
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> PipelineFacts:
     """Facts of one machine without servers."""
     home = tmp_path_factory.mktemp("embedded") / "home"
-    finish(commands.start_all(home), seconds=PATIENCE)
+    finish(pipeline_commands.start_all(home), seconds=PATIENCE)
     project = DemandProject.at(home)
     assert_sound(project)
     return facts_of(project)
@@ -67,7 +67,7 @@ def test_a_killed_server_costs_nothing_but_time(
     record_property: Callable[[str, object], None],
 ) -> None:
     variables = servers.variables(settings)
-    command = commands.start_pausing(variables, KILL_POINTS[name])
+    command = pipeline_commands.start_pausing(variables, KILL_POINTS[name])
     killed = _kill_when_it_rings(servers, name, command)
     survived = command.process.exitcode == 0
     phases = [point.phase for point in KILL_POINTS[name]]
@@ -76,13 +76,15 @@ def test_a_killed_server_costs_nothing_but_time(
     record_property("ended by", "the run itself" if survived else "the same commands again")
     if not survived:  # it gave up, saying why and not only how often it tried: the same commands again
         assert "Exceeded max_retries" not in command.output.read_text()
-        finish(commands.start_pausing(variables), seconds=PATIENCE)
+        finish(pipeline_commands.start_pausing(variables), seconds=PATIENCE)
     project = DemandProject(settings)
     assert_sound(project)
     assert facts_of(project) == embedded
 
 
-def _kill_when_it_rings(servers: RunningServers, name: str, command: commands.PausingCommand) -> list[str]:
+def _kill_when_it_rings(
+    servers: RunningServers, name: str, command: pipeline_commands.PausingCommand
+) -> list[str]:
     """Kill the server at each ring and start it again; returns the phases in which it rang."""
     phases: list[str] = []
     deadline = time.monotonic() + PATIENCE

@@ -1,6 +1,6 @@
 """Child processes that a test starts, waits for, or expects to die.
 
-Not here: the work they do (`commands`, `publishers`), the point where they die (`kill_points`).
+Not here: the work they do (`pipeline_commands`, `publishers`), the point where they die (`kill_points`).
 """
 
 import multiprocessing
