@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -164,6 +165,25 @@ def _repeated(named: list[tuple[str, str]]) -> dict[str, list[str]]:
     for name, place in named:
         places.setdefault(name, []).append(place)
     return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_the_import_table_says_what_the_code_imports() -> None:
+    """Row by row: packages of the table that any module of the folder imports, at its top or within a function."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `((?:ml_assets/)?\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
+    table = {folder.replace("/", "."): set(re.findall(r"`(\w+)`", imports)) for folder, imports in rows}
+    graph = grimp.build_graph("ml_assets", "resources")
+    packages = {path.parent.name for path in (ROOT / "ml_assets").glob("*/__init__.py")}
+    assert table.keys() == {"resources", *(f"ml_assets.{name}" for name in packages)}
+    found = {
+        package: {
+            other.removeprefix("ml_assets.")
+            for other in table.keys() - {package}
+            if graph.direct_import_exists(importer=package, imported=other, as_packages=True)
+        }
+        for package in table
+    }
+    assert found == table
 
 
 def test_links_lead_to_files_and_headings() -> None:
