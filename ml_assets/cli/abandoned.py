@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def announced(settings: Settings, run_id: str) -> Iterator[None]:
-    """Other commands can tell that this run has a process, during the block."""
+    """Lock a file during the block, so that other commands see that this run has a process."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     unseen, path = folder / f"{run_id}.new", folder / f"{run_id}.run"
@@ -33,7 +33,7 @@ def announced(settings: Settings, run_id: str) -> Iterator[None]:
 
 
 def end_abandoned(settings: Settings, instance: "dg.DagsterInstance") -> None:
-    """Mark runs canceled whose process is gone."""
+    """Mark runs as canceled if their process is gone."""
     for path in sorted(_folder(settings).glob("*.run")):
         with suppress(FileNotFoundError), path.open() as file:
             if not take_lock(file.fileno(), waits=False):

@@ -1,4 +1,4 @@
-"""Keeping the cluster clean while nobody looks: trainings whose launcher died are removed, once nobody comes back."""
+"""Sensor that removes abandoned trainings from the cluster: their launcher is gone and their run has ended."""
 
 import dagster as dg
 from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, WILL_RETRY_TAG
@@ -18,7 +18,7 @@ NOTHING_TO_PRUNE = "nothing to remove: every training has a launcher, or a run t
 def prune_trainings(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
 ) -> dg.SkipReason:
-    """Never requests a run: a training goes on when its model is materialized again."""
+    """Remove abandoned trainings. Request no run: a training resumes when its model is materialized again."""
     pruned = platform.launcher.prune(lambda run: has_ended(context.instance, run), context.log.warning)
     for name in pruned:
         context.log.info(f"removed {name}, whose launcher is gone")

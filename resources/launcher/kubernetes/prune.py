@@ -1,4 +1,4 @@
-"""Removing what dead launchers left: everything of a training whose Lease ran out, and to which nobody comes back.
+"""Remove abandoned trainings: their Lease has expired and no run will return to them.
 
 Any launcher prunes when it starts, Dagster's daemon does every few seconds, and so does `ml-assets trainings prune`.
 """
@@ -13,7 +13,7 @@ from resources.launcher.kubernetes.lease import has_run_out, is_led, run_of
 from resources.launcher.kubernetes.removal import remove
 
 GRACE_SECONDS = 5
-"""Pods that nobody leads get so long to save: a later launch goes on from there."""
+"""Time for abandoned pods to save a checkpoint, from which a later launch resumes."""
 
 
 def prune(
@@ -23,7 +23,7 @@ def prune(
     has_ended: Callable[[str], bool],
     on_log: Callable[[str], None],
 ) -> list[str]:
-    """Names of the trainings that were removed.
+    """Remove abandoned trainings; return their names.
 
     A Lease is taken for dead when it has run out and nobody has touched it for another quarter of its time:
     after an outage of the API server, living launchers renew theirs within that. Where a run waits for the training,
@@ -58,7 +58,7 @@ def _abandoned(
     has_ended: Callable[[str], bool],
     on_log: Callable[[str], None],
 ) -> dict[str, str]:
-    """Trainings without a launcher, with the version of the Lease that ran out; empty where there is none."""
+    """Return trainings without a launcher → resource version of the expired Lease; empty if it has none."""
     jobs = {f"train-{_label(one, TRAINING)}" for one in _ours("Job", cluster.list("job", MANAGED), on_log)}
     leases = {_name(one): one for one in _ours("Lease", cluster.list("lease", MANAGED), on_log)}
     now = cluster.now()
@@ -75,7 +75,7 @@ def _abandoned(
 
 
 def _ours(kind: str, documents: Iterable[Document], on_log: Callable[[str], None]) -> list[Document]:
-    """Those that launchers made: each name follows from the labels, and a Lease has a holder."""
+    """Keep documents that launchers made: their name follows from the labels, and a Lease has a holder."""
     found: list[Document] = []
     for one in documents:
         name = f"train-{_label(one, TRAINING)}"
