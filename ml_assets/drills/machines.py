@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 
 from ml_assets.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
-from ml_assets.training.process.heartbeat import HangTimeouts
 from ml_assets.training.process.stop import end_with_parent
 from ml_assets.training.telemetry.event_log import keep_events
 from resources.job.job import TrainingJob
@@ -86,9 +85,9 @@ def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: 
     use_temporary_folder(place / name)
     start_importing()
     keep_events(place)
-    patience = HangTimeouts.of(TrainingJob.from_json(Path(job_file).read_text()))
+    job = TrainingJob.from_json(Path(job_file).read_text())
     node = Node(rank=int(rank), count=int(count), address="127.0.0.1", port=int(port))
-    return run_ranks(f"drill-{port}", RANKS, (job_file, folder), patience, node)
+    return run_ranks(job, RANKS, place, node=node)
 
 
 def _machines(folder: Path) -> list[str]:

@@ -28,9 +28,9 @@ from resources.job.job import ExitCode, TrainingJob
 log = logging.getLogger(__name__)
 
 
-def main(job_file: str, folder: str, mirror: str = "") -> None:
-    """Train the job in `job_file` as one of the agent's ranks; ends the process where it fails (`ExitCode`, or
-    1 for what may go better in another attempt).
+def main(job: TrainingJob, folder: str, mirror: str) -> None:
+    """Train `job` as one of the agent's ranks. Ends the process where it fails (`ExitCode`, or 1 for what may go
+    better in another attempt).
 
     `mirror` is the address of the folder's durable copy, where the folder ends with this machine.
     """
@@ -39,12 +39,11 @@ def main(job_file: str, folder: str, mirror: str = "") -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_events(Path(folder))
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
-        code = exit_code_of(lambda: _join(job_file, Path(folder), mirror, stop, heartbeat), Path(folder))
+        code = exit_code_of(lambda: _join(job, Path(folder), mirror, stop, heartbeat), Path(folder))
     leave(code, stop)
 
 
-def _join(job_file: str, folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
-    job = TrainingJob.from_json(Path(job_file).read_text())
+def _join(job: TrainingJob, folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
     with (
         join_group(
             job.settings.workers,

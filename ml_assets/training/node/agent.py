@@ -2,8 +2,8 @@
 
 The command line tool `torchrun` ends with 1 whatever its workers' code was; called as a library the agent
 hands the code over. Ranks are forked from one process that has torch imported, while this one imports it
-too: half the start. Not here: attempts (the launcher), what a rank does (entry), who calls this (torchrun on
-one machine, pod on several).
+too: half the start. They get the decoded job. Not here: attempts (the launcher), what a rank does (entry,
+script.script_rank), who calls this (torchrun on one machine, pod on several).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NoReturn
 
 from ml_assets.training.process.heartbeat import HangTimeouts, Watch
-from resources.job.job import ExitCode
+from resources.job.job import ExitCode, TrainingJob
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -93,14 +93,24 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def run_ranks(
-    run_id: str, ranks: int, arguments: tuple[str, ...], patience: HangTimeouts, node: Node | None = None
-) -> int:
-    """Run `ranks` processes of `rank.main(*arguments)` to their end; their exit code, 137 for one that was
-    killed.
+def begin_rank(job: TrainingJob, folder: str, mirror: str) -> None:
+    """Train `job` as a rank, or run its script. Only ranks import these modules: an agent starts sooner without."""
+    if job.entry:
+        from ml_assets.training.script import script_rank
 
-    Without `node` they are the whole job and meet on loopback. SIGTERM is passed on to them: they have time
-    to save, and the code is `PREEMPTED`. One that hangs is ended, after `patience`.
+        script_rank.main(folder, mirror)
+    else:
+        from ml_assets.training import entry
+
+        entry.main(job, folder, mirror)
+
+
+def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node: Node | None = None) -> int:
+    """Run `ranks` processes of `begin_rank` to their end; their exit code, 137 for one that was killed.
+
+    The job's file lies in `folder`; `mirror` is the address of that folder's durable copy, where it has one. Without
+    `node` the ranks are the whole job and meet on loopback. SIGTERM is passed on to them: they have time to save, and
+    the code is `PREEMPTED`. Kills a rank that hangs for longer than the job's timeouts.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -108,7 +118,6 @@ def run_ranks(
 
     from ml_assets.training.attempt.outcome import RankOutcome, explaining, forget_codes
     from ml_assets.training.attempt.recovery import report_end
-    from ml_assets.training.node import rank
     from ml_assets.training.script.meeting import open_meeting
 
     _format_torch_logs_plainly()
@@ -116,7 +125,7 @@ def run_ranks(
         min_nodes=1 if node is None else node.count,
         max_nodes=1 if node is None else node.count,
         nproc_per_node=ranks,
-        run_id=run_id,
+        run_id=job.fingerprint[:12],
         # Static: the store lives in the agent of node 0, not in a rank, and nobody elects a host.
         rdzv_backend="c10d" if node is None else "static",
         rdzv_endpoint="127.0.0.1:0" if node is None else f"{node.address}:{node.port}",
@@ -126,7 +135,7 @@ def run_ranks(
         monitor_interval=0.1,
         start_method="forkserver",
     )
-    watch = Watch(ranks, patience)
+    watch = Watch(ranks, HangTimeouts.of(job))
     first = 0 if node is None else node.rank * ranks
     forget_codes(range(ranks))
     _store = open_meeting(
@@ -134,7 +143,7 @@ def run_ranks(
     )  # for scripts; it ends with the reference
     try:
         with watch.watching():
-            elastic_launch(config, rank.main)(*arguments)
+            elastic_launch(config, begin_rank)(job, str(folder), mirror)
     except ChildFailedError as error:
         found = sorted(error.failures.items(), key=lambda one: one[1].timestamp)
         end = explaining(range(ranks), {rank - first: _code_of(one.exitcode) for rank, one in found})

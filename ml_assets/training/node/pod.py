@@ -43,7 +43,6 @@ from ml_assets.training.checkpoint.mirror import Mirror
 from ml_assets.training.data.streaming import ShardSource
 from ml_assets.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
 from ml_assets.training.process.artifacts import open_artifacts
-from ml_assets.training.process.heartbeat import HangTimeouts
 from ml_assets.training.telemetry.event_log import emit, keep_events, report_failure
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.files import is_disk_full
@@ -146,13 +145,7 @@ def _run(settings: PodSettings) -> int:
     keep_events(folder)
     if settings.cause and settings.node.rank == 0:
         emit("ended", 0, code=int(ExitCode.PREEMPTED), cause=settings.cause)
-    code = run_ranks(
-        job.fingerprint[:12],
-        settings.ranks,
-        (str(folder / JOB), str(folder), settings.folder),
-        HangTimeouts.of(job),
-        settings.node,
-    )
+    code = run_ranks(job, settings.ranks, folder, settings.folder, settings.node)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is near, and has a code of its own
     if settings.node.rank == 0:
         _store_events(settings, folder)

@@ -15,7 +15,6 @@ import threading
 from pathlib import Path
 
 from ml_assets.training.node.agent import end, run_ranks, start_importing, use_temporary_folder
-from ml_assets.training.process.heartbeat import HangTimeouts
 from ml_assets.training.telemetry.event_log import keep_events
 from resources.job.job import TrainingJob
 
@@ -27,7 +26,7 @@ def main(job_file: str, folder: str) -> int:
     _end_with_stdin()
     job = TrainingJob.from_json(Path(job_file).read_text())
     keep_events(Path(folder))
-    return run_ranks(job.fingerprint[:12], job.settings.workers, (job_file, folder), HangTimeouts.of(job))
+    return run_ranks(job, job.settings.workers, Path(folder))
 
 
 def _end_with_stdin() -> None:

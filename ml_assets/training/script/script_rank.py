@@ -23,21 +23,27 @@ from ml_assets.training.step.memory import advising_script
 from ml_assets.training.telemetry.event_log import keep_events
 from ml_assets.training.telemetry.machine import watching_machine
 from resources.job.errors import BadConfiguration, TrainingFailed
+from resources.job.events import JOB as JOB_FILE
 from resources.job.job import ExitCode
 
 _USAGE = 2
 """Exit code of argparse and its like for arguments that they refuse."""
 
 
-def main(job_file: str, folder: str, mirror: str = "") -> None:
-    """Run the script of the job in `job_file` as one of the agent's ranks; see `entry.main`."""
+def main(folder: str, mirror: str) -> None:
+    """Run the script of the job in `folder` as one of the agent's ranks; see `entry.main`."""
     end_with_parent()
     keep_events(Path(folder))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)  # pyright: ignore - what it prints is the log, as it happens
     find_meeting()
-    os.environ |= {JOB: job_file, FOLDER: folder, MIRROR: mirror, PROCESS: str(os.getpid())}
+    os.environ |= {
+        JOB: str(Path(folder) / JOB_FILE),
+        FOLDER: folder,
+        MIRROR: mirror,
+        PROCESS: str(os.getpid()),
+    }
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
         code = exit_code_of(lambda: run_script(heartbeat), Path(folder))
     leave(code)

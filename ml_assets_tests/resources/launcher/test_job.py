@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ml_assets.training
 from resources.job.errors import BadConfiguration, Diverged, InputChanged, Preempted
 from resources.job.events import TrainingEvent
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
@@ -202,6 +203,17 @@ def test_contradictory_settings_are_refused_with_the_arithmetic(settings: dict[s
 def test_layouts_that_cannot_be_are_refused(parallel: Any, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         TrainingSettings.from_document({"workers": 2, "parallel": parallel})
+
+
+def test_a_job_is_decoded_where_its_processes_begin_and_nowhere_else() -> None:
+    """An agent hands the decoded job to its ranks; a script's process reads it in `attach`."""
+    training = Path(ml_assets.training.__file__).parent
+    decoding = sorted(
+        str(file.relative_to(training))
+        for file in training.rglob("*.py")
+        for _ in range(file.read_text().count("TrainingJob.from_json("))
+    )
+    assert decoding == ["node/pod.py", "node/torchrun.py", "script/api.py"]
 
 
 def test_a_result_reads_back(tmp_path: Path) -> None:
