@@ -104,6 +104,11 @@ def ragged(content: bytes) -> np.ndarray:
     return read_tokens(content)[: 10 + len(content) % 3]
 
 
+def flipped(content: bytes) -> np.ndarray:
+    tokens = read_tokens(content)
+    return tokens[::-1].copy() if np.random.random() < 0.5 else tokens
+
+
 def broken(content: bytes) -> np.ndarray:
     raise OSError("image file is truncated")
 
@@ -133,6 +138,22 @@ def test_samples_that_cannot_be_one_tensor_are_refused_by_row(
     reader = SplitReader(snapshot, "train", CPU, decode, decode_threads=threads)
     with pytest.raises(BadConfiguration, match=complaint):
         reader.take([ShardSlice(0, np.arange(20))])
+
+
+@pytest.mark.parametrize("global_batch", [6, 48])
+def test_a_decode_that_draws_random_numbers_is_refused_under_bitwise(
+    snapshot: Snapshot, tmp_path: Path, global_batch: int
+) -> None:
+    """A lane of the small batch has a single row."""
+    changes = {"workers": 1, "lanes": 6, "global_batch": global_batch}
+    job = small_job(snapshot, "token_pairs", "next_token", determinism="bitwise", **changes)
+    random = dataclasses.replace(job, decode=f"{__name__}.flipped")
+    freely = dataclasses.replace(random, settings=dataclasses.replace(job.settings, determinism="tolerance"))
+    with one_rank() as group:
+        for accepted in (job, freely):
+            prepare(accepted, tmp_path, group)
+        with pytest.raises(BadConfiguration, match=r"test_samples\.flipped gave two results for the same bytes"):
+            prepare(random, tmp_path, group)
 
 
 def test_a_job_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def try_out(
     rows = min(fewest_rows(job, order, group.world_size), ROWS)
     with leaving_no_trace(model):
         batch = some_rows(validation, max(rows, 1))
+        if is_bitwise and job.decode:
+            _refuse_random_decoding(job, validation, batch)
         _refuse_gradients(_pass(job, model, objective, batch, group), is_bitwise=is_bitwise)
         _judged(job, model, some_rows(validation, _fewest_judged(job, order, validation, group)), group)
         if is_bitwise:
@@ -111,6 +113,22 @@ def some_rows(reader: SplitReader, rows: int) -> Batch:
     """Return the first rows of `reader`, again and again if it has fewer."""
     few = np.arange(rows, dtype=np.int64) % reader.shard_rows[0]
     return reader.take([ShardSlice(0, few)])
+
+
+def _refuse_random_decoding(job: TrainingJob, validation: SplitReader, batch: Batch) -> None:
+    """Raise `BadConfiguration` where the rows of `batch`, decoded again, are other rows.
+
+    Few rows are decoded many times: a flip with probability 1/2 leaves one row alone in every second look.
+    """
+    for _ in range(-(-ROWS // len(batch))):
+        with _as_any_rank():
+            again = some_rows(validation, len(batch))
+        if not all(map(_equal, batch.inputs, again.inputs)):
+            raise BadConfiguration(
+                f"{job.decode} gave two results for the same bytes: it draws random numbers, or depends on something "
+                "besides the bytes, and determinism bitwise cannot hold. Put crops, flips and noise into the model's "
+                "forward, whose random numbers can be repeated, or use determinism tolerance"
+            )
 
 
 def _pass(
