@@ -67,7 +67,7 @@ def main(job_file: str, folder: str, steps: str, rounds: str) -> None:
     """Measure parts of `steps` steps: ours beside each other way, `rounds` times there and back."""
     job = TrainingJob.from_json(Path(job_file).read_text())
     bitwise = dataclasses.replace(job, settings=dataclasses.replace(job.settings, determinism="bitwise"))
-    with join_group(job.settings.workers) as group, Heartbeat(group.local_rank) as heartbeat:
+    with join_group(job.settings) as group, Heartbeat(group.local_rank) as heartbeat:
         ours = platform(job, Path(folder) / "tolerance", group, heartbeat, int(steps))
         others = {
             "bare": bare(job, Path(folder) / "bare", group, int(steps)),

@@ -65,7 +65,7 @@ def model(inputs: InputSpec) -> nn.Module:
 def main(folder: str, steps: str) -> None:
     """Train, and leave what was measured."""
     job = TrainingJob.from_json((Path(folder) / "job.json").read_text())
-    with join_group(job.settings.workers) as group:
+    with join_group(job.settings) as group:
         run = prepare(job, Path(folder), group)
         losses: list[float] = []
         with Prefetcher(run.order, run.train, group.rank, group.world_size, 0) as prefetcher:

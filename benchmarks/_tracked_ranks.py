@@ -22,7 +22,7 @@ _ABOVE = 1.3
 def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -> None:
     """Measure parts of `steps` steps: ours with one checkpoint each, and `per_second` figures a second."""
     job = TrainingJob.from_json(Path(job_file).read_text())
-    with join_group(job.settings.workers) as group, Heartbeat(group.local_rank) as heartbeat:
+    with join_group(job.settings) as group, Heartbeat(group.local_rank) as heartbeat:
         hand_written = bare(job, Path(folder) / "bare", group, int(steps))
         rate = int(steps) / hand_written()
         settings = dataclasses.replace(

@@ -122,6 +122,7 @@ def write_job(folder: Path, steps: int) -> None:
         seed=1,
         settings=TrainingSettings(
             workers=WORKERS,
+            device="cpu",
             global_batch=BATCH,
             lanes=LANES,
             checkpoint_every_steps=10**9,

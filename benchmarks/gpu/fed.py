@@ -31,7 +31,7 @@ _UNTIMED_STEPS = 10
 def main(job_file: str, folder: str, steps: str) -> None:
     """Measure and print."""
     job = TrainingJob.from_json(Path(job_file).read_text())
-    with join_group(job.settings.workers) as group:
+    with join_group(job.settings) as group:
         _use_every_collective(group)
         run = prepare(job, Path(folder), group)
         with Prefetcher(run.order, run.train, group.rank, group.world_size, 0) as prefetcher:

@@ -79,6 +79,7 @@ class Fixture:
                 learning_rate=0.02,
                 checkpoint_every_steps=CHECKPOINT_STEPS,
                 log_every_steps=1,
+                device="cpu",
             ),
         )
 

@@ -13,7 +13,6 @@ from ml_assets.pipeline.stragglers import Stragglers
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob
 from resources.job.recoveries import Recovery
-from resources.launcher.devices import idle_in_words
 from resources.tracker import TrackedRun
 from resources.words import counted
 
@@ -29,7 +28,7 @@ _MEASURING = {
 """Kinds of events whose numbers are metrics: which of them, under which name; None for all."""
 _OF_A_STEP = ("metrics", "epoch")
 """Kinds whose numbers belong to their step: trained again, it tells the same. The others are readings of their own."""
-_DEVICES = ("device", "gpu", "gpus", "gpu_driver", "gpus_idle")
+_DEVICES = ("device", "gpu", "gpus", "gpu_driver")
 """Values of a `started` event about the machine."""
 
 
@@ -63,8 +62,6 @@ class LiveReport:
         """Number of events; 0 where the job was found finished."""
         self.devices: dict[str, str] = {}
         """Devices of the first rank's machine, as it reported when it started."""
-        self.idle = ""
-        """Advice about GPUs that the training leaves idle; empty where there are none."""
         self.finished_at: float | None = None
         """Time at which the workers were done, seconds since the epoch: the same for each run that follows the job."""
 
@@ -113,16 +110,9 @@ class LiveReport:
         self.attempts.hear(event)
         if event.kind == "started":
             self._warn_of_another_torch(str(event.values.get("torch", "")))
-            self._warn_of_idle_gpus(event)
             self.devices = {name: str(event.values[name]) for name in _DEVICES if name in event.values}
         if event.kind == "finished":
             self.finished_at = event.time
-
-    def _warn_of_idle_gpus(self, event: TrainingEvent) -> None:
-        idle, ranks = (int(event.values.get(name, 0)) for name in ("gpus_idle", "world_size"))
-        self.idle = idle_in_words(idle, ranks)
-        if self.idle:
-            self._page.warning(self.idle)
 
     def _warn_of_another_torch(self, version: str) -> None:
         theirs = version.partition("+")[0]

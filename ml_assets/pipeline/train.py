@@ -65,7 +65,6 @@ def train_model(
         folder=str(folder),
         mlflow_run=tracked.run_id,
         is_reused=report.events == 0,
-        idle_gpus=report.idle,
     )
 
 

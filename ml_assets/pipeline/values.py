@@ -120,8 +120,6 @@ class TrainedModel(StepValue):
     """Id of the training's run in MLflow."""
     is_reused: bool
     """True where the job was found finished."""
-    idle_gpus: str
-    """Advice about GPUs that the training left idle; empty where there were none."""
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:

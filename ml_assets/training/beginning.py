@@ -36,12 +36,11 @@ def tell_beginning(
     steps: int,
     device: str,
     is_stored: bool,
-    idle_gpus: int = 0,
 ) -> None:
     """The events `started` and, after step 0, `resumed`; from now on figures are served, where they are asked for.
 
     `pids` are of the ranks that are known, `steps` those of the whole training (0: not known), `is_stored` says whether
-    the folder has a durable copy elsewhere, as it has in pods. `idle_gpus`: see `Group`.
+    the folder has a durable copy elsewhere, as it has in pods.
     """
     emit(
         "started",
@@ -54,7 +53,6 @@ def tell_beginning(
         metrics_port=serve_figures(job, all_addresses=is_stored),
         torch=metadata.version("torch"),
         **device_facts(),
-        **({"gpus_idle": idle_gpus} if idle_gpus else {}),
     )
     if from_step:
         emit("resumed", from_step, attempt=attempt)

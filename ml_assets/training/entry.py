@@ -45,11 +45,7 @@ def main(job: TrainingJob, folder: str, mirror: str) -> None:
 
 def _join(job: TrainingJob, folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
     with (
-        join_group(
-            job.settings.workers,
-            is_bitwise=job.settings.determinism == "bitwise",
-            folder_each_node=bool(mirror),
-        ) as group,
+        join_group(job.settings, folder_each_node=bool(mirror)) as group,
         advising(job.settings, group),
     ):
         _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, heartbeat)
@@ -80,7 +76,6 @@ def _train(
             steps=run.total_steps,
             device=group.device.type,
             is_stored=mirror is not None,
-            idle_gpus=group.idle_gpus,
         )
     rows = RowLog(folder, attempt, group.rank)
     with watching_machine(folder, lambda: run.progress.step):

@@ -176,6 +176,7 @@ PIPELINE: dict[str, Any] = {
         "global_batch": 16,
         "learning_rate": 0.5,
         "workers": 2,
+        "device": "cpu",
         "log_every_steps": 10,
     },
     "evaluation": {

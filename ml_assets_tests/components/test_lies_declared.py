@@ -397,7 +397,7 @@ VALUES = [
         "gpus: 1, memory: 3Gi",
         "gpus: 1, memory: 3Gi",
         "resources: resources.gpus 1 are fewer than the workers of a pod, training.workers 2 / resources.nodes 1 = 2, "
-        "which would all train on the CPU beside them: use gpus: 2, or 1 workers",
+        "and a worker on the CPU would hold the others up: use gpus: 2, or 1 workers",
     ),
 ]
 

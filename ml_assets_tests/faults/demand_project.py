@@ -47,6 +47,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
         "global_batch": 48,
         "learning_rate": 0.05,
         "log_every_steps": 3,
+        "device": "cpu",
         "checkpoint_every_steps": 4,
     },
     "evaluation": {"draws": 100},

@@ -59,6 +59,7 @@ def small_job(
         "learning_rate": 0.02,
         "checkpoint_every_steps": 10,
         "log_every_steps": 1,
+        "device": "cpu",
     }
     hyperparameters: dict[str, Any] = {"pace": 0.004} if model == "tiny" else {}
     for name, value in changes.items():

@@ -152,7 +152,9 @@ def test_a_decode_that_draws_random_numbers_is_refused_under_bitwise(
     with one_rank() as group:
         for accepted in (job, freely):
             prepare(accepted, tmp_path, group)
-        with pytest.raises(BadConfiguration, match=r"test_samples\.flipped gave two results for the same bytes"):
+        with pytest.raises(
+            BadConfiguration, match=r"test_samples\.flipped gave two results for the same bytes"
+        ):
             prepare(random, tmp_path, group)
 
 

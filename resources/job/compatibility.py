@@ -17,6 +17,10 @@ def require_compatible(
     _require_rows_for_each_pass(batch, parallel)
     if not parallel.has_replicas:
         _refuse_what_needs_replicas(parallel, precision)
+    if precision.precision == "fp16" and precision.device == "cpu":
+        raise ValueError(
+            "precision fp16 needs GPUs, and device is cpu: use precision bf16 or fp32, or device auto"
+        )
     if precision.precision == "fp16" and precision.gradient_compression == "powersgd":
         raise ValueError(
             "gradient_compression powersgd adds what it left out of a gradient to the next one, and a step that "

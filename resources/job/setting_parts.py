@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 Shard = Literal["none", "optimizer", "gradients", "full"]
 Determinism = Literal["bitwise", "tolerance"]
 Precision = Literal["fp32", "bf16", "fp16"]
+Device = Literal["auto", "cpu"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 GradientCompression = Literal["none", "bf16", "powersgd"]
 CheckpointStorage = Literal["fp32", "bf16", "compressed"]
@@ -137,10 +138,13 @@ class Parallel:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionSettings:
-    """Arithmetic of a step: number formats, repeatability, and what is traded for memory or traffic."""
+    """Arithmetic of a step: device, number formats, repeatability, and what is traded for memory or traffic."""
 
     __pydantic_config__ = _READ_BY_PYDANTIC
 
+    device: Device = "auto"
+    """`auto`: a GPU for each worker, or the CPU where a machine has none; fewer GPUs than workers are refused. `cpu`:
+    the CPU, also where there are GPUs."""
     determinism: Determinism = "tolerance"
     """`bitwise`: the same weights to the bit for any number of workers, also when that changes on the way. `tolerance`:
     faster, the same bits for the same number of workers only."""
@@ -156,6 +160,7 @@ class PrecisionSettings:
     """Compile the model by `torch.compile`, which takes a minute at the start of the first attempt."""
 
     def __post_init__(self) -> None:
+        _require_choice(self, "device", Device)
         _require_choice(self, "determinism", Determinism)
         _require_choice(self, "precision", Precision)
         _require_choice(self, "activation_checkpointing", ActivationCheckpointing)

@@ -17,22 +17,15 @@ def has_gpus(devices: Path = Path("/dev")) -> bool:
     return any(next(devices.glob(pattern), None) for pattern in _GPUS)
 
 
-def idle_gpus(gpus: int, ranks: int) -> int:
-    """Return how many of a machine's GPUs a training leaves idle: all where they are fewer than its ranks there.
-
-    A rank on the CPU beside one on a GPU would hold the others up, so then all compute on the CPU.
-    """
-    return gpus if gpus < ranks else 0
-
-
-def idle_in_words(idle: int, ranks: int) -> str:
-    """Say what helps where `ranks` on one machine leave its `idle` GPUs unused; empty where none is idle."""
-    if not idle:
-        return ""
-    has, use = ("GPU", "it") if idle == 1 else ("GPUs", "them")
-    return (
-        f"training computes on the CPU and leaves {idle} {has} idle: this machine has {idle} for {ranks} workers. "
-        f"Set training.workers to {idle} to use {use}, or hide {use} from the training with CUDA_VISIBLE_DEVICES="
+def refuse_few_gpus(gpus: int, ranks: int, nodes: int) -> None:
+    """Raise `BadConfiguration` where a machine has GPUs, but fewer than the `ranks` on each of the `nodes` machines."""
+    if not 0 < gpus < ranks:
+        return
+    has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    share = f"{ranks * nodes} / {nodes} machines = {ranks}" if nodes > 1 else str(ranks)
+    raise BadConfiguration(
+        f"this machine has {has} for {share} workers, and a worker on the CPU would hold up those on GPUs: set "
+        f"training.workers to {gpus * nodes}, or training.device to cpu to use no GPU at all"
     )
 
 

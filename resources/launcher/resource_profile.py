@@ -200,10 +200,15 @@ def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int
             f"{copy} workers, and {workers} / {most} = {workers // most} are in a pod; use {copy * most} workers, or "
             f"nodes: {most}"
         )
+    if profile.gpus and settings.device == "cpu":
+        raise ProfileRefused(
+            f"resources.gpus {profile.gpus} would be reserved and never used, as training.device is cpu: use gpus: 0, "
+            "or device: auto"
+        )
     if 0 < profile.gpus < workers // most:
         raise ProfileRefused(
             f"resources.gpus {profile.gpus} are fewer than the workers of a pod, training.workers {workers} / "
-            f"resources.nodes {most} = {workers // most}, which would all train on the CPU beside them: use gpus: "
+            f"resources.nodes {most} = {workers // most}, and a worker on the CPU would hold the others up: use gpus: "
             f"{workers // most}, or {profile.gpus * most} workers"
         )
     return workers // most

@@ -50,7 +50,6 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 trained,
                 metadata={
                     **_shown(trained.result),
-                    **({"idle GPUs": trained.idle_gpus} if trained.idle_gpus else {}),
                     **_survived(read_events(folder)),
                     "reused": trained.is_reused,
                     SETTINGS_DIGEST: settings_digest(spec),

@@ -25,7 +25,8 @@ from torch.distributed import distributed_c10d
 
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode
-from resources.launcher.devices import idle_gpus
+from resources.job.training_settings import TrainingSettings
+from resources.launcher.devices import refuse_few_gpus
 
 _TIMEOUT = timedelta(seconds=120)
 """Timeout of each collective of the gradients: a rank that waits longer ends, and the job resumes from its checkpoint.
@@ -64,8 +65,6 @@ class Group:
     local_ranks: int
     """Number of ranks on this node."""
     device: torch.device
-    idle_gpus: int = 0
-    """GPUs of this machine that no rank uses, since they are fewer than its ranks."""
     process_group: distributed.ProcessGroup | None = None
     """The connections that are used; None: those of the gradients."""
 
@@ -180,22 +179,25 @@ def keep_connections() -> None:
 
 
 @contextmanager
-def join_group(workers: int, *, is_bitwise: bool = True, folder_each_node: bool = False) -> Generator[Group]:
+def join_group(settings: TrainingSettings, *, folder_each_node: bool = False) -> Generator[Group]:
     """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
 
     All ranks work in one folder, or those of each node in one of its own (`folder_each_node`). A rank uses its own
-    GPU where each rank of this machine has one, else one CPU thread. They may be fewer than the job's `workers`, where
-    a node is missing; `BadConfiguration` where they are more. After an error the group is left as it is: the process
-    has to end.
+    GPU, or one CPU thread where the machine has no GPU or `device` is `cpu`. Ranks may be fewer than `workers`, where a
+    node is missing. Raises `BadConfiguration` for more ranks than that, and for fewer GPUs than ranks. After an error
+    the group is left as it is: the process has to end.
     """
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    on_gpu = gpus >= local_ranks
+    uses_gpus = settings.device == "auto" and torch.cuda.is_available()
+    gpus = torch.cuda.device_count() if uses_gpus else 0
+    refuse_few_gpus(gpus, local_ranks, int(os.environ["WORLD_SIZE"]) // local_ranks)
+    on_gpu = gpus > 0
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     torch.set_num_threads(1)  # another number of threads adds up in another order: other bits
-    # Without `is_bitwise` a GPU uses its fastest kernels, and an operation that has no deterministic one still runs.
+    is_bitwise = settings.determinism == "bitwise"
+    # Without `bitwise` a GPU uses its fastest kernels, and an operation that has no deterministic one still runs.
     torch.use_deterministic_algorithms(is_bitwise or not on_gpu, warn_only=not is_bitwise)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
@@ -205,11 +207,10 @@ def join_group(workers: int, *, is_bitwise: bool = True, folder_each_node: bool 
         local_rank=local_rank if folder_each_node else rank,
         local_ranks=local_ranks if folder_each_node else world_size,
         device=device,
-        idle_gpus=idle_gpus(gpus, local_ranks),
     )
-    if group.world_size > workers:
+    if group.world_size > settings.workers:
         raise BadConfiguration(
-            f"{group.world_size} ranks were started for {workers} workers: start a job by its launcher"
+            f"{group.world_size} ranks were started for {settings.workers} workers: start a job by its launcher"
         )
     yield group
     distributed.barrier()  # nobody leaves, and takes connections along, while another still needs them

