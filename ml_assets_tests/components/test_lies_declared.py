@@ -394,7 +394,13 @@ VALUES = [
     ),
     (
         "nodes: 2, memory: 3Gi",
-        "gpus: 1, memory: 3Gi",
+        "gpus: 2, memory: 3Gi",
+        "gpus: 2, memory: 3Gi",
+        "resources: resources.gpus 2 would be reserved and never used, as training.device is cpu: use gpus: 0, or",
+    ),
+    (
+        DECLARED[DECLARED.index("    device: cpu") : DECLARED.index("memory: 3Gi")],
+        "  resources: {gpus: 1, ",
         "gpus: 1, memory: 3Gi",
         "resources: resources.gpus 1 are fewer than the workers of a pod, training.workers 2 / resources.nodes 1 = 2, "
         "and a worker on the CPU would hold the others up: use gpus: 2, or 1 workers",

@@ -46,7 +46,7 @@ def steps(run: Run, count: int) -> None:
         ("HiddenCounter", BITWISE, "gave core.first.weight two gradients"),
         ("FromSystem", BITWISE, "draws last.weight anew whenever it is called"),
         ("Asserts", BOTH, "does not take the columns of the snapshot: seventy-seven columns"),
-        ("MissingKey", BOTH, "unfit.MissingKey failed with KeyError: 'wide'"),
+        ("MissingKey", BOTH, "untrainable_models.MissingKey failed with KeyError: 'wide'"),
         (
             "Lazy",
             BOTH,
