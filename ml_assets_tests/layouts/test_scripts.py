@@ -4,6 +4,7 @@ A DDP trainer as tutorials have it, on two ranks, and gradient-boosted trees, wh
 """
 
 import dataclasses
+import math
 import os
 import shutil
 import signal
@@ -85,7 +86,13 @@ def by_accelerate_style(installation: Installation) -> ModelRun:
     return train_by("accelerate_style_adapted", installation, 2, arguments=[8], lr=0.03)
 
 
-@pytest.fixture(params=["by_ddp", "by_accelerate_style", "by_trees"])
+@pytest.fixture(scope="module")
+def by_lightning(installation: Installation) -> ModelRun:
+    """Lightning's trainer in the ranks that the platform started."""
+    return train_by("lightning_adapted", installation, 2, epochs=8, lr=0.03)
+
+
+@pytest.fixture(params=["by_ddp", "by_accelerate_style", "by_lightning", "by_trees"])
 def trained(request: pytest.FixtureRequest) -> ModelRun:
     return request.getfixturevalue(request.param)
 
@@ -199,6 +206,30 @@ def test_a_cancelled_and_killed_script_ends_in_the_same_weights(tmp_path: Path, 
     *_, recovery = recoveries_of(events)
     assert recovery.from_step == second
     assert "SIGKILL" in recovery.cause
+
+
+def test_lightning_resumes_from_the_checkpoint_that_its_ranks_saved(tmp_path: Path, job: TrainingJob) -> None:
+    """Lightning keeps the epoch, the optimizer and its loops in a file of its own; no epoch is trained twice."""
+
+    def kill_rank_0(watcher: Watcher, event: TrainingEvent) -> None:
+        if event.kind == "checkpoint" and watcher.kinds().count("checkpoint") == 3:
+            os.kill(watcher.pids[0], signal.SIGKILL)
+
+    job = dataclasses.replace(job, entry="ml_assets_tests.scripts.lightning_adapted")
+    result = Watcher(kill_rank_0).run(job, tmp_path)
+    assert result.attempts == 2
+    (resumed,) = result.resumed_from_steps
+    assert resumed >= 3
+    assert result.steps == EPOCHS * _steps_of_an_epoch(job)
+    epochs = [event.step for event in read_events(tmp_path) if event.kind == "epoch"]
+    assert set(epochs) == set(range(1, EPOCHS + 1))
+    assert len(epochs) <= EPOCHS + 1  # at most the epoch of the kill was told twice
+
+
+def _steps_of_an_epoch(job: TrainingJob) -> int:
+    """Steps of `job`'s batches over the training rows, dealt out over its workers."""
+    rows = open_snapshot(Path(job.snapshot), job.snapshot_digest).rows("train")
+    return math.ceil(math.ceil(rows / job.settings.workers) / job.hyperparameters["batch-size"])
 
 
 def test_a_script_that_makes_no_progress_resumes_from_its_checkpoint(
