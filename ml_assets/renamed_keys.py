@@ -12,6 +12,7 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
     "InputSection": {"known": "known_at"},
     "KnowledgeRule": {"at": "column", "hides": "columns"},
     "ModelInputsSection": {"row_key": "primary_key"},
+    "ModelSection": {"entry": "script"},
     "ScheduleSection": {"newest": "latest"},
     "SourceSection": {"newest": "latest"},
     "TableSpecSection": {"group": "group_name", "automation": "automation_condition"},

@@ -137,7 +137,7 @@ def _score(
 
 
 def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Module | MatrixGraph":
-    if job.entry:
+    if job.script:
         from ml_assets.release.matrix import MatrixGraph
         from ml_assets.training.script.script_model import read_model
 

@@ -49,12 +49,12 @@ class TrainingCode:
 def training_code(spec: PipelineSpec) -> TrainingCode:
     """Read the versions of the code that `spec` trains with, as it stands on this machine."""
     model, sample = spec.model, spec.features.sample
-    loop = (_AGENT, _SCRIPT if model.entry else _LOOP)
+    loop = (_AGENT, _SCRIPT if model.script else _LOOP)
     paths = [path for path in (model.function, sample.decode if sample else None) if path]
-    versions = [script_version(model.entry)] if model.entry else []
-    own = [model.entry] if model.entry else []
+    versions = [script_version(model.script)] if model.script else []
+    own = [model.script] if model.script else []
     # Who trains a torch module trains the same one with another XGBoost.
-    without = [*_CHANGES_NO_WEIGHTS, *([] if model.entry else ["ml_assets.training.script"])]
+    without = [*_CHANGES_NO_WEIGHTS, *([] if model.script else ["ml_assets.training.script"])]
     converts = bool(_CONVERTED & reached_by(own, without=["ml_assets.training"]).packages)
     return TrainingCode(
         code_version="-".join([*versions, *map(code_version, paths)]),
@@ -95,7 +95,7 @@ def training_job(
         initial_weights=initial_weights,
         schema_hash=schema_hash,
         settings=spec.training,
-        entry=model.entry or "",
+        script=model.script or "",
         decode=spec.features.sample.decode if spec.features.sample else "",
     )
 
@@ -108,7 +108,7 @@ def settings_digest(spec: PipelineSpec) -> str:
 
 
 _PARTS_OF_A_JOB = {
-    "the code of the model": ("model_function", "entry", "decode", "code_version"),
+    "the code of the model": ("model_function", "script", "decode", "code_version"),
     "the platform or an installed package": ("loop_version", "packages"),
     "the settings": ("objective", "hyperparameters", "arguments", "seed", "settings"),
 }

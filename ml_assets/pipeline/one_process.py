@@ -31,12 +31,12 @@ _ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 _ONE_VARIABLE = {"get", "pop", "setdefault"}
 
 
-def one_process_library(entry: str) -> str | None:
-    """Return the library of the script `entry` if its workers can neither tell themselves apart nor join; else None.
+def one_process_library(script: str) -> str | None:
+    """Return the library of the `script` if its workers can neither tell themselves apart nor join; else None.
 
     Such workers all do the same. Followed are the project's modules it imports, the platform left out.
     """
-    reached = reached_by([entry], without=["ml_assets.training", "resources"])
+    reached = reached_by([script], without=["ml_assets.training", "resources"])
     found = [name for name in _TRAIN_ALONE if name in reached.packages]
     if not found or reached.packages - {*_TRAIN_ALONE, *_JOIN_NOTHING}:
         return None

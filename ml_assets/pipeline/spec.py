@@ -115,30 +115,30 @@ class ModelSection(Section):
     function: ModelFunctionPath | None = None
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
     loop."""
-    entry: ModulePath | None = None
+    script: ModulePath | None = None
     """Instead of `function`: `package.module` of a script with a loop of its own, which each worker runs as torchrun
     would. `arguments` and `hyperparameters` are its command line."""
     arguments: tuple[str | int | float, ...] = ()
-    """Positional arguments of `entry`, in order; they stand before the options that `hyperparameters` become."""
+    """Positional arguments of `script`, in order; they stand before the options that `hyperparameters` become."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
-    """Keyword arguments of `function`, or the command line of `entry`."""
+    """Keyword arguments of `function`, or the command line of `script`."""
     init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
     """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
     does. Which one an alias means is decided when the training is launched, and part of its fingerprint."""
 
     @model_validator(mode="after")
     def _is_function_or_script(self) -> Self:
-        if (self.function is None) == (self.entry is None):
+        if (self.function is None) == (self.script is None):
             raise ValueError(
-                "give either function, whose model the platform's loop trains, or entry, a script with its own loop"
+                "give either function, whose model the platform's loop trains, or script, a module with its own loop"
             )
-        if self.entry and self.init_from:
+        if self.script and self.init_from:
             raise ValueError(
                 "init_from is for a model function: a script begins with the weights it loads itself"
             )
-        if self.arguments and not self.entry:
+        if self.arguments and not self.script:
             raise ValueError(
-                "arguments are for a script, entry: a model function takes hyperparameters, by their names"
+                "arguments are for a script: a model function takes hyperparameters, by their names"
             )
         if self.function is not None:
             why = wrong_arguments(self.function, self.hyperparameters)
@@ -261,23 +261,23 @@ class PipelineSpec(Section):
     @model_validator(mode="after")
     def _scripts_have_their_own_loop(self) -> Self:
         default = TrainingSettings()
-        for name in TrainingSettings.__dataclass_fields__ if self.model.entry else ():
+        for name in TrainingSettings.__dataclass_fields__ if self.model.script else ():
             if name not in OF_SCRIPTS and getattr(self.training, name) != getattr(default, name):
                 raise ValueError(
-                    f"training.{name} is about the platform's loop, and {self.model.entry} has its own: say it in "
+                    f"training.{name} is about the platform's loop, and {self.model.script} has its own: say it in "
                     f"model.hyperparameters, which are its command line. Of training it takes {', '.join(OF_SCRIPTS)}"
                 )
         return self
 
     @model_validator(mode="after")
     def _workers_of_a_script_share_its_work(self) -> Self:
-        workers, entry = self.training.workers, self.model.entry
-        library = one_process_library(entry) if entry and workers > 1 else None
+        workers, script = self.training.workers, self.model.script
+        library = one_process_library(script) if script and workers > 1 else None
         if library is not None:
             said = (
-                f"{workers} workers would each train the same model: {entry} trains with {library} in one process, and "
-                "nothing in it tells workers apart or joins them (torch.distributed, training.rank). Say workers: 1; "
-                f"{library} takes the machine's cores by its own number of threads"
+                f"{workers} workers would each train the same model: {script} trains with {library} in one process, "
+                "and nothing in it tells workers apart or joins them (torch.distributed, training.rank). Say workers: "
+                f"1; {library} takes the machine's cores by its own number of threads"
             )
             refuse_at(type(self).__name__, {("training", "workers"): said})
         return self

@@ -88,11 +88,11 @@ def tracking_facts(
     """Return the facts that the tracker records before training starts."""
     job, initial = training_set.job, training_set.initial
     settings = job.settings
-    counting = OF_SCRIPTS if job.entry else settings.__dataclass_fields__
+    counting = OF_SCRIPTS if job.script else settings.__dataclass_fields__
     params = {f"training.{name}": getattr(settings, name) for name in counting}
     params |= {f"model.{name}": value for name, value in job.hyperparameters.items()}
     params |= {"seed": job.seed}
-    params |= {"entry": job.entry} if job.entry else {"model_function": job.model_function}
+    params |= {"script": job.script} if job.script else {"model_function": job.model_function}
     params |= {"model.arguments": " ".join(map(str, job.arguments))} if job.arguments else {}
     params |= {"decode": job.decode} if job.decode else {}
     return RunFacts(

@@ -72,7 +72,7 @@ def as_script(launching: LaunchedJob, name: str, workers: int, **arguments: Any)
     job = dataclasses.replace(
         launching.job,
         model_function="",
-        entry=f"ml_assets_tests.scripts.{name}",
+        script=f"ml_assets_tests.scripts.{name}",
         objective="regression",
         hyperparameters=arguments,
         settings=TrainingSettings(workers=workers, max_attempts=2),

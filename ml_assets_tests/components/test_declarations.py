@@ -67,13 +67,13 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param("workers: 2", "workers: 9", "workers 9 are more than lanes 8", id="lanes"),
         pytest.param(
             "function: ml_assets.defs.store_demand.model.build",
-            "entry: ml_assets.defs.store_demand.modell",
+            "script: ml_assets.defs.store_demand.modell",
             "ml_assets.defs.store_demand has no module 'modell'; did you mean 'model'?",
             id="script",
         ),
         pytest.param(
             "function: ml_assets.defs.store_demand.model.build",
-            "entry: ml_assets.defs.store_demand.model",
+            "script: ml_assets.defs.store_demand.model",
             "training.epochs is about the platform's loop, and ml_assets.defs.store_demand.model has its own: say it "
             "in model.hyperparameters",
             id="loop of a script",

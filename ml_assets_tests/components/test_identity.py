@@ -134,8 +134,8 @@ def test_a_library_is_part_of_the_training_of_a_script_that_uses_it_alone() -> N
         )
 
     libraries = {"lightgbm", "onnxmltools", "scikit-learn", "skl2onnx"}
-    assert libraries <= packages(entry="ml_assets_tests.scripts.trees_adapted")
-    assert not libraries & packages(entry="ml_assets_tests.scripts.ddp_adapted")
+    assert libraries <= packages(script="ml_assets_tests.scripts.trees_adapted")
+    assert not libraries & packages(script="ml_assets_tests.scripts.ddp_adapted")
     assert not (libraries | {"onnx", "onnxruntime"}) & packages(
         function=readings_pipeline.PIPELINE["model"]["function"]
     )

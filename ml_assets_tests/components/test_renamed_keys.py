@@ -15,6 +15,7 @@ PLACES = {
     "InputSection": ("lookback: 4", "inputs.0"),
     "KnowledgeRule": ("column: closed_at", "inputs.0.known_at.0"),
     "ModelInputsSection": ("label: units", "features"),
+    "ModelSection": ("hyperparameters: {hidden", "model"),
     "EvaluationSpec": ("objective: regression", "evaluation"),
     "Gate": ("metric: rmse, better_than: baseline", "evaluation.gates.0"),
     "ScheduleSection": ("cron:", "schedule"),

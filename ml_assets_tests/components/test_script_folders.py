@@ -50,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (layers / "hidden.py").write_text("WIDTH = 8\n")
     (package / "defs" / "demand" / "pages.py").write_text(_PAGES)
     head, _, tail = DECLARED.partition("    function: ml_assets.defs.store_demand.model.build\n")
-    own = "    entry: plants.defs.demand.train\n    arguments: [50, 10]\n  training: {workers: 2}\n"
+    own = "    script: plants.defs.demand.train\n    arguments: [50, 10]\n  training: {workers: 2}\n"
     (pipeline / "defs.yaml").write_text(head + own + tail[tail.index("  resources:") :])
     monkeypatch.syspath_prepend(str(tmp_path))
     yield package

@@ -111,7 +111,7 @@ def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(
 
 
 def test_a_script_learns_from_samples_and_its_model_is_served_with_them(trained: ModelRun) -> None:
-    model = {"entry": "ml_assets_tests.scripts.learn_pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
+    model = {"script": "ml_assets_tests.scripts.learn_pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
     script = train(declared(trained.installation, model=model, training={"workers": 1}), DAY)
     assert script.facts[EVALUATION]["rmse"] < 0.4 * script.facts[EVALUATION]["baseline_rmse"]
     assert script.served.sample == "picture"

@@ -62,7 +62,7 @@ def train_by(
 ) -> ModelRun:
     """With the plant's pipeline, and a script for its model."""
     model = {
-        "entry": f"ml_assets_tests.scripts.{script}",
+        "script": f"ml_assets_tests.scripts.{script}",
         "arguments": list(arguments),
         "hyperparameters": hyperparameters,
     }
@@ -114,7 +114,7 @@ def test_what_a_script_tells_is_in_the_tracker_and_its_curve_in_the_report(train
     assert len(told) >= 3
     assert told[-1].value < told[0].value
     params = client.get_run(run).data.params
-    assert params["entry"].startswith("ml_assets_tests.scripts.")
+    assert params["script"].startswith("ml_assets_tests.scripts.")
     assert "training.epochs" not in params  # the platform's loop had no part in it
     assert '"validation"' in trained.report
     observed = [
@@ -174,7 +174,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     return dataclasses.replace(
         small_job(snapshot, objective="regression"),
         model_function="",
-        entry="ml_assets_tests.scripts.ddp_adapted",
+        script="ml_assets_tests.scripts.ddp_adapted",
         hyperparameters={"epochs": EPOCHS, "batch-size": 13},
         settings=TrainingSettings(workers=2),
     )
@@ -237,7 +237,7 @@ def test_a_script_that_makes_no_progress_resumes_from_its_checkpoint(
 ) -> None:
     job = dataclasses.replace(
         job,
-        entry="ml_assets_tests.scripts.misbehaving",
+        script="ml_assets_tests.scripts.misbehaving",
         hyperparameters={"how": "still"},
         settings=TrainingSettings(workers=1, max_attempts=2, stall_timeout_seconds=1.0),
     )
@@ -254,7 +254,7 @@ def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
 ) -> None:
     job = dataclasses.replace(
         job,
-        entry="ml_assets_tests.scripts.misbehaving",
+        script="ml_assets_tests.scripts.misbehaving",
         hyperparameters={"how": "alone"},
         settings=TrainingSettings(workers=3, max_attempts=1),
     )
@@ -277,7 +277,7 @@ def test_ranks_that_save_together_resume_at_any_world_size(tmp_path: Path, job: 
 
     job = dataclasses.replace(
         job,
-        entry="ml_assets_tests.scripts.sharded",
+        script="ml_assets_tests.scripts.sharded",
         hyperparameters={"epochs": 8, "dies_at": 3},
         settings=TrainingSettings(workers=3),
     )
@@ -286,7 +286,7 @@ def test_ranks_that_save_together_resume_at_any_world_size(tmp_path: Path, job: 
     # By hand, and with fewer ranks: a cluster starts an attempt with those it has room for.
     by_hand = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     environment = os.environ | {JOB: str(tmp_path / "job.json"), FOLDER: str(tmp_path)}
-    subprocess.run([*by_hand, "-m", job.entry], env=environment, cwd=ROOT, check=True, timeout=200)
+    subprocess.run([*by_hand, "-m", job.script], env=environment, cwd=ROOT, check=True, timeout=200)
     result = TrainingResult.read(tmp_path / "result.json")
     assert result.world_size == 2
     first, second = result.resumed_from_steps
@@ -301,7 +301,7 @@ def test_ranks_that_save_together_resume_at_any_world_size(tmp_path: Path, job: 
 
 def test_a_rank_that_ends_without_its_part_of_a_checkpoint_is_named(tmp_path: Path, job: TrainingJob) -> None:
     job = dataclasses.replace(
-        job, entry="ml_assets_tests.scripts.misbehaving", hyperparameters={"how": "uneven"}
+        job, script="ml_assets_tests.scripts.misbehaving", hyperparameters={"how": "uneven"}
     )
     with pytest.raises(BadConfiguration, match="rank 1 came to its end, and rank 0 waits for its part"):
         Watcher().run(job, tmp_path)

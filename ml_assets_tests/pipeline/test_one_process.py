@@ -87,7 +87,7 @@ def test_a_script_that_may_share_its_work_is_never_refused(
 
 def test_two_workers_for_a_one_process_library_are_refused_on_load() -> None:
     """Refused when the file is read, before anything runs."""
-    model = {"entry": "ml_assets_tests.scripts.trees_adapted", "hyperparameters": {}}
+    model = {"script": "ml_assets_tests.scripts.trees_adapted", "hyperparameters": {}}
     with pytest.raises(ValidationError) as refused:
         component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 2})
     (error,) = refused.value.errors()
@@ -96,5 +96,5 @@ def test_two_workers_for_a_one_process_library_are_refused_on_load() -> None:
     assert "trains with sklearn in one process" in error["msg"]
     assert "Say workers: 1" in error["msg"]
     component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 1})
-    model["entry"] = "ml_assets_tests.scripts.ddp_adapted"
+    model["script"] = "ml_assets_tests.scripts.ddp_adapted"
     component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 2})

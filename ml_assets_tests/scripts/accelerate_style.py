@@ -1,6 +1,6 @@
 """A training function as accelerate's examples have it: prepared objects, a state saved by all ranks.
 
-`accelerate_style_adapted.py` is the same script as a pipeline's `entry`.
+`accelerate_style_adapted.py` is the same script as a pipeline's `model.script`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`accelerate_style.py` as the `entry` of a pipeline: same loop, same library; other places for data and states."""
+"""`accelerate_style.py` as the `model.script` of a pipeline: same loop and library; data and states elsewhere."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""LightGBM as a pipeline's `entry`: one round is tried before training, and the booster is handed in as it is."""
+"""LightGBM as a pipeline's `model.script`: one round is tried before training; finish takes the booster as it is."""
 
 import argparse
 

@@ -1,6 +1,6 @@
 """A script as tutorials have it: torchrun starts it, a trainer of its own averages by DDP and keeps a snapshot.
 
-`ddp_adapted.py` is the same script as a pipeline's `entry`.
+`ddp_adapted.py` is the same script as a pipeline's `model.script`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`ddp.py` as the `entry` of a pipeline: its loop, its optimizer, its DDP; data and snapshots in other places."""
+"""`ddp.py` as the `model.script` of a pipeline: its loop, its optimizer, its DDP; data and snapshots elsewhere."""
 
 import argparse
 

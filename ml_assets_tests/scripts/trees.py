@@ -1,6 +1,6 @@
 """Gradient-boosted trees as one finds them in a notebook: no torch, a file of its own to go on from.
 
-`trees_adapted.py` is the same script as a pipeline's `entry`.
+`trees_adapted.py` is the same script as a pipeline's `model.script`.
 """
 
 import argparse

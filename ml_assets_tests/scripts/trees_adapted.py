@@ -1,4 +1,4 @@
-"""`trees.py` as the `entry` of a pipeline: its loop and its estimator; data, saved trees and model in other places."""
+"""`trees.py` as the `model.script` of a pipeline: same loop and estimator; data, trees and model elsewhere."""
 
 import argparse
 

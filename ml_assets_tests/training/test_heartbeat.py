@@ -120,7 +120,7 @@ def test_a_first_step_that_never_ends_is_found(snapshot: Snapshot) -> None:
 
 
 def test_a_script_may_never_tell_of_a_step(snapshot: Snapshot) -> None:
-    script = dataclasses.replace(small_job(snapshot), model_function="", entry="some.script")
+    script = dataclasses.replace(small_job(snapshot), model_function="", script="some.script")
     heartbeat, seen = Heartbeat(0), Seen()
 
     heartbeat.begin()

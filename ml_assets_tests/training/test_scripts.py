@@ -36,7 +36,7 @@ def job_of(snapshot: Snapshot, **hyperparameters: object) -> TrainingJob:
     return dataclasses.replace(
         small_job(snapshot),
         model_function="",
-        entry="ml_assets_tests.scripts.misbehaving",
+        script="ml_assets_tests.scripts.misbehaving",
         hyperparameters=hyperparameters,
     )
 
@@ -105,7 +105,9 @@ def test_a_changed_shard_ends_a_script_for_good(
 def test_a_script_that_no_launcher_started_is_told_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(JOB, raising=False)
     attach.cache_clear()
-    with pytest.raises(BadConfiguration, match=r"a pipeline starts this script, by naming it as its `entry`"):
+    with pytest.raises(
+        BadConfiguration, match=r"a pipeline starts this script, by naming it as `model.script`"
+    ):
         attach()
 
 

