@@ -215,7 +215,7 @@ def test_lightning_resumes_from_the_checkpoint_that_its_ranks_saved(tmp_path: Pa
         if event.kind == "checkpoint" and watcher.kinds().count("checkpoint") == 3:
             os.kill(watcher.pids[0], signal.SIGKILL)
 
-    job = dataclasses.replace(job, entry="ml_assets_tests.scripts.lightning_adapted")
+    job = dataclasses.replace(job, script="ml_assets_tests.scripts.lightning_adapted")
     result = Watcher(kill_rank_0).run(job, tmp_path)
     assert result.attempts == 2
     (resumed,) = result.resumed_from_steps
