@@ -78,7 +78,8 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
     )
-    trainer.fit(module, Rainfall(args.batch_size), ckpt_path=args.resume)
+    data = Rainfall(args.batch_size)
+    trainer.fit(module, data, ckpt_path=args.resume)
     if trainer.is_global_zero:
         torch.save(module.net.state_dict(), "model.pt")
 

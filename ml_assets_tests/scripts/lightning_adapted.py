@@ -59,9 +59,8 @@ class Regression(pl.LightningModule):
 
 class Checkpoints(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        training.log(
-            trainer.current_epoch + 1, validation_loss=trainer.callback_metrics["validation_loss"].item()
-        )
+        loss = trainer.callback_metrics["validation_loss"].item()
+        training.log(trainer.current_epoch + 1, validation_loss=loss)
         with training.checkpoint(trainer.current_epoch + 1, all_ranks=True) as folder:
             trainer.save_checkpoint(folder / "last.ckpt")
 
@@ -84,8 +83,8 @@ def main() -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
     )
-    resumed = training.resumed_from and training.resumed_from / "last.ckpt"
-    trainer.fit(module, Rainfall(args.batch_size), ckpt_path=resumed)
+    data = Rainfall(args.batch_size)
+    trainer.fit(module, data, ckpt_path=training.resumed_from and training.resumed_from / "last.ckpt")
     loss = trainer.callback_metrics["validation_loss"].item()
     training.finish(module.net, steps=trainer.global_step, epochs=args.epochs, validation_loss=loss)
 
