@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ml_assets.snapshots.index import write_index
 from ml_assets.snapshots.samples import ArchiveWriter
 from ml_assets.snapshots.shards import Rows, write_rows
 from ml_assets.snapshots.split_reader import (
@@ -20,6 +21,7 @@ from ml_assets.snapshots.split_reader import (
     PartitionIndex,
     Shard,
     Snapshot,
+    SplitIndex,
     SplitName,
     file_sha256,
     open_snapshot,
@@ -100,10 +102,12 @@ def _write(folder: Path, inputs: InputSpec, rows: int, shard_rows: int, make: _M
     schema = schema_hash(inputs, _LABEL)
     shards: list[Shard] = []
     index: list[PartitionIndex] = []
+    splits: list[SplitIndex] = []
     first = 0
     for split in SPLITS:
         size = rows if split == "train" else max(int(_FEW_SHARE * rows), 16)
         index.append(PartitionIndex(key=f"2024-01-0{len(index) + 1}", split=split, rows=size, excluded={}))
+        splits.append(write_index(folder, split, np.arange(first, first + size)))
         for number, begin in enumerate(range(0, size, shard_rows)):
             path = folder / f"{split}-{number:05d}.arrow"
             part = make(chance, path.with_suffix(".tar"), split, first + begin, min(shard_rows, size - begin))
@@ -121,6 +125,7 @@ def _write(folder: Path, inputs: InputSpec, rows: int, shard_rows: int, make: _M
         label=_LABEL,
         cutoffs=dict.fromkeys(SPLITS, "2024-02-01T00:00:00+00:00"),
         index=tuple(index),
+        splits=tuple(splits),
         shards=tuple(shards),
     )
     (folder / MANIFEST).write_text(snapshot.to_json())

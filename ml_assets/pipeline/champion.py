@@ -4,6 +4,7 @@ A champion that cannot score today's rows is an outcome that the gates decide ab
 trained by then. Not here: deciding (`evaluation.gates`), which version is in production (`release.promotion`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from ml_assets.evaluation.gates import Champion
     from ml_assets.release.bundle_store import Bundle
-    from ml_assets.snapshots.row_choice import ChosenRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,15 @@ def rival_of(
     spec: PipelineSpec,
     platform: Platform,
     challenger_digest: str,
-    chosen: "ChosenRows",
+    holdout: "pl.DataFrame",
+    partitions: Sequence[str],
     table: "pl.LazyFrame",
 ) -> Rival | None:
-    """The champion on this holdout. None where nothing is in production, or the challenger itself is.
+    """Score the champion on the challenger's `holdout`, which are rows of `table` from `partitions`. None where nothing
+    is in production, or the challenger itself is.
 
+    A champion that was made of another version of the table reads the challenger's rows; its own snapshot only says
+    which partitions it has seen.
     Failures of a server are raised: the same step may succeed later.
     """
     from ml_assets.evaluation.gates import Champion
@@ -54,7 +58,7 @@ def rival_of(
     name, digest = f"version {promotion.version}", promotion.bundle_digest
     try:
         bundle = bundles_of(platform).open(digest)
-        predictions = _predictions(bundle, spec.evaluation.objective, chosen, table)
+        predictions = _predictions(bundle, spec.evaluation.objective, holdout, table)
     except (
         _NotComparable,
         InputRefused,
@@ -68,10 +72,10 @@ def rival_of(
     seen = [
         key
         for split in ("train", "validation")
-        for key in chosen.split.holdout
+        for key in partitions
         if windows[split][0] <= key <= windows[split][1]
     ]
-    champion = Champion.compare(name, trained_on=seen, holdout=chosen.split.holdout)
+    champion = Champion.compare(name, trained_on=seen, holdout=tuple(partitions))
     return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
 
 
@@ -80,7 +84,7 @@ class _NotComparable(Exception):
 
 
 def _predictions(
-    bundle: "Bundle", objective: str, chosen: "ChosenRows", table: "pl.LazyFrame"
+    bundle: "Bundle", objective: str, holdout: "pl.DataFrame", table: "pl.LazyFrame"
 ) -> NDArray[np.float64]:
     from ml_assets.release.runtime import ServingModel
 
@@ -88,7 +92,7 @@ def _predictions(
         raise _NotComparable(
             f"its objective is {bundle.facts.objective}, that of this pipeline is {objective}"
         )
-    predictions = predicted(ServingModel.load(bundle.folder), chosen.of("holdout"), table)
+    predictions = predicted(ServingModel.load(bundle.folder), holdout, table)
     if wrong := int((~np.isfinite(predictions)).sum()):
         raise _NotComparable(f"{wrong} of its {len(predictions)} predictions are not finite")
     return predictions

@@ -1,7 +1,7 @@
 """Step 4: bundle the weights, score the holdout as it would be served, and let the gates decide.
 
 Challenger and champion are scored through their bundles on the same rows; no stored metric of the champion is
-read. The holdout is read once.
+read. The rows are those that the index of the snapshot names; nothing is chosen here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,6 @@ from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.record import UnrecordedEvaluation, record
 from ml_assets.pipeline.sample_packing import decoder_of, few_with_samples, predicted
-from ml_assets.pipeline.snapshot import row_choice
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since
@@ -58,7 +57,7 @@ def _score(
     from ml_assets.release.golden import GOLDEN_SAMPLES
     from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import ServingModel
-    from ml_assets.snapshots.row_choice import choose_rows, require_same_choice
+    from ml_assets.snapshots.index import rows_of
     from ml_assets.snapshots.split_reader import FITTED, open_snapshot
 
     job, result = training_set.job, trained.result
@@ -67,9 +66,8 @@ def _score(
     reader = TableReader(platform.lake, training_set.source_commit)
     keys = training_set.keys
     table = reader.scan(training_set.table, keys)
-    chosen = choose_rows(table, *row_choice(spec, keys))
-    require_same_choice(chosen, snapshot)
-    holdout, train = chosen.of("holdout"), chosen.of("train")
+    rows = rows_of(table, snapshot)
+    holdout, train, validation = rows["holdout"], rows["train"], rows["validation"]
     decode = decoder_of(spec.features)
     fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
     bundle = build_bundle(
@@ -86,19 +84,17 @@ def _score(
         ),
         bundles_of(platform),
     )
-    label = spec.features.label
+    label = snapshot.label
     baseline = GroupMeans.best(
-        train, chosen.of("validation"), spec.evaluation.baseline, spec.evaluation.objective, label=label
+        train, validation, spec.evaluation.baseline, spec.evaluation.objective, label=label
     )
-    reference = LinearReference.fit(
-        train, chosen.of("validation"), fitted.encode, spec.evaluation.objective, label=label
-    )
+    reference = LinearReference.fit(train, validation, fitted.encode, spec.evaluation.objective, label=label)
     predictions = {
         "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
         "baseline": baseline.predict(holdout),
         "reference": reference.predict(holdout),
     }
-    rival = rival_of(spec, platform, bundle.digest, chosen, table)
+    rival = rival_of(spec, platform, bundle.digest, holdout, snapshot.keys("holdout"), table)
     if rival is not None and rival.predictions is not None:
         predictions["champion"] = rival.predictions
     measured = evaluate(
@@ -116,6 +112,7 @@ def _score(
         lineage={
             "lake commit": platform.lake.commit_url(training_set.commit) or training_set.commit,
             "snapshot": job.snapshot_digest,
+            "holdout rows": snapshot.index_of("holdout").sha256,
             "training fingerprint": job.fingerprint,
             "MLflow run": page_of(platform.tracker.uri, f"runs/{trained.mlflow_run}") or trained.mlflow_run,
             "Dagster run": run_url(platform.settings.ui_url, training_set.run_id),

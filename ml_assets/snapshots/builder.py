@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from ml_assets.features.encoding import FittedState
+from ml_assets.snapshots.index import write_index
 from ml_assets.snapshots.row_choice import ROW, ChosenRows
 from ml_assets.snapshots.samples import MEMBER_BYTES, ArchiveWriter, Samples
 from ml_assets.snapshots.shards import Rows, write_rows
@@ -82,6 +83,10 @@ def build_snapshot(
             label=chosen.spec.label,
             cutoffs=chosen.spec.cutoffs.in_words,
             index=chosen.index(),
+            splits=tuple(
+                write_index(building, split, chosen.of(split)[ROW].to_numpy().astype(np.int64))
+                for split in SPLITS
+            ),
             shards=shards,
         )
         (building / FITTED).write_text(fitted.to_json())

@@ -1,7 +1,7 @@
 """Keeping what a model was trained on: a branch of the lake that garbage collection may not pass.
 
 A tag would not do: only branch heads are roots. The branch holds the snapshot's documents on top of the commit
-whose rows they name, so one commit id answers what a model has seen.
+whose rows they name, and the index of each split, so one commit id answers which rows a model has seen.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def keep_snapshot(
         store.create_branch(branch, kept or snapshot.source_commit)
     if kept is not None:
         return kept
-    for name in (MANIFEST, FITTED):
+    for name in (MANIFEST, FITTED, *(index.path for index in snapshot.splits)):
         store.put(branch, f"snapshots/{model}/{partition}/{name}", snapshot.folder / name)
     facts = {**metadata, "snapshot": snapshot.digest, JOB_BRANCH: branch}
     return store.commit(branch, f"Snapshot of {model} {partition}", facts)

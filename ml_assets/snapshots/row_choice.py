@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from ml_assets.snapshots.spec import RowSpec, Split
-from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, Snapshot, SnapshotError, SplitName
+from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
 
 NO_LABEL = "label unknown"
 LABEL_TOO_LATE = "label known after the cutoff"
@@ -144,25 +144,6 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
     if spec.objective is not None:
         _require_two_labels(chosen)
     return chosen
-
-
-def require_same_choice(chosen: ChosenRows, snapshot: Snapshot) -> None:
-    """Raise `SnapshotError` unless `chosen` are the rows that `snapshot` was made of.
-
-    Both choose from one commit. They differ where the pipeline's file was changed between two attempts of one run.
-    """
-    spec = chosen.spec
-    for what, found, frozen in (
-        ("splits", chosen.split.config_hash, snapshot.split_config_hash),
-        ("cutoffs", spec.cutoffs.in_words, snapshot.cutoffs),
-        ("label", spec.label, snapshot.label),
-        ("rows", chosen.index(), snapshot.index),
-    ):
-        if found != frozen:
-            raise SnapshotError(
-                f"the {what} would not be those the model was trained with: the pipeline was changed after its "
-                "snapshot was taken. Launch it anew"
-            )
 
 
 def with_samples(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:

@@ -104,6 +104,18 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitIndex:
+    """One index file: the rows of a split, as numbers of rows of the feature table (`index.read_index`)."""
+
+    split: SplitName
+    path: str
+    """Relative to the snapshot's folder."""
+    sha256: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """An immutable training input: the content of `snapshot.json`, and where it lies."""
 
@@ -122,6 +134,8 @@ class Snapshot:
     cutoffs: dict[SplitName, str]
     """Split → ISO 8601 UTC: its rows whose label was known only later are left out."""
     index: tuple[PartitionIndex, ...]
+    splits: tuple[SplitIndex, ...]
+    """Index file of each split: the rows that every model of this snapshot is trained, selected and evaluated on."""
     shards: tuple[Shard, ...]
 
     @property
@@ -156,6 +170,10 @@ class Snapshot:
         """Shards of a split, in order."""
         return tuple(shard for shard in self.shards if shard.split == split)
 
+    def index_of(self, split: SplitName) -> SplitIndex:
+        """Index file of a split."""
+        return next(one for one in self.splits if one.split == split)
+
     def map(self, shard: Shard) -> Rows:
         """Memory-map one shard; nothing is read until it is used. `ShardChanged` where its shape differs."""
         path = self.folder / shard.path
@@ -188,10 +206,17 @@ class Snapshot:
         try:
             facts: dict[str, Any] = json.loads(text)
             digest = facts.pop("digest")
+            lacking = {field.name for field in dataclasses.fields(cls)} - {"folder"} - facts.keys()
+            if lacking:
+                raise ShardChanged(
+                    f"{folder / MANIFEST} was written by another version of ml_assets: it lacks "
+                    f"{', '.join(sorted(lacking))}. {_REBUILD}"
+                )
             values: dict[str, Any] = {
                 **facts,
                 "files": tuple(SourceFile(**file) for file in facts["files"]),
                 "index": tuple(PartitionIndex(**partition) for partition in facts["index"]),
+                "splits": tuple(SplitIndex(**split) for split in facts["splits"]),
                 "shards": tuple(_shard(**shard) for shard in facts["shards"]),
                 "inputs": _inputs(**facts["inputs"]),
             }
@@ -208,18 +233,14 @@ class Snapshot:
     def _facts(self) -> dict[str, Any]:
         facts = dataclasses.asdict(self)
         del facts["folder"]
-        if not self.inputs.sample:  # the digests of snapshots without samples are older than samples
-            del facts["inputs"]["sample"]
-            for shard in facts["shards"]:
-                del shard["samples"]
         return facts
 
 
-def _shard(samples: dict[str, Any] | None = None, **facts: Any) -> Shard:
+def _shard(samples: dict[str, Any] | None, **facts: Any) -> Shard:
     return Shard(samples=None if samples is None else Archive(**samples), **facts)
 
 
-def _inputs(sample: str = "", **columns: list[Any]) -> InputSpec:
+def _inputs(sample: str, **columns: list[Any]) -> InputSpec:
     return InputSpec(sample=sample, **{name: tuple(values) for name, values in columns.items()})
 
 
@@ -254,7 +275,7 @@ def verify(snapshot: Snapshot, shards: Sequence[Shard]) -> None:
             verify_file(snapshot.folder / file.path, file)
 
 
-def verify_file(path: Path, expected: Shard | Archive) -> None:
+def verify_file(path: Path, expected: Shard | Archive | SplitIndex) -> None:
     """Read the file at `path`; `ShardChanged` where it is not the `expected` one."""
     try:
         found = file_sha256(path)

@@ -23,7 +23,7 @@ from ml_assets.pipeline.values import InitialVersion, TrainingSet
 from ml_assets.release.bundle_store import WEIGHTS
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.snapshots.keep import keep_branch, version_branch
-from ml_assets.snapshots.split_reader import FITTED, file_sha256
+from ml_assets.snapshots.split_reader import FITTED, SPLITS, file_sha256
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     PLANTED,
@@ -211,7 +211,8 @@ def test_what_was_trained_on_is_kept_for_as_long_as_the_version(
     commit = first.facts[TRAINING_SET]["lake/commit"]
     assert first.branches == {version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"]): commit}
     held = {stat.path for stat in installation.platform.lake.list(commit, f"snapshots/{MODEL}/{DAY}/")}
-    assert {path.rsplit("/", 1)[1] for path in held} == {"snapshot.json", "fitted.json"}
+    documents = {"snapshot.json", "fitted.json", *(f"{split}.index.parquet" for split in SPLITS)}
+    assert {path.rsplit("/", 1)[1] for path in held} == documents
 
 
 def test_a_training_that_cannot_start_fails_for_good(installation: Installation, first: ModelRun) -> None:

@@ -50,7 +50,8 @@ def test_one_commit_holds_the_documents_and_the_rows_they_name(lake: LocalStore,
     assert lake.read_commit(commit).parents == (snapshot.source_commit,)
     folder = f"snapshots/{MODEL}/{DAY}"
     assert [stat.path for stat in lake.list(commit)] == [
-        "features/habits/part.parquet", f"{folder}/{FITTED}", f"{folder}/{MANIFEST}",
+        "features/habits/part.parquet", f"{folder}/{FITTED}", f"{folder}/holdout.index.parquet", f"{folder}/{MANIFEST}",
+        f"{folder}/train.index.parquet", f"{folder}/validation.index.parquet",
     ]  # fmt: skip
     stored = lake.fetch(commit, [f"{folder}/{MANIFEST}"])
     assert next(iter(stored.values())).read_text() == (snapshot.folder / MANIFEST).read_text()

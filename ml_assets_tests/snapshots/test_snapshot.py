@@ -15,6 +15,7 @@ import pytest
 
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.index import read_index, rows_of, write_index
 from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows
 from ml_assets.snapshots.spec import Cutoffs
 from ml_assets.snapshots.split_reader import (
@@ -48,6 +49,41 @@ def test_every_row_of_the_splits_is_in_exactly_one_shard(snapshot: Snapshot) -> 
     assert np.array_equal(np.sort(np.concatenate(rows)), np.arange(1400))
     assert [snapshot.rows(split) for split in SPLITS] == [1000, 200, 200]
     assert sum(partition.rows for partition in snapshot.index) == 1400
+
+
+def test_the_index_of_a_split_names_the_rows_of_its_shards(snapshot: Snapshot) -> None:
+    """Ascending numbers of rows of the table; the table's rows are those that were chosen, in its order."""
+    table = feature_table()
+    chosen = choose_rows(table, split_of(table), ROW_SPEC)
+    rows = rows_of(table.lazy(), snapshot)
+    for split in SPLITS:
+        assert np.array_equal(read_index(snapshot, split), np.sort(snapshot.read(split).row))
+        assert rows[split].equals(chosen.of(split))
+    assert [(one.split, one.rows) for one in snapshot.splits] == [
+        ("train", 1000), ("validation", 200), ("holdout", 200),
+    ]  # fmt: skip
+    assert all(one.bytes < 2_000 for one in snapshot.splits)
+
+
+def test_other_rows_are_another_snapshot_and_never_read(snapshot: Snapshot, tmp_path: Path) -> None:
+    """Digest of the index in the manifest's, and checked when it is read; a shorter table is refused."""
+    index = snapshot.index_of("holdout")
+    other = dataclasses.replace(index, sha256="f" * 64)
+    splits = tuple(other if one is index else one for one in snapshot.splits)
+    assert dataclasses.replace(snapshot, splits=splits).digest != snapshot.digest
+    with pytest.raises(SnapshotError, match="the table 1300 rows: it is not the table that the snapshot"):
+        rows_of(feature_table().lazy().head(1300), snapshot)
+    write_index(snapshot.folder, "holdout", np.arange(1200, 1399))
+    with pytest.raises(ShardChanged, match=r"holdout\.index\.parquet changed"):
+        read_index(snapshot, "holdout")
+
+
+def test_a_manifest_without_an_index_names_the_remedy(snapshot: Snapshot) -> None:
+    facts = json.loads((snapshot.folder / MANIFEST).read_text())
+    del facts["splits"]
+    (snapshot.folder / MANIFEST).write_text(json.dumps(facts))
+    with pytest.raises(ShardChanged, match=r"it lacks splits\. Materialize the training set again"):
+        open_snapshot(snapshot.folder)
 
 
 def test_training_shards_are_even_and_each_spans_the_window(snapshot: Snapshot) -> None:

@@ -1,7 +1,7 @@
 """Rows as tensors: gathered from memory-mapped shards, without a loader in the way.
 
 Here: one gather per shard, batch and column group. Not here: which rows (order), gathering ahead of the step that
-needs them (prefetcher), decoding samples (decoding), the files (snapshots.reader).
+needs them (prefetcher), decoding samples (decoding), the files (snapshots.split_reader).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

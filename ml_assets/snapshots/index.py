@@ -1,0 +1,63 @@
+"""Index files of a snapshot: the rows of each split, as numbers of rows of the feature table.
+
+The rows of a split are chosen once, when the snapshot is made; an evaluation reads those that the index names. One
+Parquet file a split, delta-encoded: row numbers of whole partitions take almost nothing. Not here: choosing rows
+(rows), the encoded copies of rows that training reads (shards).
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ml_assets.snapshots.row_choice import ROW
+from ml_assets.snapshots.spec import SnapshotError
+from ml_assets.snapshots.split_reader import SPLITS, Snapshot, SplitIndex, SplitName, file_sha256, verify_file
+
+_COLUMN = "row"
+
+
+def write_index(folder: Path, split: SplitName, rows: NDArray[np.int64]) -> SplitIndex:
+    """Write the index of a split: ascending numbers of rows of the table, 0-based."""
+    pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
+    parquet: Any = import_module("pyarrow.parquet")
+    path = folder / f"{split}.index.parquet"
+    table = pa.table({_COLUMN: pa.array(rows, pa.int64())})
+    encoding = {_COLUMN: "DELTA_BINARY_PACKED"}
+    parquet.write_table(table, path, use_dictionary=False, column_encoding=encoding, compression="zstd")
+    return SplitIndex(
+        split=split, path=path.name, sha256=file_sha256(path), rows=len(rows), bytes=path.stat().st_size
+    )
+
+
+def read_index(snapshot: Snapshot, split: SplitName) -> NDArray[np.int64]:
+    """Return the rows of a split, `[rows]`, ascending. `ShardChanged` where the file is not the manifest's."""
+    index = snapshot.index_of(split)
+    path = snapshot.folder / index.path
+    verify_file(path, index)
+    return pl.read_parquet(path)[_COLUMN].to_numpy()
+
+
+def rows_of(table: pl.LazyFrame, snapshot: Snapshot) -> dict[SplitName, pl.DataFrame]:
+    """Return split → its rows of `table`, the one that `snapshot` was made of: columns of the table, without binary
+    ones, and `ROW`; in the order of the table, as `ChosenRows.of` gave them to the snapshot.
+
+    Raises `ShardChanged` for a damaged index, `SnapshotError` for a table that lacks rows.
+    """
+    schema = table.collect_schema()
+    binary = [name for name, dtype in schema.items() if dtype == pl.Binary]
+    numbered = table.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64)).drop(binary)
+    frame = numbered.collect(engine="streaming" if binary else "auto")
+    found: dict[SplitName, pl.DataFrame] = {}
+    for split in SPLITS:
+        rows = read_index(snapshot, split)
+        if len(rows) and rows[-1] >= frame.height:
+            raise SnapshotError(
+                f"the {split} split has row {rows[-1]}, and the table {frame.height} rows: it is not the table that "
+                "the snapshot was made of. Launch the training anew"
+            )
+        found[split] = frame[rows]
+    return found
