@@ -6,10 +6,13 @@ Nothing else belongs here. Tests and the CLI call `build_defs` with other settin
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.leakage_check import request_leakage_tests
@@ -29,20 +32,30 @@ warnings.filterwarnings(
 )
 
 
-def build_defs(settings: Settings | None = None) -> dg.Definitions:
+def build_defs(
+    settings: Settings | None = None,
+    *,
+    components: Sequence[SpecComponent] | None = None,
+    platform: Platform | None = None,
+) -> dg.Definitions:
     """All definitions, with the outside parts that `settings` (by default the environment) select.
 
+    Tests give `components` instead of the files of the defs folder, and a `platform` they look into afterwards.
     `DeclarationRefused` says in a line each what is wrong with the files of the defs folder.
     """
-    with in_one_line():
-        pipelines = load_pipelines(Path(__file__).parent)
-    require_consistent(pipelines)
+    if components is None:
+        with in_one_line():
+            pipelines = load_pipelines(Path(__file__).parent)
+        require_consistent(pipelines)
+    else:  # no component asks its load context
+        context: Any = None
+        pipelines = dg.Definitions.merge(*(one.build_defs(context) for one in components))
     settings = settings or Settings()
     return dg.Definitions.merge(
         pipelines,
         dg.Definitions(
             resources={
-                "platform": Platform(settings),
+                "platform": platform or Platform(settings),
                 "tables": declared_tables(pipelines),
                 "io_manager": step_values,
             },

@@ -36,7 +36,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
 
     from ml_assets.cli.partitions import typed_range
     from ml_assets.cli.runs import materialize
-    from ml_assets.components.steps.train import RESOURCES
+    from ml_assets.components.tags import RESOURCES
     from ml_assets.components.training_pipeline import STAGES, stage_key
     from resources.launcher.resource_profile import changes_of
     from resources.words import counted

@@ -17,7 +17,7 @@ from ml_assets.cli.interrupts import not_for_children
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
 from ml_assets.components.failures import Terminated
-from ml_assets.components.sensors import RANGE_END, RANGE_START
+from ml_assets.components.tags import RANGE_END, RANGE_START
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3

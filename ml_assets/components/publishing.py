@@ -12,6 +12,7 @@ import dagster as dg
 from ml_assets.components.failures import OUT_OF_REACH
 from ml_assets.components.many_events import log_materializations
 from ml_assets.components.pages import ON_A_PAGE, commit_facts, profile_table, table_of
+from ml_assets.components.tags import DATA_VERSION
 from ml_assets.pipeline.links import run_url
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
@@ -110,7 +111,7 @@ def _materialization(
         partition=None if spec.cadence.kind == "none" else key,
         description=None if partition.changed else UNCHANGED,
         metadata=facts,
-        tags={"dagster/data_version": partition.content_digest},
+        tags={DATA_VERSION: partition.content_digest},
     )
 
 

@@ -11,12 +11,12 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
+from ml_assets.components.tags import DATA_VERSION
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 from resources.words import name_some
 
-DATA_VERSION = "dagster/data_version"
 _UNDER_WAY = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 TOLD_LATER = (
     "Reported later: a run was stopped before it could report this, or a person accepted the partition."

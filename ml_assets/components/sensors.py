@@ -15,6 +15,7 @@ from dagster._core.execution.backfill import PartitionBackfill
 from ml_assets.components.failures import missing_in
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
+from ml_assets.components.tags import ASKED_BY, PARTITION, RANGE_END, RANGE_START
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import validate_window
@@ -22,10 +23,6 @@ from ml_assets.tables.imports import resolve_latest
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 from resources.words import name_some
-
-ASKED_BY = "ml_assets/asked_by"
-"""Tag on runs the failed-upstream sensor asked for: the run that was refused. They never ask again themselves."""
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
@@ -175,7 +172,7 @@ def _asked_for(context: dg.RunFailureSensorContext, graph: BaseAssetGraph) -> se
     Empty for a run over a range: a person asks for it again.
     """
     run, repository = context.dagster_run, context.repository_def
-    partition = run.tags.get("dagster/partition")
+    partition = run.tags.get(PARTITION)
     if partition is None or repository is None:
         return set()
     # The run of a job names no assets: they are those of the job.

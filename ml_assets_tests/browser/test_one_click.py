@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from ml_assets.components.sensors import ASKED_BY
+from ml_assets.components.tags import ASKED_BY
 from ml_assets_tests.browser.dagster_pages import Launch, Pages
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui

@@ -13,9 +13,8 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.sensors import RANGE_END, RANGE_START, build_missing_upstream
-from ml_assets.components.step_values import step_values
+from ml_assets.components.tags import DATA_VERSION, RANGE_END, RANGE_START
+from ml_assets.definitions import build_defs
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components import readings_pipeline
 from resources.platform import Platform
@@ -72,12 +71,8 @@ class Installation:
 
     @cached_property
     def defs(self) -> dg.Definitions:
-        """As `ml_assets.definitions` puts them together."""
-        # No component asks its load context.
-        parts = dg.Definitions.merge(*(one.build_defs(None) for one in self._components))
-        resources = {"platform": self.platform, "tables": declared_tables(parts), "io_manager": step_values}
-        own: Any = {"resources": resources, "executor": dg.in_process_executor}
-        return dg.Definitions.merge(parts, dg.Definitions(sensors=[build_missing_upstream], **own))
+        """The code location over these components."""
+        return build_defs(self.settings, components=self._components, platform=self.platform)
 
     def declared_as(self, components: Sequence[SpecComponent]) -> "Installation":
         """The same home after somebody edited the files of the pipelines."""
@@ -172,8 +167,7 @@ def facts_of(result: ExecuteInProcessResult, partition: str) -> dict[str, dict[s
 def versions(result: ExecuteInProcessResult, name: str) -> dict[str | None, str]:
     """Partition → the data version its materialization carries."""
     return {
-        partition: (one.tags or {})["dagster/data_version"]
-        for partition, one in materialized(result, name).items()
+        partition: (one.tags or {})[DATA_VERSION] for partition, one in materialized(result, name).items()
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ml_assets.checkout import ROOT
 from ml_assets.cli.project import Project, prepare_home
-from ml_assets.components.sensors import ASKED_BY
+from ml_assets.components.tags import ASKED_BY
 from ml_assets_tests.components.installation import STAGES, key_of
 from ml_assets_tests.components.readings_location import LATEST
 from ml_assets_tests.components.readings_pipeline import FEATURES, FIRST, MODEL, READINGS, WINDOW, days

@@ -9,6 +9,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import readable, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.tags import RESOURCES
 from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.train import train_model
 from ml_assets.pipeline.values import TrainedModel, TrainingSet
@@ -18,8 +19,6 @@ from resources.job.recoveries import recoveries_of
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 
-RESOURCES = "ml_assets/resources"
-"""Tag on a run: changes of the pipeline's resources for this launch, `memory=8Gi,nodes=2` or a JSON object."""
 SETTINGS_DIGEST = "settings_digest"
 """Metadata of a checkpoint: all it follows from but the data. `ml-assets plan` compares it with the declaration."""
 
