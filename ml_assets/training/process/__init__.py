@@ -1,1 +1,1 @@
-"""Processes of one training: the group of ranks, signs of life, and ending early."""
+"""Processes of one training: the group of ranks, heartbeats, and early ends."""

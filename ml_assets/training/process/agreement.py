@@ -1,8 +1,8 @@
-"""Exchange among ranks of what only one of them may know: that it was asked to stop, that a save is due.
+"""Agreement among ranks on facts that only some of them know: a stop was requested, or a save is due.
 
-Telling after every step would cost each a round over the network. They do it so often instead that a request waits for
-a tenth of a second, or one step where those take longer, at steps that all of them know beforehand: rank 0 says, by its
-pace, when the next time is. Nobody waits for the answer: it comes while the next step is computed, and counts after it.
+An exchange after every step would cost each step a network round trip. The ranks exchange about every 0.1 s instead, or
+after each step if a step takes longer. Rank 0 computes the next step to exchange at, from the pace of the last steps,
+and all ranks receive it. No rank waits for an answer: it arrives during the next step and applies after that step.
 """
 
 import time
@@ -12,11 +12,11 @@ from ml_assets.training.process.group import Group
 
 _EVERY_SECONDS = 0.1
 _MOST_STEPS = 20
-"""Between two rounds: a training that gets slower all at once listens all the same."""
+"""Most steps between two exchanges, so that a training that suddenly slows down still notices a stop request."""
 
 
 class Agreement:
-    """Decisions of all ranks in a loop that each rank runs equally often."""
+    """Joint decisions in a loop that all ranks run equally often."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -26,10 +26,10 @@ class Agreement:
         self._answer: Callable[[], list[float]] | None = None
 
     def step(self, *, stops: bool, saves: bool) -> tuple[bool, bool]:
-        """After a step: whether any rank was asked to stop, and whether any finds that a save is due: the same on every
-        rank.
+        """Return whether any rank was asked to stop, and whether any rank has a save due. Call it after each step.
 
-        Said of what was so a step ago, every so many steps.
+        The answer is the same on every rank and describes the state one step ago. It is (False, False) between
+        exchanges.
         """
         self._steps += 1
         any_stops = any_saves = False
@@ -42,8 +42,8 @@ class Agreement:
         return any_stops, any_saves
 
     def change_pace(self) -> None:
-        """Steps of another kind follow: ask after the first of them. An answer on its way is not heard: whoever was
-        asked to stop says so again."""
+        """Prepare for steps of another kind: the next exchange follows the first of them. Drops a pending answer; a
+        rank that was asked to stop repeats the request."""
         if self._answer is not None:
             self._answer()
             self._answer = None

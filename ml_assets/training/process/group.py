@@ -1,7 +1,7 @@
-"""The ranks of a job: joining them, and the few things they must agree on.
+"""Process group of a job: joining the ranks, and agreement among them.
 
-Here: the process group, the device of a rank, determinism, agreement. Not here: starting the processes
-(torchrun), averaging gradients (DistributedDataParallel in the loop).
+Here: the process group, a rank's device, determinism, small collectives. Not here: starting the processes (node.agent),
+averaging gradients (training.gradients).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -29,8 +29,7 @@ from resources.job.training_settings import TrainingSettings
 from resources.launcher.devices import refuse_few_gpus
 
 _TIMEOUT = timedelta(seconds=120)
-"""Timeout of each collective of the gradients: a rank that waits longer ends, and the job resumes from its checkpoint.
-"""
+"""Timeout of each gradient collective. A rank that waits longer ends, and the job resumes from its last checkpoint."""
 _PATIENCE = timedelta(hours=1)
 """Timeout of collectives around I/O, where the fastest rank waits for the slowest. A dead peer is noticed at once."""
 
@@ -47,7 +46,7 @@ _LOST = re.compile(
 
 
 class PeerFailed(Exception):
-    """Another rank found a final failure and has reported it; this one ends with the same code."""
+    """Another rank reported a final failure; this rank ends with the same exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"another rank ended with exit code {code}")
@@ -61,39 +60,40 @@ class Group:
     rank: int
     world_size: int
     local_rank: int
-    """Among the ranks that work in the same folder: all of them, or those of this machine."""
+    """Rank among those that share this folder: all ranks, or the ranks of this node."""
     local_ranks: int
     """Number of ranks on this node."""
     device: torch.device
     process_group: distributed.ProcessGroup | None = None
-    """The connections that are used; None: those of the gradients."""
+    """Connections for collectives. None means the default group, which gradients use."""
 
     @property
     def is_first(self) -> bool:
-        """Rank 0 writes files and events for all."""
+        """True on rank 0, which writes files and events for all ranks."""
         return self.rank == 0
 
     def seed(self, *facts: int) -> None:
-        """Restart the randomness of this process (dropout) from these integers.
+        """Seed the random generators of this process (for dropout) from these integers.
 
-        Not `torch.manual_seed`: on a machine without a GPU each call leaves a stack trace in a growing list.
+        Does not call `torch.manual_seed`: without a GPU, each call appends a stack trace to a list that never shrinks.
         """
         text = ",".join(map(str, facts))  # Python's `hash` is not the same on every machine
         value = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
         torch.default_generator.manual_seed(value)
-        np.random.seed(value % 2**32)  # models draw from these, too
+        np.random.seed(value % 2**32)  # models may draw from numpy and random too
         random.seed(value)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(value)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Element-wise sums over the ranks, the same numbers on each of them."""
+        """Return element-wise sums over the ranks; every rank gets the same numbers."""
         totals = torch.tensor(values, dtype=torch.float64, device=self.device)
         distributed.all_reduce(totals, group=self.process_group)
-        return totals.tolist()  # waits for the device: what comes back decides what the host does next
+        return totals.tolist()  # waits for the device: the host decides by these numbers
 
     def begin_sum(self, values: Sequence[float]) -> Callable[[], list[float]]:
-        """`sum` that nobody waits for now: what it gives is called later, by all ranks at the same place."""
+        """Start `sum` without waiting. Return a function that waits for the sums; all ranks must call it at the same
+        place."""
         totals = torch.tensor(values, dtype=torch.float64, device=self.device)
         work = distributed.all_reduce(totals, group=self.process_group, async_op=True)
 
@@ -105,38 +105,38 @@ class Group:
         return end
 
     def copy_from_first(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Overwrite `tensors` by those of rank 0."""
+        """Overwrite `tensors` with those of rank 0."""
         for tensor in tensors:
             distributed.broadcast(tensor, group=self.process_group, group_src=0)
 
     def gather(self, value: int) -> list[int]:
-        """`value` of every rank, by rank."""
+        """Return `value` of every rank, ordered by rank."""
         mine = torch.tensor([value], dtype=torch.int64, device=self.device)
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
         distributed.all_gather(everyone, mine, group=self.process_group)
         return [int(tensor.item()) for tensor in everyone]
 
     def gather_objects(self, value: T) -> list[T]:
-        """`value`, anything that can be pickled, of every rank, by rank."""
+        """Return `value` of every rank, ordered by rank. `value` must be picklable."""
         everyone: list[Any] = [None] * self.world_size
         distributed.all_gather_object(everyone, value, group=self.process_group)
         return everyone
 
     def io_group(self) -> "Group":
-        """The same ranks over connections of their own, on the CPU, that wait long for each other: for what takes as
-        long as disks and networks do, and for another thread. All ranks have to ask."""
+        """Return a second gloo group over the same ranks with a one-hour timeout, for I/O and the checkpoint thread.
+        Collective call: all ranks must make it."""
         process_group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
         return replace(self, device=torch.device("cpu"), process_group=process_group)
 
     def from_first(self, value: int) -> int:
-        """`value` of rank 0, on every rank."""
+        """Return rank 0's `value` on every rank."""
         return self.gather(value)[0]
 
     def all_succeed(self, action: Callable[[], T]) -> T:
-        """Do `action` on every rank; where it is a final failure on one of them, none goes on.
+        """Run `action` on every rank; if it fails for good on one rank, no rank continues.
 
-        The failing rank raises its own error, the others `PeerFailed` with its exit code: else they would
-        wait for it until the timeout, and end with a code that is retried.
+        The failing rank raises its own error, the others `PeerFailed` with its exit code. Otherwise the others would
+        wait for it until the timeout, and end with a code that the launcher retries.
         """
         try:
             result = action()
@@ -150,8 +150,8 @@ class Group:
 
 
 def is_lost_peer(error: BaseException | None) -> bool:
-    """True if this comes from another rank's end, or was raised while such an error was handled: a connection to it was
-    closed, or it did not answer."""
+    """Return True if another rank's end caused this error: its connection closed, or it did not answer. Also looks
+    at the errors that were being handled when this one was raised."""
     while error is not None:
         if isinstance(error, distributed.DistNetworkError | distributed.DistStoreError):
             return True
@@ -163,10 +163,11 @@ def is_lost_peer(error: BaseException | None) -> bool:
 
 @cache
 def keep_connections() -> None:
-    """Keep every process group that a script destroys in memory until this process ends. For good; call it first.
+    """Keep every process group that a script destroys in memory until this process ends. Call it before any script
+    code. It cannot be undone.
 
-    DDP often holds the last reference to a destroyed group. It then waits for the threads of the group with Python's
-    lock in its hand, which one of them needs to let go of a tensor: 3 of 6 runs of accelerate's example hung.
+    DDP often holds the last reference to a destroyed group. It then waits for the group's threads while it holds the
+    GIL, and a thread needs the GIL to free a tensor: 3 of 6 runs of accelerate's example hung.
     """
     destroy = distributed_c10d.destroy_process_group
 
@@ -180,12 +181,12 @@ def keep_connections() -> None:
 
 @contextmanager
 def join_group(settings: TrainingSettings, *, folder_each_node: bool = False) -> Generator[Group]:
-    """Meet the other ranks (addresses come from torchrun's environment) and make arithmetic repeatable.
+    """Join the other ranks (torchrun's environment has the addresses) and make arithmetic repeatable.
 
-    All ranks work in one folder, or those of each node in one of its own (`folder_each_node`). A rank uses its own
-    GPU, or one CPU thread where the machine has no GPU or `device` is `cpu`. Ranks may be fewer than `workers`, where a
-    node is missing. Raises `BadConfiguration` for more ranks than that, and for fewer GPUs than ranks. After an error
-    the group is left as it is: the process has to end.
+    All ranks share one folder, or each node has its own (`folder_each_node`). A rank uses one GPU, or one CPU thread
+    if the machine has no GPU or `device` is `cpu`. Fewer ranks than `workers` may join, if a node is missing. Raises
+    `BadConfiguration` for more ranks than `workers`, and for fewer GPUs than ranks. After an error the group stays as
+    it is: the process has to end.
     """
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     uses_gpus = settings.device == "auto" and torch.cuda.is_available()
@@ -195,9 +196,9 @@ def join_group(settings: TrainingSettings, *, folder_each_node: bool = False) ->
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    torch.set_num_threads(1)  # another number of threads adds up in another order: other bits
+    torch.set_num_threads(1)  # another number of threads sums in another order and gives other bits
     is_bitwise = settings.determinism == "bitwise"
-    # Without `bitwise` a GPU uses its fastest kernels, and an operation that has no deterministic one still runs.
+    # Without `bitwise`, a GPU uses its fastest kernels, and operations without a deterministic kernel still run.
     torch.use_deterministic_algorithms(is_bitwise or not on_gpu, warn_only=not is_bitwise)
     distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
@@ -213,5 +214,5 @@ def join_group(settings: TrainingSettings, *, folder_each_node: bool = False) ->
             f"{group.world_size} ranks were started for {settings.workers} workers: start a job by its launcher"
         )
     yield group
-    distributed.barrier()  # nobody leaves, and takes connections along, while another still needs them
+    distributed.barrier()  # a rank that left early would close connections that others still use
     distributed.destroy_process_group()

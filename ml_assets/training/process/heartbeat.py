@@ -1,10 +1,10 @@
-"""Signs of life: each rank writes them, its agent reads them and ends a rank that gives none.
+"""Heartbeats: each rank writes them; its agent reads them and kills a rank that stalls.
 
-A rank that is stopped or stuck closes no connection, so the others would wait for it until the timeout of a
-collective. Two signs: a thread of the rank writes twice a second (a process that is stopped, or hangs in a call
-that lets no thread run, does not), and what its loop has done so far (one that waits for ever adds nothing). Files of
-this machine, in the job's folder for temporary files. Not here: starting ranks (agent), what follows from an
-end (the launcher).
+A stopped or stuck rank closes no connection, so the others would wait for it until a collective times out. A heartbeat
+has two parts. A thread of the rank writes it twice a second; a process that is stopped, or that hangs in a call that
+holds the GIL, does not. It also holds a counter of the loop's progress; a loop that waits forever does not raise it.
+Heartbeats are files in the job's temporary folder on this machine. Not here: starting ranks (node.agent), the decision
+after an end (the launcher).
 """
 
 import faulthandler
@@ -28,22 +28,22 @@ log = logging.getLogger(__name__)
 _WRITE_SECONDS = 0.5
 _LOOK_SECONDS = 0.25
 _ASLEEP_SECONDS = 2.0
-"""Between two looks, only where the whole machine or container stood still."""
+"""Longer than this between two looks only if the whole machine or container was suspended."""
 _STALL_SECONDS, _STALL_SECONDS_OF_SCRIPTS = 120.0, 600.0
-"""A step may take at least so long, where a job says nothing else, and… A script tells of fewer things that it does."""
+"""Default of `stall_timeout_seconds`, for models and for scripts. A script reports fewer of its operations."""
 _STILL_STEPS = 10.0
-"""…so many times as long as the longest before."""
+"""A step may also take this many times as long as the longest step before it."""
 _FIRST_STEP = 15.0
-"""The first step of an attempt may take this many times `stall_timeout_seconds`: kernels are compiled, caches fill.
-Without a bound, a first all-reduce that never returned held its GPUs for ever."""
+"""Bound of the first step of an attempt, as a multiple of `stall_timeout_seconds`: kernels compile and caches fill.
+Without a bound, a first all-reduce that never returned held its GPUs forever."""
 _LAST_WORDS_SECONDS = 0.5
-"""From the request for a stack trace to SIGKILL."""
+"""Time from the request for a stack trace to SIGKILL."""
 _SIGN = struct.Struct("<qqd")  # process, `Heartbeat.done`, time.monotonic()
 _NAME = "heartbeat-{}"
 
 
 class Heartbeat:
-    """The signs of this process, as a context; a clean end takes them back."""
+    """Heartbeat of this process, as a context manager; a clean exit deletes the file."""
 
     def __init__(self, local_rank: int) -> None:
         self._path = _folder() / _NAME.format(local_rank)
@@ -53,11 +53,11 @@ class Heartbeat:
         self._over = threading.Event()
 
     def on_first_step(self, tell: Callable[[int], None]) -> None:
-        """Have `tell` called after the first step that is trained, with its number."""
+        """Call `tell` with the step number after the first trained step."""
         self._first = tell
 
     def step(self, step: int) -> None:
-        """`step` steps are trained. Costs an addition: the thread writes it."""
+        """Count progress after `step` trained steps. Costs one addition: the thread does the writing."""
         self.moved()
         if self._first is not None:
             self._first(step)
@@ -65,17 +65,19 @@ class Heartbeat:
 
     @property
     def done(self) -> int:
-        """Counter of the loop's progress; below 0 where no loop runs now. Never twice the same with something done
-        in between, or an agent that looks once a step would see a loop that stands still."""
+        """Counter of the loop's progress; negative while no loop runs.
+
+        Each change gives a new value. Otherwise an agent that looks once per step would see a loop that stands still.
+        """
         return -1 - self._moves if self._rests else self._moves
 
     def begin(self) -> None:
-        """There is a loop from now on: how long it takes to the first sign says how long it may take to another."""
+        """Mark the start of a loop: the time to its first progress counts towards the longest step."""
         self._rests = False
 
     @contextmanager
     def bounded(self) -> Generator[None]:
-        """Bound what runs inside by the time that the first step of an attempt may take."""
+        """Bound the block by the time that the first step of an attempt may take."""
         self.begin()
         try:
             yield
@@ -83,16 +85,16 @@ class Heartbeat:
             self.rest()
 
     def moved(self) -> None:
-        """The loop goes on: a step, a batch of validation."""
+        """Count progress: a step, or a batch of validation."""
         self._moves += 1
         self._rests = False
 
     def rest(self) -> None:
-        """Until it moves again there is no loop: the rank stores what it has trained."""
+        """Mark the end of a loop, for example while the rank saves. The next progress starts a loop again."""
         self._rests = True
 
     def __enter__(self) -> "Heartbeat":
-        # Asked for by the agent before it ends this process: where does it hang?
+        # The agent requests a stack trace before it kills this process, so that the log shows where it hangs.
         faulthandler.register(signal.SIGUSR2, all_threads=True)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
         self._write()
@@ -108,24 +110,24 @@ class Heartbeat:
             self._write()
 
     def _write(self) -> None:
-        with suppress(OSError):  # a full disk is told by what needs the space
+        with suppress(OSError):  # the write that needs the space reports a full disk
             os.pwrite(self._descriptor, _SIGN.pack(os.getpid(), self.done, time.monotonic()), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HangTimeouts:
-    """Seconds that a rank may be silent, by what it does."""
+    """Seconds for which a rank may be silent."""
 
     heartbeat_timeout_seconds: float
-    """As a process."""
+    """For the process: limit without a heartbeat."""
     stall_timeout_seconds: float
-    """As a loop, at least."""
+    """For the loop: limit without progress, at least."""
     first_step_seconds: float = math.inf
-    """As a loop that has not done its first step. A script may never say that it did one."""
+    """For a loop before its first step. Infinite for scripts, since a script may never report a step."""
 
     @classmethod
     def of(cls, job: TrainingJob) -> "HangTimeouts":
-        """As the job's settings have it."""
+        """Read the timeouts from the job's settings, with the defaults for a model or a script."""
         default = _STALL_SECONDS_OF_SCRIPTS if job.script else _STALL_SECONDS
         settings = job.settings
         still = settings.stall_timeout_seconds or default
@@ -144,11 +146,11 @@ class Seen:
     since: float = 0.0
     """Time at which the counter last moved."""
     longest: float = 0.0
-    """Seconds it took at most to do more."""
+    """Longest time between two signs of progress so far, in seconds."""
 
     def why_end(self, done: int, alive: float, now: float, patience: HangTimeouts) -> str:
-        """Return the reason to kill a rank with this counter and last sign of life at `alive`; empty if there is
-        none."""
+        """Return the reason to kill a rank with the counter `done` and its last heartbeat at `alive`; empty if there is
+        no reason."""
         if now - alive > patience.heartbeat_timeout_seconds:
             limit = patience.heartbeat_timeout_seconds
             return f"gave no sign of life for {now - alive:.1f} s (heartbeat_timeout_seconds {limit:g})"
@@ -171,7 +173,7 @@ class Seen:
 
 
 class Watch:
-    """The agent's side: looks after the ranks of this machine."""
+    """Agent's side: watches the ranks of this machine."""
 
     def __init__(self, ranks: int, patience: HangTimeouts) -> None:
         self._ranks = range(ranks)
@@ -179,11 +181,11 @@ class Watch:
         self._seen = [Seen() for _ in self._ranks]
         self._awake = time.monotonic()
         self.ended: dict[int, str] = {}
-        """Local rank → why it was ended."""
+        """Local rank → reason for which the agent killed it."""
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Look after the ranks as long as the block runs."""
+        """Watch the ranks while the block runs."""
         for rank in self._ranks:
             _path(rank).unlink(missing_ok=True)
         over = threading.Event()
@@ -196,14 +198,14 @@ class Watch:
             thread.join()
 
     def silent(self) -> list[int]:
-        """Local ranks that are gone without a clean end: killed, by the kernel or somebody else."""
+        """Return local ranks that ended without a clean exit: killed by the kernel or another process."""
         return [rank for rank in self._ranks if _path(rank).exists() and rank not in self.ended]
 
     def _watch(self, over: threading.Event) -> None:
         looked = time.monotonic()
         while not over.wait(_LOOK_SECONDS):
             now = time.monotonic()
-            if now - looked > _ASLEEP_SECONDS:  # this process was stopped too: silence then says nothing
+            if now - looked > _ASLEEP_SECONDS:  # this process was suspended too, so silence means nothing
                 self._awake = now
             looked = now
             for rank in self._ranks:
@@ -234,13 +236,13 @@ def _read(rank: int) -> tuple[int, int, float] | None:
 
 
 def _is_there(pid: int) -> bool:
-    """False also for one that has ended and that nobody has asked after yet: the agent will."""
+    """Return whether the process runs; False also for a zombie that the agent has not reaped yet."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
-    except FileNotFoundError:  # no /proc on this system, or gone just now
+    except FileNotFoundError:  # this system has no /proc, or the process ended just now
         return not Path("/proc/self").exists()
 
 

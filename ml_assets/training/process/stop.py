@@ -1,6 +1,6 @@
-"""Ending early: on SIGTERM after a checkpoint, and at once when the process that started us is gone.
+"""Early ends: after a checkpoint on SIGTERM, and at once when the parent process is gone.
 
-Not here: agreeing with the other ranks and saving (loop), starting processes (torchrun).
+Not here: agreement with the other ranks (agreement), saving (training.loop), starting processes (node.agent).
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class StopRequest:
-    """Flag that SIGTERM sets; the loop reads it once a step."""
+    """Flag that SIGTERM sets; the loop reads it once per step."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -25,11 +25,11 @@ class StopRequest:
 
 
 def end_with_parent(by: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
-    """On Linux, have the kernel end this process `by` a signal when its parent ends: no rank outlives its agent.
+    """On Linux, let the kernel end this process with the signal `by` when its parent ends: no rank outlives its agent.
 
-    `parent` is the parent's process id when this process began; it may be gone already. A process of multiprocessing
-    knows the process that asked for it, and ends if that is gone. Between fork and exec `by` must be SIGKILL: handlers
-    that a process inherits take any other signal, and exec forgets them. Elsewhere a rank ends when its next
+    `parent` is the parent's process id at the start of this process; that process may be gone already. A
+    multiprocessing child knows its parent and ends if it is gone. Between fork and exec, `by` must be SIGKILL:
+    inherited handlers catch any other signal, and exec drops those handlers. On other systems a rank ends when its next
     collective fails or times out.
     """
     if sys.platform == "linux":
