@@ -1,1 +1,1 @@
-"""Figures of a training while it runs, and the events that carry them."""
+"""Metrics of a running training, and the events that carry them."""

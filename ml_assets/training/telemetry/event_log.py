@@ -1,7 +1,7 @@
-"""Events that a worker reports while it runs: one JSON line each, on stdout and in the job's folder.
+"""Events that a worker reports while it runs: one JSON line per event, on stdout and in the job's folder.
 
-Who reads stdout (the launcher) may be killed; what the file says is complete, and a later run catches up by it.
-Here: writing them. Not here: what a line looks like (resources.job.events), where metrics are kept.
+The launcher reads stdout and may be killed. The file is complete, and a later run catches up from it.
+Here: writing events. Not here: the format of a line (resources.job.events), storage of metrics.
 """
 
 import logging
@@ -23,33 +23,33 @@ _listener: Callable[[TrainingEvent], None] | None = None
 
 
 def keep_events(folder: Path) -> None:
-    """From now on append the events of this process to the file in `folder`, too."""
+    """From now on, also append the events of this process to the file in `folder`."""
     global _file
     _file = os.open(folder / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
 def tell_also(listener: Callable[[TrainingEvent], None]) -> None:
-    """From now on call `listener` with each event of this process, too."""
+    """From now on, also call `listener` with each event of this process."""
     global _listener
     _listener = listener
 
 
 def emit(kind: str, step: int, **values: Any) -> None:
-    """Write one event, at once; where nobody listens any more, go on: there may be something to save."""
+    """Write one event at once. If stdout has no reader any more, continue: there may be a checkpoint to save."""
     event = TrainingEvent(kind=kind, step=step, time=time.time(), values=values)
     if _listener is not None:
         _listener(event)
-    line = f"{event.to_line()}\n".encode()  # one `write`, so that ranks do not mix
+    line = f"{event.to_line()}\n".encode()  # a single `write`, so that lines of ranks do not mix
     try:
         if _file is not None:
             os.write(_file, line)
-    finally:  # also where the disk is full, which may be what there is to say
+    finally:  # also if the disk is full, which may be the event to report
         _say(line)
 
 
 def report_failure(error: TrainingFailed) -> int:
-    """Say why this process ends; the exit code to end it with."""
-    with suppress(OSError):  # a full disk may be what there is to report
+    """Report why this process ends; return the exit code to end it with."""
+    with suppress(OSError):  # a full disk may be the failure to report
         emit("failed", 0, error=type(error).__name__, message=str(error))
     log.error("%s: %s", type(error).__name__, error)
     return error.exit_code or 1

@@ -1,6 +1,6 @@
-"""Figures of this rank's GPU, from NVIDIA's driver; nothing on a machine without one.
+"""Metrics of this rank's GPU, from NVIDIA's driver; empty on a machine without a GPU.
 
-Not here: which GPU a rank uses (group), how often this is asked (loop).
+Not here: the choice of a rank's GPU (process.group), the interval of the readings (training.loop).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 
 def gpu_figures(device: torch.device) -> dict[str, float]:
-    """Return what is known of `device`; empty without a GPU.
+    """Return the metrics of `device`; empty without a GPU.
 
-    `gpu_peak_memory_gb`: most that this process's tensors held at once, in GB of 10⁹ bytes. With the package
-    nvidia-ml-py also `gpu_utilization_pct` (0–100: the share of the last moments in which some kernel ran, which is not
-    yet work) and `gpu_memory_gb`, what all processes hold now.
+    `gpu_peak_memory_gb`: the most memory that this process's tensors held at once, in GB of 10⁹ bytes. The package
+    nvidia-ml-py adds two more. `gpu_utilization_pct` (0–100) is the share of recent time in which any kernel ran; it
+    does not measure useful work. `gpu_memory_gb` is the memory that all processes hold now.
     """
     if device.type != "cuda":
         return {}
@@ -32,7 +32,7 @@ def gpu_figures(device: torch.device) -> dict[str, float]:
     try:
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
         used = nvml.nvmlDeviceGetMemoryInfo(handle).used
-    except nvml.NVMLError as error:  # such as a GPU that is shared out in parts
+    except nvml.NVMLError as error:  # for example a GPU that MIG divides
         log.debug("no figures of the GPU: %s", error)
         return figures
     return figures | {"gpu_utilization_pct": float(busy), "gpu_memory_gb": used / 1e9}
@@ -47,7 +47,7 @@ def _open(device: torch.device) -> tuple[Any, Any] | None:
         return None
     try:
         pynvml.nvmlInit()
-        # By its identity: the driver numbers all GPUs, a process perhaps only some.
+        # Look the GPU up by UUID: the driver numbers all GPUs, but a process may see only some.
         uuid = torch.cuda.get_device_properties(device).uuid
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
     except pynvml.NVMLError as error:

@@ -1,8 +1,8 @@
-"""Use of the machine under the ranks: processors, memory, disk and network, as an event `system` every 30 s.
+"""Machine metrics under the ranks: processors, memory, disk and network, as an event `system` every 30 s.
 
-Read from Linux's /proc and /sys; what a system does not tell is left out. In a container the memory is that of its
-limit, the network its own, processors and disks those of the machine. Not here: GPUs (gpu), what the loop measures of
-itself (meter).
+Read from Linux's /proc and /sys; values that a system does not provide are left out. In a container, memory counts
+against the container's limit, the network is the container's own, processors and disks are those of the machine. Not
+here: GPUs (gpu), measurements of the loop (meter).
 """
 
 import os
@@ -17,23 +17,23 @@ from ml_assets.training.telemetry.event_log import emit
 
 SECONDS = 30.0
 _SECTOR = 512
-"""Bytes of what /sys/block calls a sector, whatever the disk calls one."""
+"""Bytes of a sector in /sys/block, whatever the disk's own sector size is."""
 _NO_DISK = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
-"""Block devices that hold nothing of their own: what lies on them is counted on the disk below."""
+"""Block devices without storage of their own: their data is counted on the disk below."""
 _LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Memory files of a container in cgroup versions 2 and 1: its limit, its use, and the line of the `memory.stat`
-beside them with the part of the use that is cached files, which the container can do without."""
+"""Memory files of a container in cgroup versions 2 and 1: its limit, its use, and a line of the `memory.stat` beside
+them. That line is the part of the use that is file cache, which the container can free."""
 
 
 @contextmanager
 def watching_machine(folder: Path, step: Callable[[], int], seconds: float = SECONDS) -> Generator[None]:
-    """While the block runs, one rank of each machine tells its figures: every `seconds`, and when the block ends.
+    """While the block runs, emit machine metrics every `seconds`, and once more when the block ends.
 
-    `step` says how far training has come. `folder` is where the job keeps its files. Names begin with `system/`, which
-    MLflow shows apart, and of several machines with `system/<number>/`.
+    One rank per machine does this. `step` returns the number of trained steps. `folder` holds the job's files. Names
+    begin with `system/`, which MLflow shows on a separate page; with several machines, `system/<number>/`.
     """
     if os.environ.get("LOCAL_RANK", "0") != "0":
         yield
@@ -46,7 +46,7 @@ def watching_machine(folder: Path, step: Callable[[], int], seconds: float = SEC
         is_over = False
         while not is_over:
             is_over = over.wait(seconds)
-            with suppress(OSError):  # a full disk is told by what needs the space
+            with suppress(OSError):  # the write that needs the space reports a full disk
                 emit("system", step(), **{prefix + name: value for name, value in machine.read().items()})
 
     thread = threading.Thread(target=watch, name="machine", daemon=True)
@@ -59,16 +59,18 @@ def watching_machine(folder: Path, step: Callable[[], int], seconds: float = SEC
 
 
 class Machine:
-    """Figures since the last `read`; the places are other ones in tests."""
+    """Machine metrics since the last `read`. Tests pass other paths."""
 
     def __init__(self, folder: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._folder, self._proc, self._sys = folder, proc, sys
         self._last = self._counters()
 
     def read(self) -> dict[str, float]:
-        """`cpu_utilization_percentage` (0–100, of all processors), memory and disk in use (the file system of the
-        folder), and MB a second that were read from and written to disks, received from and sent to other
-        machines. Names are MLflow's where it has one."""
+        """Return the metrics since the last call; names are MLflow's where it has a name.
+
+        `cpu_utilization_percentage` (0–100, over all processors), memory and disk in use (the file system of the
+        folder), and MB per second read from and written to disks, received from and sent to other machines.
+        """
         before, now = self._last, self._counters()
         self._last = now
         grown = {name: now[name] - before[name] for name in now if name in before}
@@ -117,7 +119,7 @@ class Machine:
         }
 
     def _memory(self) -> tuple[float, float]:
-        """Bytes in use, and there."""
+        """Return bytes in use and bytes in total."""
         lines = (line.split() for line in (self._proc / "meminfo").read_text().splitlines())
         kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
         there = 1024 * kilobytes["MemTotal"]

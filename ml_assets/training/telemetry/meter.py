@@ -1,6 +1,6 @@
-"""Measurements of the loop between two metric events: loss, speed, waiting for data, and which rank is slow.
+"""Measurements of the loop between two metric events: loss, speed, waiting for data, and the slowest rank.
 
-Not here: sending it (events), the GPU's own figures (gpu), those of the machine (machine).
+Not here: sending them (event_log), GPU metrics (gpu), machine metrics (machine).
 """
 
 import statistics
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 import numpy as np
 
 _STEPS = 1000
-"""Newest steps that percentiles are taken of."""
+"""Number of newest steps that percentiles cover."""
 
 
 class Meter:
     """Sums over the steps since the last `read`, and the newest step times.
 
-    `mfu_of_a_row` is the share of the devices' peak that one row a second takes (see mfu), None where unknown; `clock`
-    gives seconds since some moment.
+    `mfu_of_a_row` is the utilization at one row per second (see mfu), None if unknown. `clock` returns seconds since
+    any fixed moment.
     """
 
     def __init__(
@@ -33,14 +33,17 @@ class Meter:
 
     @contextmanager
     def waiting_for_data(self) -> Generator[None]:
-        """Time spent inside counts as waiting for data."""
+        """Count the time inside the block as waiting for data."""
         started = self._clock()
         yield
         self._data_seconds += self._clock() - started
 
     def add(self, loss_sum: float, rows: int, gradient_norm: float, alone_seconds: float = 0.0) -> None:
-        """One step of `rows` over all ranks: the loss of this rank's, summed, and the norm before clipping;
-        `alone_seconds` is what this rank took before it first waited for another."""
+        """Add one step of `rows` rows over all ranks.
+
+        `loss_sum` is the summed loss of this rank's rows, `gradient_norm` the norm before clipping. `alone_seconds` is
+        this rank's time until it first waited for another rank.
+        """
         self._loss_sum += loss_sum
         self._rows += rows
         self._norm = gradient_norm
@@ -53,14 +56,14 @@ class Meter:
     def read(
         self, gather: Callable[[int], list[int]], add: Callable[[Sequence[float]], list[float]]
     ) -> dict[str, float]:
-        """The figures since the last call. All ranks call it at once: `gather` gives a number of each of them, `add`
-        the sums of theirs.
+        """Return the metrics since the last call, on all ranks. Collective call: `gather` returns one number per rank,
+        `add` sums over ranks.
 
-        Mean loss, newest gradient norm, rows per second of all ranks, mean wait for data a step, its share of the time
-        (0–1), percentiles of the newest times from step to step (with the validation or save between them), and the
-        rank that works slowest: how many times as long as the typical other one it takes (1: as fast), and how much
-        longer a step. On a GPU work is what the host does: kernels it started run on. `mfu` (0–1) where the
-        operations of the model and the peak of the devices are known.
+        Mean loss, newest gradient norm, rows per second of all ranks, mean wait for data per step (ms), and the share
+        of time that waits for data (0–1). Percentiles of the newest step times (ms) include validations and saves
+        between steps. For the rank that works slowest: its time as a multiple of the median of the other ranks (1:
+        equal), and its lag per step (ms). On a GPU this time is the host's: kernels it started still run. `mfu` (0–1)
+        is present if the model's operations and the devices' peak are known.
         """
         seconds = self._clock() - self._started
         p50, p95, p99 = np.percentile(self._step_seconds, (50, 95, 99)) * 1000

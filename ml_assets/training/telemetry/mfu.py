@@ -1,8 +1,8 @@
-"""Model FLOPs utilization: how much of what the devices could compute at most went into the model.
+"""Model FLOPs utilization: the share of the devices' peak that the model's own operations used.
 
-Operations are counted as in Chowdhery et al. 2022 (PaLM, appendix B): those the model needs for a row, forward and
-backward, whatever else was computed (activations again, for one). A model says how many; nothing is guessed, and where
-the peak of the card is not known there is no figure. Not here: rows a second (meter).
+Operations are counted as in Chowdhery et al. 2022 (PaLM, appendix B): those that the model needs for a row, forward and
+backward. Recomputed activations and other extra work do not count. A model declares its number, and nothing is
+guessed: without a known peak of the card there is no metric. Not here: rows per second (meter).
 """
 
 import re
@@ -16,8 +16,8 @@ from resources.job.setting_parts import Precision
 from resources.job.training_settings import TrainingSettings
 
 DECLARATION = "flops_per_row"
-"""Attribute or method of a model: floating-point operations for one row, forward and backward. Of layers that multiply
-by a matrix it is 6 for each of its numbers and place it is used at: 2 forward, 4 backward."""
+"""Attribute or method of a model: floating-point operations for one row, forward and backward. A layer that multiplies
+by a matrix needs 6 for each element of the matrix and each position: 2 forward, 4 backward."""
 
 _PEAKS = {
     ("H200", "NVL"): (60.0, 835.0),
@@ -32,14 +32,15 @@ _PEAKS = {
     ("V100", "SXM2"): (15.7, 125.0),
     ("T4",): (8.1, 65.0),
 }
-"""Words of a card's name → 10¹² operations a second in float32 and in half precision (bfloat16, float16 of older ones),
-without sparsity, by NVIDIA's data sheets. The first that fits."""
+"""Words of a card's name → 10¹² operations per second in float32 and in half precision (bfloat16; float16 on older
+cards), without sparsity, from NVIDIA's data sheets. The first match wins."""
 
 
 def mfu_of_a_row(core: nn.Module, settings: TrainingSettings, group: Group) -> float | None:
-    """The utilization at one row a second over all ranks; None where the model or the card does not tell enough.
+    """Return the utilization at one row per second over all ranks; None if the model's operations or the card's peak
+    are unknown.
 
-    Raises `BadConfiguration` where the model declares what is no number of operations.
+    Raises `BadConfiguration` if the model's declaration is not a positive number.
     """
     flops = _declared(core)
     peak = settings.peak_tflops or _peak_of(group.device, settings.precision)
@@ -49,7 +50,7 @@ def mfu_of_a_row(core: nn.Module, settings: TrainingSettings, group: Group) -> f
 
 
 def peak_of(card: str, precision: Precision) -> float | None:
-    """10¹² operations a second of the card with this name; None where it is not known, or shared out in parts."""
+    """Return 10¹² operations per second of the card with this name; None if it is unknown, or if MIG divides it."""
     words = re.split(r"[\s-]+", card)
     if "MIG" in words:
         return None

@@ -1,9 +1,9 @@
-"""The newest figures of a training as a page that Prometheus reads.
+"""Metrics page that Prometheus reads, with the newest values of a training.
 
     http://<rank 0>:<metrics_port>/metrics
 
-On rank 0, where the job's `metrics_port` asks for it; loopback alone, all addresses of a pod. Here: the page. Not
-here: what is measured (meter).
+Rank 0 serves it if the job sets `metrics_port`: on loopback only, or on all addresses in a pod. Here: the page. Not
+here: the measurements (meter).
 """
 
 import logging
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STEPPING = ("metrics", "epoch", "checkpoint")
-"""Kinds of events that tell that the loop goes on; `system` comes from a thread beside it."""
+"""Kinds of events that show the loop's progress; `system` comes from a thread beside the loop."""
 _OWN_NAMES = frozenset({"gpu_utilization_pct", "checkpoint_duration_ms", "data_loading_latency_ms"})
-"""Figures with a name of their own; the others begin with `training_`."""
+"""Metrics that keep their names; all others get the prefix `training_`."""
 
 
 class Page:
-    """Page of metrics, from the events so far."""
+    """Metrics page, built from the events so far."""
 
     def __init__(self, job: TrainingJob) -> None:
         labels = {"model": job.model, "partition": job.partition, "fingerprint": job.fingerprint[:16]}
@@ -34,7 +34,7 @@ class Page:
         self._values: dict[str, float] = {}
 
     def note(self, event: TrainingEvent) -> None:
-        """Take over the numbers of one event."""
+        """Copy the numbers of one event to the page."""
         with self._lock:
             if event.kind in _STEPPING:
                 self._values["training_step"] = event.step
@@ -52,7 +52,7 @@ class Page:
                 self._values["training_recovery_steps_lost"] = event.values["steps_lost"]
 
     def text(self) -> str:
-        """The page, in Prometheus' text format: gauges, one series each."""
+        """Return the page in Prometheus' text format: gauges, one series each."""
         with self._lock:
             lines = [
                 f"# TYPE {name} gauge\n{name}{{{self._labels}}} {float(value)!r}\n"
@@ -62,9 +62,10 @@ class Page:
 
 
 def serve_figures(job: TrainingJob, all_addresses: bool) -> int | None:
-    """Serve the page of this process in a thread; the port, or None where there is no page.
+    """Serve this process's page in a thread; return the port, or None if no page is served.
 
-    A port that is taken is a warning: a training does not fail for its figures, which are events as well.
+    A port that is in use logs a warning. A training does not fail for its metrics page: events carry the same
+    values.
     """
     if job.settings.metrics_port is None:
         return None
@@ -94,7 +95,7 @@ def _handler_of(page: Page) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the log is the training's."""
+            """Log nothing: stderr belongs to the training's log."""
 
     return Handler
 
