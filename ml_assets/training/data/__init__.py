@@ -1,1 +1,1 @@
-"""Rows on their way to a rank: their order, shards, batches, and the preprocessing that is part of the model."""
+"""Training rows up to a rank: their order, shards, batches, and the preprocessing that is part of the model."""

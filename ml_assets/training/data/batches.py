@@ -1,7 +1,7 @@
-"""Rows as tensors: gathered from memory-mapped shards, without a loader in the way.
+"""Batches as tensors, gathered from memory-mapped shards without a data loader.
 
-Here: one gather per shard, batch and column group. Not here: which rows (order), gathering ahead of the step that
-needs them (prefetcher), decoding samples (decoding), the files (snapshots.split_reader).
+Here: one gather per shard, batch and column group. Not here: the choice of rows (order), gathering ahead of the step
+(prefetcher), decoding samples (decoding), the files (snapshots.split_reader).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -22,12 +22,12 @@ from ml_assets.training.data.order import ShardSlice
 from ml_assets.training.data.streaming import StreamedShards
 
 _Run: TypeAlias = tuple[Rows, NDArray[np.int64]]
-"""A shard, and which of its rows."""
+"""A shard, and the numbers of the rows to take from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Some rows."""
+    """Rows as tensors. B rows, F numeric columns, C categorical columns."""
 
     numeric: torch.Tensor
     """`[B, F]` float32, NaN where missing."""
@@ -36,13 +36,13 @@ class Batch:
     label: torch.Tensor
     """`[B]` float32."""
     row: NDArray[np.int64]
-    """`[B]`: which rows of the feature table these are; always in host memory."""
+    """`[B]`: row numbers in the feature table; always in host memory."""
     sample: torch.Tensor | None = None
-    """`[B, ...]`, of the shape and type samples are decoded to; None where rows have none."""
+    """`[B, ...]`, in the shape and dtype that samples decode to; None if rows have no samples."""
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """Arguments of a model's forward: the numbers, the categories, and the samples where there are any."""
+        """Arguments of a model's forward: the numbers, the categories, and the samples if there are any."""
         both = (self.numeric, self.category)
         return both if self.sample is None else (*both, self.sample)
 
@@ -51,12 +51,12 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, samples as they were decoded."""
+        """Bytes of all tensors, with samples as decoded."""
         sample = 0 if self.sample is None else self.sample.nbytes
         return self.numeric.nbytes + self.category.nbytes + self.label.nbytes + sample
 
     def to(self, device: torch.device) -> Self:
-        """The same rows on `device`. From pinned memory the copy goes on while the host does other things."""
+        """Return the same rows on `device`. From pinned memory the copy runs while the host continues."""
         return type(self)(
             numeric=self.numeric.to(device, non_blocking=True),
             category=self.category.to(device, non_blocking=True),
@@ -66,7 +66,7 @@ class Batch:
         )
 
     def copied(self) -> Self:
-        """The same rows in memory of their own, whose alignment depends on nothing else."""
+        """Return the same rows in memory of their own, so that their alignment depends on nothing else."""
         return type(self)(
             numeric=self.numeric.clone(),
             category=self.category.clone(),
@@ -76,7 +76,7 @@ class Batch:
         )
 
     def split(self, sizes: Sequence[int]) -> list[Self]:
-        """These rows in parts of `sizes`, in order; views, nothing is copied."""
+        """Return these rows in parts of `sizes`, in order; the parts are views, without a copy."""
         parts: list[Self] = []
         first = 0
         for size in sizes:
@@ -96,7 +96,7 @@ class Batch:
 class SplitReader:
     """Gathers batches from the shards of one split, for `device`.
 
-    `decode` is how samples are read, by so many threads; `streamed` the shards where they do not lie in the
+    `decode` decodes a sample, on `decode_threads` threads. `streamed` provides the shards if they are not in the
     snapshot's folder.
     """
 
@@ -120,31 +120,31 @@ class SplitReader:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of a batch; of its sample as it is stored."""
+        """Bytes of one row of a batch; its sample counts as stored, on average."""
         numeric, categorical = self._columns
         return 4 * numeric + 8 * categorical + 12 + self._sample_bytes // max(sum(self.shard_rows), 1)
 
     @property
     def has_samples(self) -> bool:
-        """True where a row has a sample, which is decoded when it is gathered."""
+        """True if rows have a sample, which is decoded when the row is gathered."""
         return self._decoder is not None
 
     def expect(self, shards: Sequence[int]) -> None:
-        """These will be read from next, in this order."""
+        """Announce the shards that will be read next, in this order."""
         if self._streamed is not None:
             self._streamed.expect(shards)
 
     def expect_none(self) -> None:
-        """Nothing more will be read, for now."""
+        """Announce that no further shard will be read for now."""
         if self._streamed is not None:
             self._streamed.expect_none()
 
     def take(self, pieces: Sequence[ShardSlice]) -> Batch:
-        """The rows of `pieces`, in order, on the device."""
+        """Return the rows of `pieces`, in order, on the device."""
         return self.gather(pieces).to(self.device)
 
     def gather(self, pieces: Sequence[ShardSlice]) -> Batch:
-        """The rows of `pieces`, in order, in host memory: pinned where the device is a GPU."""
+        """Return the rows of `pieces`, in order, in host memory: pinned if the device is a GPU."""
         runs = [
             (self._shards[shard], np.concatenate([piece.rows for piece in run]))
             for shard, run in groupby(pieces, key=lambda piece: piece.shard)
@@ -163,7 +163,7 @@ class SplitReader:
 
     def _decoded(self, decoder: Decoder, runs: Sequence[_Run]) -> torch.Tensor:
         count = sum(len(rows) for _, rows in runs)
-        # A batch without rows has samples of the same shape: what it is, any of them says.
+        # An empty batch has samples of the same shape, so decode any sample to learn that shape.
         some = runs if count else [(self._shards[0], np.zeros(1, dtype=np.int64))]
         return decoder.decoded(_stored(some), max(count, 1))[:count]
 
@@ -176,7 +176,7 @@ class SplitReader:
 
 
 def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:
-    """Row of the table and stored sample, of every row of `runs`."""
+    """Yield the row number in the table and the stored sample, for every row of `runs`."""
     for shard, rows in runs:
         if shard.samples is None:
             raise ValueError("these rows have no samples")
@@ -184,13 +184,13 @@ def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:
 
 
 def _fill(room: NDArray[Any], runs: Sequence[tuple[NDArray[Any], NDArray[np.int64]]]) -> None:
-    """Put the rows of all `runs` (array, row numbers) into `room`, one after the other."""
+    """Copy the rows of all `runs` (array, row numbers) into `room`, one run after the other."""
     first = 0
     for array, rows in runs:
         part = room[first : first + len(rows)]
         if part.dtype == array.dtype:
-            # Row numbers are inside the shard by how an order is made. To check them once more ("raise"), numpy
-            # would gather into a buffer of its own and copy that.
+            # An order only makes row numbers inside the shard. With mode="raise", numpy would check them again, and
+            # for that gather into a buffer of its own and copy the buffer.
             array.take(rows, axis=0, out=part, mode="clip")
         else:
             part[...] = array.take(rows, axis=0)

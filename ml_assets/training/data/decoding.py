@@ -1,8 +1,8 @@
-"""Samples, from stored bytes to a tensor: decoded by the pipeline's own function, in the order of the rows.
+"""Samples decoded from stored bytes to a tensor by the pipeline's own function, in the order of the rows.
 
-Here: one tensor of many samples, and what is said where that cannot be. Not here: where samples lie
-(snapshots.samples), when they are decoded (prefetcher: ahead of the step that needs them), decoding for a model that is
-served (release.runtime, which stands alone).
+Here: one tensor of many samples, and the errors if that fails. Not here: storage of samples (snapshots.samples),
+decoding ahead of the step (prefetcher), decoding for a served model (release.runtime, which imports nothing of the
+project).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -23,13 +23,13 @@ from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
 
 Decode = Callable[[bytes], Any]
-"""The stored bytes → an array, of one shape and type for all rows. It must depend on the bytes alone: what is to be
-random (crops, noise) belongs in the model's forward, whose randomness is repeatable. Other threads call it."""
+"""The stored bytes → an array, of one shape and dtype for all rows. It must depend on the bytes alone. Random
+operations (crops, noise) belong in the model's forward, whose randomness is repeatable. Several threads call it."""
 
 
 def decode_of(job: TrainingJob, inputs: InputSpec) -> Decode | None:
-    """Return the function that decodes samples; None where rows have none. `BadConfiguration` where the job names no
-    decoder.
+    """Return the function that decodes samples; None if rows have no samples. Raises `BadConfiguration` if the job
+    names no decoder.
     """
     if not inputs.sample:
         return None
@@ -42,9 +42,9 @@ def decode_of(job: TrainingJob, inputs: InputSpec) -> Decode | None:
 
 
 class Decoder:
-    """Decodes many samples at a time, by `threads` threads: the caller's own where that is one.
+    """Decodes samples on `threads` threads; with a single thread, on the caller's.
 
-    `pin` puts them where a GPU's copy can go on while the host does other things.
+    `pin` puts them into pinned memory, from which the copy to a GPU runs while the host continues.
     """
 
     def __init__(self, decode: Decode, threads: int = 1, *, pin: bool = False) -> None:
@@ -52,9 +52,9 @@ class Decoder:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode") if threads > 1 else None
 
     def decoded(self, contents: Iterable[tuple[int, bytes]], count: int) -> torch.Tensor:
-        """`[count, ...]`: the samples of `contents` (row of the table, stored bytes), in order; at least one.
+        """Return `[count, ...]`: the samples of `contents` (row of the table, stored bytes), in order; at least one.
 
-        Raises `BadConfiguration` where one cannot be decoded, or comes out in another shape or type than the first.
+        Raises `BadConfiguration` if a sample cannot be decoded, or differs from the first in shape or dtype.
         """
         room, filled = torch.empty(0), np.empty(0)
         for i, (row, array) in enumerate((self._pool.map if self._pool else map)(self._array, contents)):
@@ -73,7 +73,7 @@ class Decoder:
         row, content = stored
         try:
             return row, np.asarray(self._decode(content))
-        except Exception as error:  # the user's function may raise anything
+        except Exception as error:  # the user's function may raise any error
             raise BadConfiguration(
                 f"`decode` failed on the sample of row {row} ({len(content)} bytes, {member_name(row)} in an archive "
                 f"of the snapshot) with {type(error).__name__}: {error}. Mend it, or make such samples null in the "
@@ -84,7 +84,7 @@ class Decoder:
 def _type(array: NDArray[Any], row: int) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, array.dtype)).dtype
-    except (TypeError, ValueError) as error:  # objects, or bytes in another machine's order
+    except (TypeError, ValueError) as error:  # objects, or another byte order
         raise BadConfiguration(
             f"the sample of row {row} was decoded to {array.dtype}, which no tensor holds: let `decode` return numbers"
         ) from error

@@ -5,10 +5,10 @@
     a step     a part of each lane     ==        ==        ==        ==
     a rank     some of the lanes     '------- rank 0 -------''----- rank 1 -----
 
-So a step takes the same rows, in the same groups, for any world size, and the whole position in the data is one
-integer: a resumed run, also one of another world size, needs no state to go on in the middle of an epoch. The
-lanes are the pool rows are mixed from, too: a batch comes from as many places of the sequence as there are lanes.
-Not here: reading the rows (batches), reading them ahead (prefetcher).
+So a step takes the same rows, in the same groups, for any world size. The whole position in the data is one integer: a
+run that resumes in the middle of an epoch needs no other state, even with another world size. The lanes also mix the
+rows: a batch comes from as many places of the sequence as there are lanes. Not here: reading the rows (batches),
+reading them ahead (prefetcher).
 """
 
 from bisect import bisect_right
@@ -28,24 +28,24 @@ class ShardSlice(NamedTuple):
 
     shard: int
     rows: NDArray[np.int64]
-    """0-based, inside the shard."""
+    """0-based row numbers inside the shard."""
 
 
 class _Sequence(NamedTuple):
-    """The shards of one epoch, one after the other."""
+    """Shards of one epoch, in order."""
 
     shards: list[int]
     starts: list[int]
-    """Place in the sequence of each one's first row."""
+    """Position in the sequence of each shard's first row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowOrder:
-    """The order of one training split. Each epoch takes each row exactly once.
+    """Row order of one training split. Each epoch takes each row exactly once.
 
-    An epoch has ceil(rows / global_batch) steps of as equal a size as possible: there is no small last
-    batch, no row is dropped, and no batch is larger than `global_batch`. Within a step the parts of the lanes
-    differ by one row at most.
+    An epoch has ceil(rows / global_batch) steps, of sizes as equal as possible: no row is dropped, the last batch is
+    not smaller than the others by more than a row, and no batch is larger than `global_batch`. Within a step the parts
+    of the lanes differ by one row at most.
     """
 
     shard_rows: tuple[int, ...]
@@ -53,7 +53,7 @@ class RowOrder:
     global_batch: int
     seed: int
     lanes: int
-    """V: into how many parts a batch is cut; as many workers at most."""
+    """V: number of parts of a batch, and the largest number of workers."""
 
     @cached_property
     def rows(self) -> int:
@@ -66,14 +66,14 @@ class RowOrder:
         return -(-self.rows // self.global_batch)
 
     def batch_rows(self, step: int) -> int:
-        """Rows of the batch of `step` over all ranks."""
+        """Return the rows of the batch of `step` over all ranks."""
         first, last = self._bounds(step)
         return last - first
 
     def lanes_of(self, rank: int, world_size: int) -> range:
-        """The lanes `rank` owns: neighbours, as equally many for each rank as there can be.
+        """Return the lanes of `rank`: neighbours, as evenly divided over ranks as possible.
 
-        Raises `BadConfiguration` where a rank would have none.
+        Raises `BadConfiguration` if a rank would have no lane.
         """
         if world_size > self.lanes:
             raise BadConfiguration(
@@ -83,11 +83,11 @@ class RowOrder:
         return range(self.lanes * rank // world_size, self.lanes * (rank + 1) // world_size)
 
     def share(self, step: int, rank: int, world_size: int) -> list[ShardSlice]:
-        """The rows `rank` takes at `step`: those of its lanes, one lane after the other."""
+        """Return the rows that `rank` takes at `step`: those of its lanes, lane after lane."""
         return [piece for lane in self.lanes_of(rank, world_size) for piece in self.lane(step, lane)]
 
     def lane(self, step: int, lane: int) -> list[ShardSlice]:
-        """The rows `lane` gives at `step` (0-based, counted over all epochs), in order; maybe none."""
+        """Return the rows of `lane` at `step` (0-based, counted over all epochs), in order; maybe none."""
         epoch = step // self.steps_per_epoch
         sequence = self._sequence(epoch)
         start = self._start(lane)
@@ -105,7 +105,8 @@ class RowOrder:
         return pieces
 
     def ahead(self, step: int, lanes: Iterable[int]) -> list[int]:
-        """The shards that `lanes` are in at `step`, then those they come to next, soonest first; each once."""
+        """Return the shards that `lanes` read at `step`, then the shards they enter next, soonest first; each shard
+        once."""
         epoch, (first, _) = step // self.steps_per_epoch, self._bounds(step)
         sequence, following = self._sequence(epoch), self._sequence(epoch + 1)
         now: list[int] = []
@@ -122,17 +123,18 @@ class RowOrder:
         return list(dict.fromkeys([*now, *(shard for _, shard in sorted(later))]))
 
     def _start(self, lane: int) -> int:
-        """Rows of the lanes before this one: the first `rows % lanes` lanes have a row more than the others."""
+        """Return the rows of the lanes before this one: the first `rows % lanes` lanes have one row more than the
+        others."""
         return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
 
     def _bounds(self, step: int) -> tuple[int, int]:
-        """Return the number of the epoch's rows taken before `step` and after it."""
+        """Return the number of the epoch's rows taken before `step`, and after it."""
         rows, steps = self.rows, self.steps_per_epoch
         within = step % steps
         return rows * within // steps, rows * (within + 1) // steps
 
     def _dealt(self, rows: int, lane: int) -> int:
-        """Return the number of rows that `lane` gave when `rows` of the epoch were taken: lanes take turns."""
+        """Return the number of rows that `lane` gave once `rows` of the epoch were taken: lanes take turns."""
         return (rows + self.lanes - 1 - lane) // self.lanes
 
     @cached_property
@@ -149,8 +151,8 @@ class RowOrder:
 
     @cached_property
     def _shuffled(self) -> Callable[[int, int], NDArray[np.int32]]:
-        """The rows of a shard in the order of an epoch. Kept for the shards a batch comes from, four bytes a row:
-        each lane is in one, and may be about to enter the next."""
+        """Rows of a shard in the order of an epoch, four bytes a row. Cached for two shards per lane: the one it reads
+        and the one it may enter next."""
 
         @lru_cache(maxsize=2 * self.lanes)
         def shuffled(epoch: int, shard: int) -> NDArray[np.int32]:
@@ -161,7 +163,7 @@ class RowOrder:
 
 
 def fewest_of_contiguous(shard_rows: Sequence[int], world_size: int, batch: int) -> int:
-    """Return the rows of the smallest batch that `contiguous` gives any rank."""
+    """Return the size in rows of the smallest batch that `contiguous` gives any rank."""
     total = sum(shard_rows)
     starts = np.cumsum([0, *shard_rows])
     bounds = np.unique([*starts, *(total * rank // world_size for rank in range(world_size + 1))])
@@ -170,7 +172,7 @@ def fewest_of_contiguous(shard_rows: Sequence[int], world_size: int, batch: int)
 
 
 def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[ShardSlice]]:
-    """`rank`'s share of a split that is read once in order, in batches of at most `batch` rows."""
+    """Return `rank`'s share of a split that is read once in order, in batches of at most `batch` rows."""
     total = sum(shard_rows)
     first, last = total * rank // world_size, total * (rank + 1) // world_size
     batches: list[list[ShardSlice]] = []

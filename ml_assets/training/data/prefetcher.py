@@ -1,7 +1,7 @@
-"""The batches of one rank, gathered by a background thread while the rank computes.
+"""Batches of one rank, gathered by a background thread while the rank computes.
 
-A thread is enough, and a process would be slower: gathering releases the interpreter lock, and what was gathered
-is already where it is used. Not here: which rows (order), how they are gathered (batches).
+A process would be slower than a thread: gathering releases the GIL, and a thread's result needs no copy between
+processes. Not here: the choice of rows (order), the gathering (batches).
 """
 
 from collections import deque
@@ -15,12 +15,11 @@ from ml_assets.training.data.unknown import drop_categories
 
 _BLOCK_BYTES = 4 * 2**20
 _BLOCK_STEPS = 16
-"""Steps that are gathered in one go, while they come to no more bytes than that: small batches cost as many calls as
-large ones."""
+"""Most steps that are gathered at once, within `_BLOCK_BYTES`: a small batch costs as many calls as a large one."""
 _AHEAD = 3
-"""Blocks that lie ready. At the start of an epoch and of a shard the thread shuffles first; they last as long."""
+"""Blocks that lie ready. They bridge the time in which the thread shuffles, at the start of an epoch and of a shard."""
 _READY_BYTES = 64 * 2**20
-"""Most bytes of decoded samples that lie ready, but for one step. What a sample decodes to is known only afterwards: 35
+"""Most bytes of decoded samples that lie ready; at least one step does. The decoded size is only known afterwards: 35
 stored bytes became 831 MB."""
 
 
@@ -33,9 +32,9 @@ class _Gathered(NamedTuple):
 
 
 class Prefetcher:
-    """Hands out the batches of `rank`, step by step from `first_step` on; a context, which ends the thread.
+    """Provides the batches of `rank`, step by step from `first_step` on. As a context manager, it ends the thread.
 
-    An error of the thread is raised to whoever asks for the batch.
+    An error of the thread is raised in the call that requests the batch.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Prefetcher:
         batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
         self._block_steps = min(max(_BLOCK_BYTES // max(batch_bytes, 1), 1), _BLOCK_STEPS)
         self._ahead = _AHEAD
-        if reader.has_samples:  # a step at a time, and one ahead, until the first says how large they are
+        if reader.has_samples:  # single steps, one ahead, until the first step shows the decoded size
             self._ahead *= self._block_steps
             self._block_steps = 1
         self._most_ahead, self._is_measured = self._ahead, not reader.has_samples
@@ -66,21 +65,21 @@ class Prefetcher:
             self._submit_block()
 
     def merged(self, step: int) -> Batch:
-        """The rank's rows of `step` on its device: those of its lanes, one lane after the other."""
+        """Return the rank's rows of `step` on its device: those of its lanes, lane after lane."""
         return self._next(step).batch.to(self._reader.device)
 
     def by_lane(self, step: int) -> list[Batch]:
-        """The same rows, a batch for each of the rank's lanes; some may be empty.
+        """Return the same rows as one batch per lane of the rank; some may be empty.
 
-        Each is a copy. As views of one block they would begin wherever the world size puts them, and matrix products
-        add up in another order at another alignment: three world sizes gave three digests.
+        Each batch is a copy. A view of the block would begin at an address that depends on the world size, and matrix
+        products sum in another order at another alignment: three world sizes gave three digests.
         """
         gathered = self._next(step)
         lanes = gathered.batch.to(self._reader.device).split(gathered.sizes)
         return [lane.copied() for lane in lanes]
 
     def close(self) -> None:
-        """End the thread; nothing can be asked for any more."""
+        """End the thread; no batch can be requested afterwards."""
         self._thread.shutdown(cancel_futures=True)
         self._reader.expect_none()
 

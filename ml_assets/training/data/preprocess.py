@@ -1,4 +1,4 @@
-"""Preprocessing as part of the model: what is trained is what is served.
+"""Preprocessing as part of the model, so that training and serving compute the same.
 
 Here: filling missing numbers as a torch module, and the whole model (that module and the pipeline's own). Not here:
 standardising numbers, which takes float64 (features.encoding, and the bundle's graph), and category ids.
@@ -11,7 +11,7 @@ from ml_assets.snapshots.split_reader import InputSpec
 
 
 class Preprocess(nn.Module):
-    """Missing values become `fill`."""
+    """Replaces missing values by `fill`."""
 
     fill: torch.Tensor
 
@@ -20,12 +20,12 @@ class Preprocess(nn.Module):
         self.register_buffer("fill", torch.tensor(inputs.fill, dtype=torch.float32))
 
     def forward(self, numeric: torch.Tensor) -> torch.Tensor:
-        """`[B, F]` float32 with NaN where missing → `[B, F]` float32 without."""
+        """Map `[B, F]` float32 with NaN where missing to `[B, F]` float32 without NaN."""
         return torch.where(torch.isnan(numeric), self.fill, numeric)
 
 
 class FullModel(nn.Module):
-    """Filling and the pipeline's model: standardised numbers, ids and samples in, what the objective reads out."""
+    """Fill and the pipeline's model: standardised numbers, ids and samples in, the objective's input out."""
 
     def __init__(self, inputs: InputSpec, core: nn.Module) -> None:
         super().__init__()
@@ -35,8 +35,10 @@ class FullModel(nn.Module):
     def forward(
         self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """`[B, F]` float32, `[B, C]` int64, and `[B, ...]` where rows have samples → `[B]` float32: logits for
-        `binary`, values for `regression`; `[B, T, V]` scores for `next_token`."""
+        """Map `[B, F]` float32, `[B, C]` int64, and `[B, ...]` if rows have samples, to the model's output.
+
+        `[B]` float32: logits for `binary`, values for `regression`. `[B, T, V]` scores for `next_token`.
+        """
         others = (category,) if sample is None else (category, sample)
         output: torch.Tensor = self.core(self.preprocess(numeric), *others)
         return output

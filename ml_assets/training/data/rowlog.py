@@ -1,11 +1,11 @@
-"""Log of the rows that each rank really took: four bytes a row, written before the step that learns from them.
+"""Row log: the rows that each rank took, four bytes a row, written before the step that learns from them.
 
     rows/attempt-001-rank-0.bin      per step: step, number of rows, the rows (little-endian uint32 each)
-    rows/attempt-001-rank-0-1.bin    what came after it was cut for the first time
+    rows/attempt-001-rank-0-1.bin    the part after the first cut
 
-A log is cut where its parts are stored elsewhere, at each checkpoint: no part is sent twice. A killed worker
-loses nothing of it: every record is one `write` that the kernel has. A step that was done again after a
-resume is there in both attempts; the later one counts, since the earlier one was undone.
+Each checkpoint cuts the log and stores the complete part elsewhere, so no part is sent twice. A killed worker loses no
+record: each record is a single `write`, which the kernel then holds. A step that was repeated after a resume is in the
+logs of both attempts. The later attempt counts, since the resume undid the earlier one.
 """
 
 import errno
@@ -30,11 +30,11 @@ class TakenRows(NamedTuple):
     rank: int
     step: int
     rows: NDArray[np.uint32]
-    """Row numbers of the feature table, as the shard said them."""
+    """Row numbers of the feature table, as in the shard."""
 
 
 class RowLog:
-    """The log of this process; a file is open until the process ends."""
+    """Log of this process. It keeps a file open until the process ends."""
 
     def __init__(self, folder: Path, attempt: int, rank: int) -> None:
         self._folder = folder
@@ -44,7 +44,7 @@ class RowLog:
         self._open()
 
     def cut(self) -> str:
-        """End the file and begin another; the path in the job's folder of the one that is complete."""
+        """End the file and begin another; return the path of the complete file, relative to the job's folder."""
         os.close(self._descriptor)
         complete = self._file
         self._parts += 1
@@ -60,7 +60,7 @@ class RowLog:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, step: int, rows: NDArray[np.int64]) -> None:
-        """Record the rows of one step. Raises `OSError` where they do not fit on the disk."""
+        """Record the rows of one step. Raises `OSError` if the disk is full."""
         record = np.empty(len(rows) + 2, dtype=_WORD)
         record[0], record[1], record[2:] = step, len(rows), rows
         if os.write(self._descriptor, record.tobytes()) < record.nbytes:
@@ -68,23 +68,23 @@ class RowLog:
 
 
 def read_rows(folder: Path) -> Iterator[TakenRows]:
-    """All records of a job's folder, by attempt and rank; a record cut off by a full disk ends its file."""
+    """Yield all records of a job's folder, by attempt and rank. A record that a full disk cut off ends its file."""
     for attempt, rank, path in _logs(folder):
         for step, rows in _records(path):
             yield TakenRows(attempt, rank, step, rows)
 
 
 class LastTaken(NamedTuple):
-    """Last step of an attempt by its row logs."""
+    """Last step of an attempt in its row logs."""
 
     steps: int
-    """Steps that had begun, counted from the start of the training; 0 where there is no log here."""
+    """Steps that had begun, counted from the start of the training; 0 without a log here."""
     time: float
-    """Time of that step, seconds since the epoch; 0 where there is no log here."""
+    """Time of that step, in seconds since the epoch; 0 without a log here."""
 
 
 def last_taken(folder: Path, attempt: int) -> LastTaken:
-    """Return the last step of `attempt` by the logs in this folder; those of other machines are not here."""
+    """Return the last step of `attempt` in the logs of this folder; logs of other machines are not here."""
     last = LastTaken(0, 0.0)
     for number, _, path in _logs(folder):
         if number == attempt:
@@ -99,13 +99,13 @@ class Epoch(NamedTuple):
     rows: list[NDArray[np.uint32]]
     """Row numbers, unordered."""
     last_attempt: int
-    """The newest that trained in it."""
+    """The newest attempt that trained in this epoch."""
 
 
 def learned_epochs(folder: Path, steps_per_epoch: int) -> dict[int, Epoch]:
-    """Epoch → the rows the final weights learned from in it, by the logs of all ranks in `folder`.
+    """Return epoch → the rows from which the final weights learned in it, from the logs of all ranks in `folder`.
 
-    Of a step that was done more than once, the newest attempt counts, whatever number of ranks each had.
+    If a step ran more than once, the newest attempt counts, whatever its world size.
     """
     newest: dict[int, int] = {}
     for taken in read_rows(folder):
@@ -125,14 +125,13 @@ class RowCount:
     """Check that a finished training learned from each row once per epoch."""
 
     repeated: dict[int, int]
-    """Attempt → rows that were learned from again in an epoch which it was the last to train in; 0 in all of them is
-    right."""
+    """Attempt → repeated rows in the epochs that it was the last to train in. Correct: 0 for each attempt."""
     lost: int
-    """Rows that an epoch left out, summed over epochs; 0 is right."""
+    """Rows that an epoch left out, summed over epochs. Correct: 0."""
 
 
 def count_rows(folder: Path, rows: int, steps_per_epoch: int) -> RowCount:
-    """Count `learned_epochs`, of a training split of `rows` rows."""
+    """Count lost and repeated rows of a training whose training split has `rows` rows."""
     repeated, lost = {attempt: 0 for attempt, _, _ in _logs(folder)}, 0
     for epoch in learned_epochs(folder, steps_per_epoch).values():
         learned = np.sort(np.concatenate(epoch.rows))
@@ -143,14 +142,14 @@ def count_rows(folder: Path, rows: int, steps_per_epoch: int) -> RowCount:
 
 
 def _logs(folder: Path) -> list[tuple[int, int, Path]]:
-    """Attempt, rank and file of each log, by attempt, rank and part."""
+    """Return attempt, rank and file of each log, ordered by attempt, rank and part."""
     files = ((_NAME.fullmatch(path.name), path) for path in (folder / "rows").glob("*.bin"))
     found = [(tuple(int(number or 0) for number in match.groups()), path) for match, path in files if match]
     return [(attempt, rank, path) for (attempt, rank, _), path in sorted(found)]
 
 
 def _records(path: Path) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-    """Step and rows of each record; mapped, not read: a long training's log is large."""
+    """Yield step and rows of each record. The file is memory-mapped: the log of a long training is large."""
     size = path.stat().st_size // _WORD.itemsize
     if size == 0:
         return

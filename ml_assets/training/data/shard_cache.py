@@ -1,8 +1,9 @@
-"""Shards of a snapshot on this machine: brought when they are asked for, checked, and deleted to make room for others.
+"""Cache of a snapshot's shards on this machine: fetched on demand, verified, and evicted to make room for others.
 
-The ranks of a machine share the folder, so that none brings what another has. Two locks a shard say who brings it (one)
-and who reads it (many); neither waits for the other, and what is read or on its way is not deleted. Not here: which
-shards are needed when (streaming), what is in one (snapshots).
+The ranks of a machine share the folder, so each shard is fetched once. Each shard has two locks: one for the process
+that fetches it, and a shared one for its readers. Fetching and reading do not wait for each other, and eviction takes
+only shards that nobody reads or fetches. Not here: the time at which a shard is needed (streaming), its content
+(snapshots).
 """
 
 import os
@@ -19,13 +20,13 @@ _COMING = ".coming"
 _LONG_AGO = 10 * 365 * 86_400.0
 _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 60.0
-"""For others to let go of what they read, where there is no room."""
+"""Time to wait for readers to release shards when there is no room."""
 
 
 class ShardCache:
-    """The folder `folder`, of at most `limit` bytes. Safe for threads and processes.
+    """Cache in `folder`, of at most `limit` bytes. Safe for threads and processes.
 
-    `fetch(file, path)` brings a file of the snapshot to `path`; what it raises reaches whoever asked for the shard.
+    `fetch(file, path)` fetches a file of the snapshot to `path`. Its errors reach the caller that requested the shard.
     """
 
     def __init__(self, folder: Path, limit: int, fetch: Callable[[str, Path], None]) -> None:
@@ -37,20 +38,21 @@ class ShardCache:
             place.mkdir(parents=True, exist_ok=True)
 
     def bring(self, shard: Shard) -> None:
-        """Have the files of `shard` here, unless others push them out again before anybody reads them.
+        """Fetch the files of `shard` if they are not here. Others may evict them again before anybody reads them.
 
-        Raises `ShardChanged` where one is not what the manifest says, `StorageFailed` where no room can be made, and
-        what `fetch` raises.
+        Raises `ShardChanged` if a file differs from the manifest, `StorageFailed` if no room can be made, and the
+        errors of `fetch`.
         """
         if self._has(shard):
             return
         with locked(self._locks / (shard.path + _COMING)):
-            if not self._has(shard):  # or another rank, or thread, was faster
+            if not self._has(shard):  # another rank or thread may have fetched it meanwhile
                 for file in shard.files:
                     self._bring(file)
 
     def hold(self, shard: Shard) -> int:
-        """Have the files of `shard` here until `let_go` is called with the answer. Raises what `bring` raises."""
+        """Fetch the files of `shard` if needed and keep them until `let_go` is called with the returned descriptor.
+        Raises the errors of `bring`."""
         while True:
             held = open_lock(self._locks / shard.path, shared=True)
             if self._has(shard):
@@ -60,7 +62,7 @@ class ShardCache:
             self.bring(shard)
 
     def let_go(self, shard: Shard, held: int) -> None:
-        """`shard` is read, for now: it goes before those that wait to be read."""
+        """Release `shard` after reading. It is evicted before shards that wait for their readers."""
         now = time.time()
         os.utime(self.folder / shard.path, (now, now - _LONG_AGO))
         os.close(held)
@@ -73,10 +75,12 @@ class ShardCache:
         self._reserve(room, file.bytes)
         try:
             for left in incoming.parent.glob(f".{incoming.name}.*"):
-                left.unlink()  # of a process that was killed: whoever brings this shard holds its lock
+                left.unlink()  # a killed process left it; this process holds the shard's lock
             self._fetch(file.path, incoming)
             verify_file(incoming, file)
-            with locked(self._locks / "room"):  # who counts sees it once: on its way, or here
+            with locked(
+                self._locks / "room"
+            ):  # a process that sums up sizes sees it once: incoming or stored
                 incoming.replace(self.folder / file.path)
                 room.unlink()
         finally:
@@ -84,7 +88,7 @@ class ShardCache:
             room.unlink(missing_ok=True)
 
     def _reserve(self, room: Path, size: int) -> None:
-        """Make `room` a file that says this many bytes without having them."""
+        """Reserve `size` bytes: `room` becomes a sparse file of that size."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             with locked(self._locks / "room"):
@@ -100,11 +104,11 @@ class ShardCache:
             time.sleep(_LOOK_SECONDS)
 
     def _make_room(self, size: int) -> bool:
-        """Delete what was let go longest ago until `size` more bytes fit; False where they do not."""
+        """Evict the least recently released shards until `size` more bytes fit; return False if they do not."""
         files = {path: path.stat() for path in self.folder.iterdir() if path.is_file()}
         surplus = size - self._limit + sum(stat.st_size for stat in files.values())
         for room in self._rooms.iterdir():
-            with suppress(FileNotFoundError):  # it will not arrive
+            with suppress(FileNotFoundError):  # that fetch has just ended
                 surplus += room.stat().st_size
         for path in sorted(files, key=lambda path: files[path].st_mtime):
             if surplus <= 0:
@@ -114,7 +118,7 @@ class ShardCache:
         return surplus <= 0
 
     def _delete(self, shard: str) -> int:
-        """The bytes of the files of a shard, which are gone; 0 where somebody reads or brings it."""
+        """Delete a shard and return the bytes freed; 0 if a process reads or fetches it."""
         freed = 0
         with ExitStack() as locks:
             for name in (shard, shard + _COMING):

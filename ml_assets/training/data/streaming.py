@@ -1,7 +1,7 @@
-"""Training shards that come from the store while the training runs, each a little before it is needed.
+"""Training shards that are fetched from the store during the training, each shortly before it is needed.
 
-Here: what is brought when, and how much room that takes. Not here: bringing and deleting (shard_cache), which shard a
-step needs (order), reading rows (batches).
+Here: the order of fetches and the room they take. Not here: fetching and evicting (shard_cache), the shards of a step
+(order), reading rows (batches).
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from resources.artifacts import ArtifactMissing, ArtifactsRefused, ArtifactsUnav
 from resources.job.errors import BadConfiguration, InputChanged, StorageFailed
 
 _FETCHES = 4
-"""Shards of a rank on their way at once: one connection seldom fills a network."""
+"""Shards that a rank fetches at once: a single connection seldom fills a network."""
 _FILE, _CACHE = "source.json", "streamed"
 
 
 class StreamedShards:
-    """The shards of one split by number, of which a rank reads from `held` at once; expected ones are on their way."""
+    """Shards of one split by number. A rank reads from `held` of them at once; expected shards are being fetched."""
 
     def __init__(self, snapshot: Snapshot, shards: Sequence[Shard], cache: ShardCache, held: int) -> None:
         self._snapshot = dataclasses.replace(snapshot, folder=cache.folder)
@@ -36,7 +36,7 @@ class StreamedShards:
         self._threads = ThreadPoolExecutor(_FETCHES, thread_name_prefix="shards")
 
     def expect(self, numbers: Sequence[int]) -> None:
-        """Bring these, soonest needed first, while others are read."""
+        """Fetch these shards in the background, soonest needed first."""
         for number in numbers:
             if number not in self._open and number not in self._coming:
                 self._coming[number] = self._threads.submit(self._cache.bring, self._shards[number])
@@ -48,13 +48,14 @@ class StreamedShards:
         self._coming.clear()
 
     def __getitem__(self, number: int) -> Rows:
-        """The rows of one shard, mapped; waits until it is here.
+        """Return the rows of one shard, memory-mapped; wait until the shard is here.
 
-        Raises `InputChanged` where it is not what the manifest says, `StorageFailed` where the store is away.
+        Raises `InputChanged` if it differs from the manifest, `StorageFailed` if the store is unreachable or there is
+        no room.
         """
         if number not in self._open:
             if (coming := self._coming.pop(number, None)) is not None:
-                wait([coming])  # what went wrong is tried again, and told, below
+                wait([coming])  # after an error, `hold` below tries again and raises
             while len(self._open) >= self._held:
                 longest_ago, (_, held) = self._open.popitem(last=False)
                 self._cache.let_go(self._shards[longest_ago], held)
@@ -69,29 +70,29 @@ class StreamedShards:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSource:
-    """Storage of the training shards that are not in a snapshot's folder, by a file beside its manifest."""
+    """Location of training shards that are not in a snapshot's folder; a file beside the manifest holds it."""
 
     url: str
     """Address of the whole snapshot."""
     cache_bytes: int
-    """Bytes that this machine may hold at once."""
+    """Bytes of shards that this machine may hold at once."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the file in `folder`; None where all shards are there."""
+        """Read the file in `folder`; None if there is no such file, since all shards are in the folder."""
         path = folder / _FILE
         return cls(**json.loads(path.read_text())) if path.exists() else None
 
     def write(self, folder: Path) -> None:
-        """Say so in `folder`; what lay there of an earlier training goes."""
+        """Write the file into `folder`; delete the cache of an earlier training there."""
         shutil.rmtree(folder / _CACHE, ignore_errors=True)
         (folder / _FILE).write_text(json.dumps(dataclasses.asdict(self)))
 
     def open(self, snapshot: Snapshot, lanes: int, local_ranks: int) -> StreamedShards:
-        """The training shards for a rank that has `lanes` of them, one of `local_ranks` on this machine.
+        """Return the training shards for a rank with `lanes` lanes, one of `local_ranks` ranks on this machine.
 
-        A lane reads one shard and waits for the next; so does what enters another. Raises `BadConfiguration` where the
-        cache has no room for that.
+        The cache must have room for two shards per lane (the one it reads and the next) and for two more per rank.
+        Raises `BadConfiguration` if it has not.
         """
         shards = snapshot.shards_of("train")
         largest = max(sum(file.bytes for file in shard.files) for shard in shards)
