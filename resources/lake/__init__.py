@@ -1,7 +1,7 @@
-"""Versioned storage of tables: the `VersionedStore` protocol and what the stores that keep it refuse.
+"""Versioned storage of tables: the `VersionedStore` protocol and the errors that its stores raise.
 
-The stores themselves are imported by their own names: `resources.lake.local.LocalStore` is the embedded one,
-`resources.lake.lakefs.LakeFSStore` speaks to a server.
+Import a store from its own module: `resources.lake.local.LocalStore` is embedded,
+`resources.lake.lakefs.LakeFSStore` uses a server.
 """
 
 from resources.lake.errors import (

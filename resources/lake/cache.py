@@ -1,10 +1,10 @@
-"""Local copies of what a server holds, by SHA-256: read in place, shared by all processes, bounded.
+"""Local copies of a server's objects, by SHA-256: read in place, shared by all processes, bounded in size.
 
-Belongs here: which copies there are and which have to go. Does not: where content comes from (`lakefs_content.py`)
-or how a file becomes whole (`objects.py`).
+Belongs here: finding copies and deleting old ones. Does not: downloading content (`lakefs_content.py`) or writing
+files (`objects.py`).
 
-The bound is kept over days, not at every moment: a path that was handed out stays for `kept` seconds, because
-polars opens files when it collects, not when it is told of them.
+The cache may exceed its bound for a day. A file stays for `kept` seconds after its path was returned, because
+polars opens a file only when it collects, long after it received the path.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from resources.files import locked
 from resources.lake.objects import ObjectFiles
 
 _LIMIT = 50 << 30
-"""Bytes after which the copies that were not asked for longest are deleted."""
+"""Bytes above which the cache deletes the least recently used copies."""
 _KEPT = 24 * 3600.0
-"""Seconds a copy stays after it was last asked for, however full the cache is."""
+"""Seconds for which a copy stays after its last use, even if the cache is full."""
 _TRIM_EVERY = 16
-"""One process looks at the bound again after it added the sixteenth part of it, or a day later."""
+"""A process trims the cache after it added 1/16 of the bound, and at its start if the last trim is a day old."""
 
 
 class ContentCache:
     """Files named by the SHA-256 of their content. Safe for any number of threads and processes."""
 
     def __init__(self, root: Path, *, limit: int = _LIMIT, kept: float = _KEPT) -> None:
-        """Use the folder `root`, making it if it is not there. `limit` in bytes, `kept` in seconds."""
+        """Use the folder `root`; create it if it is missing. `limit` in bytes, `kept` in seconds."""
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self._limit = limit
@@ -46,7 +46,7 @@ class ContentCache:
             self.trim()
 
     def keep(self, source: Path | bytes | BinaryIO) -> tuple[str, int]:
-        """Copy content here; return its SHA-256 and its size in bytes. A stream is read to its end."""
+        """Copy content into the cache; return its SHA-256 and its size in bytes. Reads a stream to its end."""
         sha256, size = self._files.write(source)
         with self._counting:
             self._added += size
@@ -58,7 +58,7 @@ class ContentCache:
         return sha256, size
 
     def find(self, contents: Iterable[tuple[str, int]]) -> dict[str, Path]:
-        """SHA-256 → file, of those of (SHA-256, size) that are here; each stays for `kept` seconds now."""
+        """Return SHA-256 → file for those (SHA-256, size) that are cached. Each file stays for `kept` seconds."""
         found: dict[str, Path] = {}
         with locked(self.root / "lock", shared=True):
             for sha256, size in contents:
@@ -67,28 +67,28 @@ class ContentCache:
         return found
 
     def digest_of(self, address: str) -> str | None:
-        """The SHA-256 that was remembered for content at an address of a server, None if none was."""
+        """Return the SHA-256 that `remember_digest` stored for an address, or None."""
         try:
             return self._note(address).read_text()
         except FileNotFoundError:
             return None
 
     def remember_digest(self, address: str, sha256: str) -> None:
-        """Remember what the content at an address is; the address must never stand for other content."""
+        """Store the SHA-256 of the content at a server's address. The content of that address must never change."""
         note = self._note(address)
         writing = note.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         writing.write_text(sha256)
         writing.rename(note)
 
     def trim(self) -> None:
-        """Delete the copies not asked for longest until a tenth of the bound is free again."""
+        """If the bound is exceeded, delete the least recently used copies until a tenth of it is free."""
         copies = sorted(_copies(self.root / "objects"))
         surplus = sum(size for _, size, _ in copies) - self._limit
         if surplus > 0:
             surplus += self._limit // 10
             with locked(self.root / "lock"):
                 for _, size, copy in copies:
-                    # Asked for since it was listed? Nobody can ask while we hold the lock.
+                    # Another process may have used this copy since the listing. None can while we hold the lock.
                     if surplus <= 0 or _age(copy) < self._kept:
                         break
                     copy.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class ContentCache:
 
 
 def _copies(folder: Path) -> Generator[tuple[float, int, Path], None, None]:
-    """(last asked for, bytes, file) of every copy."""
+    """Yield (time of last use, bytes, file) of every copy."""
     for copy in folder.glob("*/*"):
         # Another process may trim at the same time.
         with contextlib.suppress(FileNotFoundError):
@@ -109,7 +109,7 @@ def _copies(folder: Path) -> Generator[tuple[float, int, Path], None, None]:
 
 
 def _age(file: Path) -> float:
-    """Seconds since the last change, infinite where there is no file."""
+    """Return the seconds since the last change of a file, or infinity if it is missing."""
     try:
         return time.time() - file.stat().st_mtime
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Errors of a lake. Each message names what was asked, what was found and what helps."""
+"""Errors of a lake. Each message names the request, the state of the lake and the remedy."""
 
 
 class LakeError(Exception):
-    """Base of every refusal of a lake."""
+    """Base of all errors that a lake raises."""
 
 
 class NameRefused(LakeError):
@@ -27,7 +27,7 @@ class BranchProtected(LakeError):
 
 
 class BranchDirty(LakeError):
-    """A merge into a branch with uncommitted changes (lakeFS answers 400)."""
+    """The target branch of a merge has uncommitted changes (lakeFS answers 400)."""
 
 
 class MergeConflict(LakeError):
@@ -40,13 +40,13 @@ class MergeConflict(LakeError):
 
 
 class AuditHookRefused(LakeError):
-    """The server's own audit hook refused a merge: its metadata does not say that the audit was passed
+    """The server's audit hook refused a merge: the merge's metadata does not record a passed audit or an acceptance
     (lakeFS answers 412)."""
 
 
 class AuditHookMissing(LakeError):
-    """The source of a merge does not carry the audit hook of the branch it would go to, so lakeFS would let it pass
-    unexamined: it reads the audit hook from the source."""
+    """The source of a merge lacks the audit hook of the target branch. lakeFS reads the hook from the source, so it
+    would merge without an audit."""
 
 
 class LakeBusy(LakeError):
@@ -59,8 +59,8 @@ class LakeUnavailable(LakeError):
 
 
 class LakeRefused(LakeError):
-    """The server does not take the credentials, or they may not do this."""
+    """The server rejects the credentials, or they do not permit the operation."""
 
 
 class RepositoryMissing(LakeError):
-    """The server has no repository of this name: `ml-assets lake init` makes it."""
+    """The server has no repository of this name. `ml-assets lake init` creates it."""

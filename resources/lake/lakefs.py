@@ -1,11 +1,10 @@
 """`LakeFSStore`: the lake on a lakeFS server.
 
-Belongs here: writing, merging and naming in the server's operations, and its refusals in our words. Does not:
-reading (`lakefs_reading.py`), how a call is made and repeated (`lakefs_api.py`), bytes (`lakefs_content.py`),
-making and protecting a repository (`lakefs_setup.py`).
+Belongs here: writing, merging and naming with the server's operations, and its refusals as our errors. Does not:
+reading (`lakefs_reading.py`), calls and retries (`lakefs_api.py`), bytes (`lakefs_content.py`), creating and
+protecting a repository (`lakefs_setup.py`).
 
-The steps of an operation are ordered so that a server, or this process, may end between any two: repeating
-the operation continues it.
+The server or this process may be killed between any two steps of an operation. Repeating the operation continues it.
 """
 
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from resources.lake.store import ObjectStat
 from resources.words import name_some
 
 AUDITED = "main"
-"""The branch whose audit hook a source has to carry."""
+"""Branch whose audit hook the source of a merge must carry."""
 
 
 class LakeFSStore(LakeFSReader):
@@ -38,7 +37,7 @@ class LakeFSStore(LakeFSReader):
     # Writing
 
     def put(self, branch: str, path: str, source: Path | bytes) -> ObjectStat:
-        """Write one object, uncommitted. `BranchProtected` on a protected branch."""
+        """Write one object without committing it. Raise `BranchProtected` for a protected branch."""
         check_path(path)
         try:
             return self.content.upload(branch, path, source)
@@ -46,14 +45,14 @@ class LakeFSStore(LakeFSReader):
             self._not_on(branch, refusal)
 
     def remove(self, branch: str, path: str) -> None:
-        """Remove one object, uncommitted; no error if it is not there."""
+        """Remove one object without committing the removal. Do nothing if it is missing."""
         try:
             self.api.ask("objects_api", "delete_object", branch, path)
         except Refusal as refusal:
             self._not_on(branch, refusal)
 
     def commit(self, branch: str, message: str, metadata: Mapping[str, str]) -> str:
-        """Commit what was written to `branch`; without changes, return the head as it is."""
+        """Commit the uncommitted changes of `branch`; return the new head. Without changes, return the current head."""
         creation = self.api.model("CommitCreation", message=message, metadata=dict(metadata))
         try:
             return str(self.api.ask("commits_api", "commit", branch, creation).id)
@@ -63,18 +62,18 @@ class LakeFSStore(LakeFSReader):
             self._not_on(branch, refusal)
 
     def merge(self, source: str, into: str, message: str, metadata: Mapping[str, str]) -> str:
-        """Three-way merge by path; return the head of `into` afterwards.
+        """Merge three ways by path; return the new head of `into`, or its current head if `source` adds nothing.
 
-        Unchanged where `source` brings nothing. Uncommitted changes of `source` are left out. `MergeConflict`
-        names the paths both changed to different content; `BranchDirty` if `into` has uncommitted changes;
-        `AuditHookMissing` and `AuditHookRefused` for a merge into main that the audit hook did not check or refused.
+        Uncommitted changes of `source` are left out. Raise `MergeConflict` with the paths that both changed to
+        different content, `BranchDirty` if `into` has uncommitted changes, `AuditHookMissing` if a source lacks the
+        audit hook of main, and `AuditHookRefused` if the hook refused the merge.
         """
         theirs = self.resolve(source)
         if into == AUDITED:
             self._require_audit_hook(source, theirs, into)
         merge = self.api.model("Merge", message=message, metadata=dict(metadata))
         try:
-            # lakeFS would make a commit that changes nothing where both sides hold the same change.
+            # If both sides hold the same change, lakeFS would make a commit that changes nothing.
             if not self._changes(theirs, into, amount=1).results:
                 return self.head(into)
             return str(self.api.ask("refs_api", "merge_into_branch", theirs, into, merge=merge).reference)
@@ -103,10 +102,10 @@ class LakeFSStore(LakeFSReader):
     # Names
 
     def create_branch(self, name: str, source: str) -> str:
-        """Make branch `name` at the commit of `source`, return its id.
+        """Create branch `name` at the commit of `source`; return the commit id.
 
-        Uncommitted changes of `source` stay there. No-op if `name` exists, clean, at that very commit;
-        `RefExists` if it exists otherwise.
+        Uncommitted changes of `source` are left out. Do nothing if `name` stands at that commit without uncommitted
+        changes. Raise `RefExists` if it stands elsewhere or has such changes.
         """
         check_name("branch", name)
         commit_id = self.resolve(source)
@@ -120,12 +119,12 @@ class LakeFSStore(LakeFSReader):
         return commit_id
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch and its uncommitted changes. `BranchProtected`, `RefNotFound`."""
+        """Delete a branch and its uncommitted changes. Raise `BranchProtected` or `RefNotFound`."""
         self.head(name)
         self.release(name)
 
     def tag(self, name: str, ref: str) -> str:
-        """Name a commit for people; return its id. `RefExists` if the tag names another commit."""
+        """Name a commit for people; return its id. Raise `RefExists` if the tag names another commit."""
         check_name("tag", name)
         commit_id = self.resolve(ref)
         try:
@@ -144,18 +143,20 @@ class LakeFSStore(LakeFSReader):
         return commit_id
 
     def keep(self, name: str, ref: str) -> str:
-        """Make branch `name` at `ref`, a root for garbage collection. Idempotent; `RefExists` elsewhere."""
+        """Create branch `name` at `ref` to protect the commit from garbage collection. Idempotent.
+
+        Raise `RefExists` if the branch stands elsewhere."""
         return self.create_branch(name, ref)
 
     def release(self, name: str) -> None:
-        """Delete a kept branch; no error if it is gone already."""
+        """Delete a kept branch. Do nothing if the branch does not exist."""
         try:
             self.api.ask("branches_api", "delete_branch", name)
         except Refusal as refusal:
             if refusal.status != 404:
                 self._not_on(name, refusal)
 
-    # What the above share
+    # Shared helpers
 
     def _require_clean_at(self, branch: str, commit_id: str) -> None:
         found = self.find("branches_api", "get_branch", branch)
@@ -188,11 +189,11 @@ class LakeFSStore(LakeFSReader):
             after = page.results[-1].path
 
     def _changes(self, theirs: str, into: str, **page: object) -> Any:
-        """Return the changes of `theirs` since the common ancestor that `into` does not hold."""
+        """Return the changes of `theirs` since the common ancestor, without those that `into` holds too."""
         return self.api.ask("refs_api", "diff_refs", into, theirs, type="three_dot", **page)
 
     def _not_on(self, branch: str, refusal: Refusal) -> NoReturn:
-        """Say why nothing could be written to a branch."""
+        """Raise the error for a refused write to a branch."""
         if refusal.protects:
             raise BranchProtected(
                 f"Cannot write to {branch!r}: it takes merges only. Write to a branch made from it, then merge."

@@ -1,11 +1,10 @@
-"""Calls to one lakeFS repository: time limits, patience, and what the server's answers mean.
+"""Calls to one lakeFS repository: timeouts, retries, and the errors that the server's answers become.
 
-Here: the client library and its loading, which failures are worth another try, and the types they become.
-Not here: what is asked (`lakefs.py`, `lakefs_listing.py`, `lakefs_setup.py`) and the bytes of objects
-(`lakefs_content.py`).
+Here: loading the client library, deciding which failures are retried, and the types of errors. Not here: the requests
+(`lakefs.py`, `lakefs_listing.py`, `lakefs_setup.py`) and the bytes of objects (`lakefs_content.py`).
 
-Every call may be repeated after it had succeeded unseen (the answer was lost with the server), so callers
-treat "exists already", "no changes" and "not there" as the outcome they wanted.
+A retry may repeat a call that succeeded, if its answer was lost. So callers treat "exists already", "no changes" and
+"not there" as success.
 """
 
 import importlib
@@ -29,17 +28,17 @@ from resources.lake.errors import (
 from resources.retry import patiently
 
 CONNECTIONS = 16
-"""Kept open to the server, at least as many as threads that use it at once."""
+"""Open connections to the server. At least the number of threads that use it at once."""
 _CONNECTING = 5.0
-"""Seconds until a connection has to stand."""
+"""Timeout of connecting, in seconds."""
 _PAUSES = (0.05, 2.0)
-"""Bounds of the pause between tries, in seconds: of the first one, and of any."""
+"""Pause between tries, in seconds: upper bound of the first pause, and of every pause."""
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 T = TypeVar("T")
 
 
 class Refusal(LakeError):
-    """An answer that only the caller can put into words: it knows which branch or path was meant."""
+    """An error answer of the server. The caller turns it into an error that names the branch or path."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"lakeFS answered {status}: {message}")
@@ -48,12 +47,12 @@ class Refusal(LakeError):
 
     @property
     def changes_nothing(self) -> bool:
-        """There was nothing to commit or to merge."""
+        """True if there was nothing to commit or to merge."""
         return self.status == 400 and "no changes" in self.message
 
     @property
     def protects(self) -> bool:
-        """The branch takes merges only."""
+        """True if the branch takes merges only."""
         return self.status == 403 and ("protected branch" in self.message or "default branch" in self.message)
 
 
@@ -71,11 +70,11 @@ class LakeFSApi:
         timeout: float = 60.0,
         patience: float = 30.0,
     ) -> None:
-        """`url` is `http(s)://host:port`. Nothing is asked yet.
+        """`url` is `http(s)://host:port`. Sends no request yet.
 
-        The server may be silent for `timeout` seconds within one call; calls that fail for a passing reason
-        are repeated for `patience` seconds. `library` is `lakefs_client`, or `lakefs_sdk` where that is
-        installed: they differ in their names only.
+        A call fails after `timeout` seconds of silence. A call that fails for a passing reason is retried for
+        `patience` seconds. `library` is `lakefs_client`, or `lakefs_sdk` where that is installed: the two differ
+        only in their names.
         """
         if not _REPOSITORY.fullmatch(repository):
             raise NameRefused(
@@ -96,22 +95,22 @@ class LakeFSApi:
         return f"LakeFSApi({str(self.address)!r}, {self.repository!r})"
 
     def ask(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
-        """One operation by the client's own names, on this repository: its answer as the client's models.
+        """Call one operation of the client on this repository; return the answer as the client's models.
 
-        Raises `Refusal` where the caller has to say what it means; `LakeBusy` and `LakeUnavailable` when
-        patience has ended; `LakeRefused`, `RepositoryMissing`.
+        `section` and `operation` are the client's names. Raises `Refusal`, which the caller translates, `LakeBusy`
+        or `LakeUnavailable` when retries have run out, `LakeRefused` and `RepositoryMissing`.
         """
         return self.patiently(lambda: self.ask_once(section, operation, *arguments, **options))
 
     def ask_plainly(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
-        """`ask`, with the answer as plain JSON: building the client's models takes 0.15 ms for every object."""
+        """Do as `ask`, but return plain JSON. Building the client's models takes 0.15 ms for every object."""
         options["_preload_content"] = False
         name, field = (operation, "data")
         if self._library != "lakefs_client":
             name, field = (f"{operation}_with_http_info", "raw_data")
 
         def attempt() -> Any:
-            # Reading is a part of the call: the server may end in the middle of its answer.
+            # Read within the retried call: the server may stop in the middle of its answer.
             with self._translated():
                 answer = getattr(getattr(self._client(), section), name)(
                     self.repository, *arguments, _request_timeout=self.limits(), **options
@@ -121,19 +120,19 @@ class LakeFSApi:
         return self.patiently(attempt)
 
     def ask_once(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
-        """`ask` without patience, for a part of something that is repeated as a whole."""
+        """Do as `ask`, without retries. For a step of an operation that the caller retries as a whole."""
         return self._call(section, operation, self.repository, *arguments, **options)
 
     def ask_server(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
-        """`ask` for the operations that are not on a repository."""
+        """Do as `ask`, for operations that are not on a repository."""
         return self.patiently(lambda: self._call(section, operation, *arguments, **options))
 
     def model(self, name: str, /, **fields: object) -> Any:
-        """A value of the client's own types, to be sent."""
+        """Return a value of the client's type `name`, for a request."""
         return getattr(self._module("models"), name)(**fields)
 
     def patiently(self, attempt: Callable[[], T]) -> T:
-        """Return what `attempt` returns; try again while it raises `LakeBusy` or `LakeUnavailable`."""
+        """Return the result of `attempt`; retry while it raises `LakeBusy` or `LakeUnavailable`."""
         first, longest = _PAUSES
         return patiently(
             attempt,
@@ -144,24 +143,24 @@ class LakeFSApi:
         )
 
     def headers(self) -> dict[str, str]:
-        """Return the headers with which the server accepts a request without the client."""
+        """Return the headers that authenticate a request sent without the client."""
         import urllib3
 
         return dict(urllib3.make_headers(basic_auth=":".join(self._keys)))
 
     def limits(self) -> tuple[float, float]:
-        """Seconds for connecting, and of silence, of every request."""
+        """Return the timeouts of every request in seconds: for connecting, and for silence."""
         return min(_CONNECTING, self.timeout), self.timeout
 
     def unreachable(self, url: str, error: Exception) -> LakeUnavailable:
-        """No answer. Names the server only: the rest of a presigned address is a credential."""
+        """Return the error for a missing answer. It names the server only: a presigned address holds a credential."""
         return LakeUnavailable(
             f"{Address(url).server} did not answer ({type(error).__name__}): is it running, and does this machine "
             "reach it?"
         )
 
     def refused(self, status: int, body: bytes | str | None) -> LakeError:
-        """Return the error for an answer that is not a success."""
+        """Return the error for an answer with an error status."""
         message = _message(body)
         where = f"lakeFS at {self.address}"
         if status in (429, 503) or "try again later" in message:
@@ -188,14 +187,14 @@ class LakeFSApi:
         return refusal
 
     def _reads_its_database(self) -> bool:
-        """True if the server can look keys up: without its database it calls the right keys wrong."""
+        """True if the server reaches its database. Without it, the server answers 401 to the right keys."""
         import urllib3
 
         connect, silence = self.limits()
         try:
             answer = urllib3.request(
                 "GET",
-                # Needs no keys, and is answered from the database.
+                # This request needs no keys, and the server answers it from its database.
                 f"{self.url}/api/v1/setup_lakefs",
                 timeout=urllib3.Timeout(connect=connect, read=silence),
                 retries=False,
@@ -211,7 +210,7 @@ class LakeFSApi:
 
     @contextmanager
     def _translated(self) -> Generator[None, None, None]:
-        """The client's errors as ours."""
+        """Translate the client's errors into errors of the lake."""
         from urllib3.exceptions import HTTPError
 
         try:
@@ -222,7 +221,7 @@ class LakeFSApi:
             raise self.unreachable(self.url, error) from None
 
     def _client(self) -> Any:
-        # Connections must not be carried over a fork: two processes would read each other's answers.
+        # A forked process needs its own connections: two processes would read each other's answers.
         with self._opening:
             if self._opened is None or self._opened[0] != os.getpid():
                 self._opened = (os.getpid(), self._open())
@@ -232,7 +231,7 @@ class LakeFSApi:
         configuration = self._module("configuration").Configuration(
             host=f"{self.url}/api/v1", username=self._keys[0], password=self._keys[1]
         )
-        # Repeating is ours: the library would repeat without pauses, and hide which call it was.
+        # We retry ourselves: the library would retry without pauses, and hide which call failed.
         configuration.retries = False
         configuration.connection_pool_maxsize = CONNECTIONS
         return self._module("client").LakeFSClient(configuration)
@@ -248,7 +247,7 @@ class LakeFSApi:
 
 
 def texts(model: Any, field: str) -> dict[str, str]:
-    """A field of texts by name of one of the client's values; empty where the server left it out."""
+    """Return the dictionary of texts in a field of a client's value; empty if the server left the field out."""
     value: Any = getattr(model, field, None) or {}
     return dict(value.to_dict() if hasattr(value, "to_dict") else value)
 

@@ -1,10 +1,11 @@
-"""Audit hook: the lakeFS action that refuses any merge into `main` whose metadata does not record an audit.
+"""Audit hook: the lakeFS action that refuses a merge into `main` whose metadata does not record an audit.
 
-Here: the hook's text. Not here: its installation (`lakefs_setup.py`).
+Here: the text of the hook. Not here: its installation (`lakefs_setup.py`).
 
-The server runs the hook for every merge into main, more than once when merges race, so the hook reads the merge's own
-metadata only. lakeFS takes the hook from the merge's source: the hook stops mistakes, not intent. Therefore
-`LakeFSStore.merge` compares the source's hooks with main's, and `ml-assets lake audit` reads main's history.
+The server runs the hook for every merge into main, and more than once when merges race. So the hook reads only the
+metadata of the merge. lakeFS reads the hook from the merge's source, so the hook stops mistakes, not intent. Therefore
+`LakeFSStore.merge` compares the hooks of the source with those of main, and `ml-assets lake audit` reads the history
+of main.
 """
 
 PATH = "_lakefs_actions/audit.yaml"

@@ -1,9 +1,9 @@
-"""The bytes of objects, between a lakeFS server and the local cache.
+"""Bytes of objects, between a lakeFS server and the local cache.
 
 Here: uploads and downloads, through the server's API or straight to its storage by presigned addresses.
-Not here: which objects there are (`lakefs_listing.py`), commits and branches (`lakefs.py`).
+Not here: listing objects (`lakefs_listing.py`), commits and branches (`lakefs.py`).
 
-Both ways of uploading give equal content the same identity: checksum, digest, size and content type.
+Both ways to upload give equal content the same checksum, digest, size and content type.
 """
 
 import hashlib
@@ -26,20 +26,21 @@ from resources.lake.store import ObjectStat
 from resources.lake.threads import side_by_side
 
 PRESIGN_FROM = 8 << 20
-"""Bytes from which content goes straight to the storage: a presigned upload takes three requests, not one."""
+"""Bytes from which content goes straight to the storage. Smaller content goes through the server: a presigned upload
+takes three requests instead of one."""
 _OCTETS = "application/octet-stream"
 _CHUNK = 1 << 18
-"""Bytes handed to the socket at once."""
+"""Bytes per write to the socket."""
 _CODE = re.compile(rb"<Code>(\w+)</Code>")
 
 
 class Content:
-    """Moves content of one repository. Safe for any number of threads, and after a fork."""
+    """Uploads and downloads of one repository. Safe for any number of threads, and after a fork."""
 
     def __init__(
         self, api: LakeFSApi, cache: ContentCache, *, presign_from: int | None = PRESIGN_FROM
     ) -> None:
-        """`presign_from` in bytes; None sends everything through the server."""
+        """Presign content of `presign_from` bytes and more. None sends all content through the server."""
         self._api = api
         self._cache = cache
         self._presign_from = presign_from
@@ -47,10 +48,10 @@ class Content:
         self._opened: tuple[int, Any] | None = None
 
     def upload(self, branch: str, path: str, source: Path | bytes) -> ObjectStat:
-        """Put one object. Repeating it changes nothing.
+        """Upload one object; return its digest and size. Idempotent.
 
-        It is copied to the cache first: a source that changes meanwhile cannot get a wrong digest, and what
-        was just written need not be fetched to be read.
+        Copies the content to the cache first, so a source that changes meanwhile cannot get a wrong digest, and a
+        later read needs no download.
         """
         sha256, size = self._cache.keep(source)
 
@@ -66,7 +67,7 @@ class Content:
         return ObjectStat(path, sha256, size)
 
     def files(self, ref: str, entries: Mapping[str, Entry]) -> dict[str, Path]:
-        """Path → local file of every entry, fetched and checked where the cache lacks it."""
+        """Return path → local file of every entry. Download and check each file that the cache lacks."""
         digests = self.digests(ref, entries)
         wanted = {digests[path]: entry for path, entry in entries.items()}
         here = self._cache.find((sha256, entry.size) for sha256, entry in wanted.items())
@@ -75,7 +76,8 @@ class Content:
         return {path: here[digests[path]] for path in entries}
 
     def digests(self, ref: str, entries: Mapping[str, Entry]) -> dict[str, str]:
-        """Path → SHA-256. What others wrote without it is fetched once, and remembered."""
+        """Return path → SHA-256. An object that others wrote without a digest is downloaded once, and its digest stored
+        in the cache."""
         known: dict[str, str] = {}
         foreign: list[Entry] = []
         for path, entry in entries.items():
@@ -108,7 +110,7 @@ class Content:
         return self._api.patiently(attempt)
 
     def _download(self, ref: str, entry: Entry) -> tuple[str, int]:
-        """Bring the content to the cache; its SHA-256 and size as received."""
+        """Download the content to the cache; return the SHA-256 and the size in bytes of the received content."""
         headers: dict[str, str] = {}
         if self._presigns(entry.size):
             stats = self._api.ask_once("objects_api", "stat_object", ref, entry.path, presign=True)
@@ -131,7 +133,7 @@ class Content:
         with file.open("rb") as body, self._answer("PUT", str(place.presigned_url), length, body):
             pass
         with file.open("rb") as content:
-            # What the server itself computes of what passes through it.
+            # MD5, which the server computes for uploads through its API.
             checksum = hashlib.file_digest(content, "md5").hexdigest()
         metadata = self._api.model(
             "StagingMetadata",
@@ -147,7 +149,7 @@ class Content:
     def _answer(
         self, method: str, url: str, headers: Mapping[str, str], body: BinaryIO | None = None
     ) -> Generator[BinaryIO, None, None]:
-        """The body of a successful answer, to be read within."""
+        """Send a request and yield the body of its answer, to be read inside the block. Raise if it is an error."""
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 
@@ -175,7 +177,7 @@ class Content:
     def _refused(self, url: str, status: int, body: bytes) -> LakeError:
         if url.startswith(self._api.url):
             return self._api.refused(status, body)
-        # The rest of what a storage answers may repeat credentials.
+        # Quote the code only: the rest of the storage's answer may repeat credentials.
         code = _CODE.search(body)
         return LakeUnavailable(
             f"The storage {Address(url).server} answered {status} {code[1].decode() if code else ''} to a presigned "
@@ -194,7 +196,7 @@ class Content:
         return bool(self._api.ask_server("config_api", "get_config").storage_config.pre_sign_support)
 
     def _connections(self) -> Any:
-        # Connections must not be carried over a fork: two processes would read each other's answers.
+        # A forked process needs its own connections: two processes would read each other's answers.
         with self._opening:
             if self._opened is None or self._opened[0] != os.getpid():
                 from urllib3 import PoolManager

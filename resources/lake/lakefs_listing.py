@@ -1,7 +1,7 @@
 """Entries at a ref of a lakeFS repository: listing by pages, and looking many paths up in few requests.
 
-Here: listing and what is remembered of commits, which never change. Not here: the content of objects, nor the
-digest of one that was written without it (`lakefs_content.py`).
+Here: listing, and a cache of the entries of commits, which never change. Not here: the content of objects, and the
+digest of an object that was written without it (`lakefs_content.py`).
 """
 
 import re
@@ -15,15 +15,16 @@ from resources.lake.lakefs_api import LakeFSApi
 from resources.lake.names import SERVERS_OWN
 
 DIGEST = "sha256"
-"""Key of the digest in an object's metadata. It follows from the content alone, so equal content stays equal."""
+"""Key of the digest in an object's metadata. The digest depends on the content alone, so equal content gets equal
+metadata."""
 PAGE = 1000
-"""Entries in a page: the most lakeFS gives."""
+"""Entries in a page. lakeFS returns no more."""
 _FEW = 4
-"""Paths that are asked for one by one."""
+"""Up to this number of paths, each is looked up by a request of its own."""
 REMEMBERED_BYTES = 256 << 20
-"""Memory for entries of commits; those of one commit of 200,000 objects take about 100 MB."""
+"""Bytes of memory for entries of commits. A commit of 200,000 objects takes about 100 MB."""
 _ENTRY_BYTES = 300
-"""Bytes of an entry beside its texts: itself, its place in a dictionary, headers of the texts."""
+"""Bytes of an entry without its texts: the object, its slot in a dictionary, the headers of the texts."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -37,11 +38,11 @@ class Entry:
     sha256: str | None
     """None for an object that others wrote."""
     address: str
-    """Address and checksum of the content, which identify it for good."""
+    """Address and checksum of the content. Together they identify the content for ever."""
 
 
 class CommitEntries:
-    """Entries of commits, which never change. Those of the commits used last, up to `limit` bytes of memory."""
+    """Cache of entries of commits, which never change. Keeps the last used commits, up to `limit` bytes of memory."""
 
     def __init__(self, limit: int = REMEMBERED_BYTES) -> None:
         self._limit = limit
@@ -51,17 +52,17 @@ class CommitEntries:
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate bytes of memory."""
         return sum(self._sizes.values())
 
     def find(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
-        """The remembered entries of those `paths`."""
+        """Return path → cached entry for those `paths` that are in the cache."""
         with self._lock:
             known = self._known.get(ref, {})
             return {path: known[path] for path in paths if path in known}
 
     def add(self, ref: str, page: Sequence[Entry]) -> None:
-        """Remember a page of what lies at `ref`, if that is a commit. Commits not used for longest are forgotten."""
+        """Cache a page of entries at `ref`, if `ref` is a commit id. Drop the least recently used commits if needed."""
         if not _COMMIT_ID.fullmatch(ref):
             return
         with self._lock:
@@ -73,7 +74,7 @@ class CommitEntries:
                     known[entry.path] = entry
                     self._sizes[ref] += _size(entry)
             while self._known and self.size > self._limit:
-                # One commit alone may be too large: then it begins anew.
+                # A single commit may exceed the limit: then its own entries are dropped.
                 forgotten, _ = self._known.popitem(last=False)
                 del self._sizes[forgotten]
 
@@ -86,7 +87,7 @@ class Listing:
         self._known = CommitEntries()
 
     def entries(self, ref: str, prefix: str = "") -> list[Entry]:
-        """Entries whose path starts with `prefix`, sorted by path; the server's own are not among them."""
+        """Return the entries whose path starts with `prefix`, sorted by path, without the server's own entries."""
         found: list[Entry] = []
         after = ""
         while True:
@@ -98,7 +99,7 @@ class Listing:
             after = page[-1].path
 
     def find(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
-        """The entries of those `paths` that are there."""
+        """Return path → entry for those `paths` that exist."""
         found = self._known.find(ref, paths)
         missing = sorted({path for path in paths if path not in found and not path.startswith(SERVERS_OWN)})
         if len(missing) <= _FEW:
@@ -106,20 +107,20 @@ class Listing:
         return found | self._find_many(ref, missing)
 
     def own(self, ref: str) -> list[Entry]:
-        """The server's own entries: the hooks that lakeFS would read at `ref`."""
+        """Return the server's own entries: the hooks that lakeFS would read at `ref`."""
         return self._page(ref, SERVERS_OWN, "", PAGE)[0]
 
     def hooks(self, ref: str) -> dict[str, str]:
-        """Path → checksum of `own`."""
+        """Return path → checksum of each entry of `own`."""
         return {entry.path: entry.address.rsplit(" ", 1)[1] for entry in self.own(ref)}
 
     def _find_many(self, ref: str, wanted: Sequence[str]) -> dict[str, Entry]:
-        """Look sorted paths up page by page, skipping what lies between two of them."""
+        """Look sorted paths up page by page, skipping the entries between two distant paths."""
         found: dict[str, Entry] = {}
         wanted_set = set(wanted)
         position = 0
         while position < len(wanted):
-            # One character less sorts before the path itself, and with almost nothing in between.
+            # Begin after the path without its last character: few entries sort between that and the path.
             page, has_more = self._page(ref, "", wanted[position][:-1], PAGE)
             found |= {entry.path: entry for entry in page if entry.path in wanted_set}
             if not has_more:

@@ -21,10 +21,10 @@ class LakeFSReader:
     """One repository of a lakeFS server, for any number of threads and processes."""
 
     def __init__(self, api: LakeFSApi, cache: Path, *, presign_from: int | None = PRESIGN_FROM) -> None:
-        """Use `cache` for local copies, which all repositories and processes may share. Asks nothing yet.
+        """Use `cache` for local copies, which all repositories and processes may share. Sends no request yet.
 
-        Content of `presign_from` bytes and more goes straight to the server's storage where that can presign;
-        None sends everything through the server.
+        Content of `presign_from` bytes and more goes straight to the server's storage if the storage can presign.
+        None sends all content through the server.
         """
         self.api = api
         self.listing = Listing(api)
@@ -34,14 +34,14 @@ class LakeFSReader:
         return f"{type(self).__name__}({str(self.api.address)!r}, {self.api.repository!r})"
 
     def resolve(self, ref: str) -> str:
-        """Commit id of a branch's head, a tag, or a full commit id. `RefNotFound` otherwise."""
+        """Return the commit id of a branch's head, of a tag or of a full commit id. Else raise `RefNotFound`."""
         for section, operation, field in (
             ("branches_api", "get_branch", "commit_id"),
             ("tags_api", "get_tag", "commit_id"),
             ("commits_api", "get_commit", "id"),
         ):
             found = self.find(section, operation, ref)
-            # lakeFS also takes the beginning of a commit's id, and expressions such as main~1.
+            # lakeFS also accepts the beginning of a commit id, and expressions such as main~1.
             if found is not None and (operation != "get_commit" or found.id == ref):
                 return str(getattr(found, field))
         raise RefNotFound(
@@ -67,7 +67,7 @@ class LakeFSReader:
         return [ObjectStat(path, digests[path], entry.size) for path, entry in entries.items()]
 
     def stat(self, ref: str, path: str) -> ObjectStat:
-        """One object, or `ObjectNotFound`."""
+        """Return one object. Raise `ObjectNotFound` if it is missing."""
         try:
             entries = self.listing.find(ref, [path])
             digests = self.content.digests(ref, entries)
@@ -77,7 +77,7 @@ class LakeFSReader:
         return ObjectStat(path, digests[path], entries[path].size)
 
     def fetch(self, ref: str, paths: Sequence[str]) -> dict[str, Path]:
-        """Read-only files of the local cache, fetched from the server where they are not there yet."""
+        """Return read-only files of the local cache. Download those that the cache lacks."""
         if not paths:
             return {}
         try:
@@ -106,7 +106,7 @@ class LakeFSReader:
             after = page.results[-1].id
 
     def read_commit(self, commit_id: str) -> Commit:
-        """One commit by its full id. `RefNotFound` otherwise."""
+        """Return one commit by its full id. Raise `RefNotFound` if it does not exist."""
         found = self.find("commits_api", "get_commit", commit_id)
         if found is None or found.id != commit_id:
             raise RefNotFound(
@@ -115,17 +115,17 @@ class LakeFSReader:
         return _commit(found)
 
     def commit_url(self, commit_id: str) -> str:
-        """The commit on lakeFS's own pages."""
+        """Return the address of the commit's page in lakeFS."""
         return f"{self.api.address}/repositories/{self.api.repository}/commits/{commit_id}"
 
-    # What both halves share
+    # Shared by reading and writing
 
     def find(self, section: str, operation: str, name: str) -> Any:
-        """Return the object with this name, None if there is none."""
+        """Return the branch, tag or commit with this name, or None if it does not exist."""
         try:
             return self.api.ask(section, operation, name)
         except Refusal as refusal:
-            # 400: the name is none that lakeFS takes.
+            # 400: lakeFS does not accept the name.
             if refusal.status in (400, 404):
                 return None
             raise
@@ -154,7 +154,7 @@ class LakeFSReader:
             )
 
     def _not_found(self, ref: str, refusal: Refusal) -> NoReturn:
-        """Say what is missing where the server said 404 (or 400, of a name it cannot take)."""
+        """Raise the error for a refused read. After 404, or 400 for an invalid name, `resolve` names a missing ref."""
         if refusal.status in (400, 404):
             self.resolve(ref)
         raise LakeError(f"{ref!r} in {self.api.repository}: {refusal}") from refusal

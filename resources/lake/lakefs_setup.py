@@ -1,7 +1,7 @@
-"""Making a lakeFS repository ready: it exists, `main` takes merges only, and only those whose audit passed.
+"""Set up a lakeFS repository: create it, let `main` take merges only, and only merges whose audit passed.
 
-Here: what `ml-assets lake init` does, each step as good as done when it was done before. Not here: the audit hook's
-text (`lakefs_audit_hook.py`) and everyday work (`lakefs.py`).
+Here: the steps of `ml-assets lake init`. Each can be repeated. Not here: the text of the audit hook
+(`lakefs_audit_hook.py`) and everyday work (`lakefs.py`).
 """
 
 import time
@@ -18,9 +18,9 @@ from resources.lake.lakefs_listing import Listing
 
 MAIN = "main"
 _PROTECTION_PATIENCE = 60.0
-"""Seconds until protection has to hold. lakeFS caches the setting; up to 5.4 s were seen."""
+"""Seconds until the protection must hold. lakeFS caches the setting; it took up to 5.4 s."""
 _HOOK_PATIENCE = 30.0
-"""Seconds until the server has written down that the audit hook ran."""
+"""Seconds until the server must have recorded a run of the audit hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class Readiness:
     """Changes that `set_up` made."""
 
     created: bool
-    """True if the repository was made."""
+    """True if `set_up` created the repository."""
     protected: bool
-    """True if protection was switched on."""
+    """True if `set_up` switched the protection on."""
     hook_installed: bool
-    """True if the audit hook was installed or renewed."""
+    """True if `set_up` installed or renewed the audit hook."""
 
 
 def set_up(api: LakeFSApi, storage: str | None, cache: Path) -> Readiness:
-    """Make the repository, protect `main` and install the audit hook; what is in place stays as it is.
+    """Create the repository, protect `main` and install the audit hook, each unless it is in place.
 
-    `storage` is the `s3://bucket/prefix` below which a new repository's blocks lie, in a folder of its name.
-    Returns when a write to main is really refused and the audit hook has really run.
+    `storage` is the `s3://bucket/prefix` for a new repository's blocks, which lie there in a folder of its name.
+    Returns once the server has refused a write to main and has run the audit hook.
     """
     created = create_repository(api, storage)
     protected = protect(api)
@@ -47,7 +47,7 @@ def set_up(api: LakeFSApi, storage: str | None, cache: Path) -> Readiness:
 
 
 def create_repository(api: LakeFSApi, storage: str | None) -> bool:
-    """Make the repository if it is not there; whether it was made."""
+    """Create the repository if it is missing; return True if it was."""
     try:
         api.ask("repositories_api", "get_repository")
         return False
@@ -65,7 +65,7 @@ def create_repository(api: LakeFSApi, storage: str | None) -> bool:
     try:
         api.ask_server("repositories_api", "create_repository", creation)
     except Refusal as refusal:
-        # Another process, or an earlier try whose answer was lost, may have been first.
+        # Another process, or an earlier try whose answer was lost, may have created it.
         if refusal.status == 409:
             return False
         raise LakeError(
@@ -76,7 +76,7 @@ def create_repository(api: LakeFSApi, storage: str | None) -> bool:
 
 
 def protect(api: LakeFSApi) -> bool:
-    """Let `main` take merges only; whether that is new. Returns when a write is really refused."""
+    """Let `main` take merges only; return True if that is new. Returns once the server has refused a write."""
     rules = api.ask("repositories_api", "get_branch_protection_rules")
     patterns = [str(rule.pattern) for rule in rules]
     if MAIN not in patterns:
@@ -87,7 +87,7 @@ def protect(api: LakeFSApi) -> bool:
 
 
 def install_audit_hook(api: LakeFSApi, cache: Path) -> bool:
-    """Bring the audit hook to `main` if it is not there, or not this one; whether it was. Returns when it has run."""
+    """Install the audit hook on `main` if it is missing or differs; return True if it was. Returns once it has run."""
     store = Content(api, ContentCache(cache), presign_from=None)
     listing = Listing(api)
     content = ACTION.encode()
@@ -111,7 +111,7 @@ def install_audit_hook(api: LakeFSApi, cache: Path) -> bool:
 
 
 def audit_hook_is_current(api: LakeFSApi, cache: Path) -> bool:
-    """True if `main` holds the audit hook as this version writes it."""
+    """True if `main` holds the audit hook that this version writes."""
     listing = Listing(api)
     head = str(api.ask("branches_api", "get_branch", MAIN).commit_id)
     entries = {entry.path: entry for entry in listing.own(head)}
@@ -123,7 +123,7 @@ def _wait_until_refused(api: LakeFSApi) -> None:
     give_up = time.monotonic() + _PROTECTION_PATIENCE
     while time.monotonic() < give_up:
         try:
-            # Protection is looked at first; without it, removing what is not there leaves no trace on main.
+            # The server checks the protection first. Without it, deleting a missing object changes nothing on main.
             api.ask("objects_api", "delete_object", MAIN, f"not-there-{uuid.uuid4().hex}")
         except Refusal as refusal:
             if refusal.protects:
@@ -137,7 +137,7 @@ def _wait_until_refused(api: LakeFSApi) -> None:
 
 
 def _wait_until_run(api: LakeFSApi, commit_id: str) -> None:
-    """Return when the server says that the audit hook ran for the merge that made `commit_id`."""
+    """Wait until the server records that the audit hook ran for the merge that made `commit_id`."""
     give_up = time.monotonic() + _HOOK_PATIENCE
     while time.monotonic() < give_up:
         runs = api.ask("actions_api", "list_repository_runs", branch=MAIN, amount=100).results

@@ -1,11 +1,10 @@
 """`LocalStore`: the embedded lake. Content-addressed files, names and history in SQLite, no server.
 
-Belongs here: the rules of the protocol, which are lakeFS's: what is refused, when a branch is dirty, what a
-merge takes. Does not: bytes on disk (`objects.py`), tables (`refs.py`), trees
-(`tree.py`, `merge.py`), the rules of names (`names.py`).
+Belongs here: the rules of the protocol, which are lakeFS's: refused operations, dirty branches, merges. Does not:
+bytes on disk (`objects.py`), tables (`refs.py`), trees (`tree.py`, `merge.py`), the rules of names (`names.py`).
 
-What a process had put, committed or merged when it was killed is there afterwards; what it was in the middle
-of is not. A power cut can take uncommitted changes along, never a commit.
+If a process is killed, its finished puts, commits and merges stay and the unfinished operation leaves no trace. A
+power cut can lose uncommitted changes, never a commit.
 """
 
 import sqlite3
@@ -34,10 +33,10 @@ class LocalStore:
     """A `VersionedStore` in one folder of a local disk, for any number of threads and processes."""
 
     def __init__(self, root: Path, protected: tuple[str, ...] = ("main",), *, patience: float = 15.0) -> None:
-        """Open the repository at `root`; a first use makes it, with an empty root commit and branch `main`.
+        """Open the repository at `root`. The first use creates it, with an empty root commit and branch `main`.
 
-        `protected` branches take merges only. A write waits up to `patience` seconds for other processes'
-        writes, then raises `LakeBusy`.
+        `protected` branches take merges only. A write waits up to `patience` seconds for the writes of other
+        processes, then raises `LakeBusy`.
         """
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
@@ -60,7 +59,7 @@ class LocalStore:
     # Reading
 
     def resolve(self, ref: str) -> str:
-        """Commit id of a branch's head, a tag, or a full commit id. `RefNotFound` otherwise."""
+        """Return the commit id of a branch's head, of a tag or of a full commit id. Else raise `RefNotFound`."""
         with self._database.reading() as db:
             return _resolve(db, ref)
 
@@ -85,11 +84,11 @@ class LocalStore:
         return [entry for _, entry in sorted(merged.items()) if entry is not None]
 
     def stat(self, ref: str, path: str) -> ObjectStat:
-        """One object, or `ObjectNotFound`."""
+        """Return one object. Raise `ObjectNotFound` if it is missing."""
         return self._find(ref, (path,))[path]
 
     def fetch(self, ref: str, paths: Sequence[str]) -> dict[str, Path]:
-        """The stored files themselves: nothing is copied, nobody writes them again."""
+        """Return the stored files themselves, without a copy. They never change."""
         return {
             path: self._objects.existing(entry.sha256, entry.size, path)
             for path, entry in self._find(ref, paths).items()
@@ -107,7 +106,7 @@ class LocalStore:
             next_id = commit.parents[0]
 
     def read_commit(self, commit_id: str) -> Commit:
-        """One commit by its full id. `RefNotFound` otherwise."""
+        """Return one commit by its full id. Raise `RefNotFound` if it does not exist."""
         with self._database.reading() as db:
             found = refs.find_commit(db, commit_id)
         if found is None:
@@ -119,7 +118,7 @@ class LocalStore:
     # Writing
 
     def put(self, branch: str, path: str, source: Path | bytes) -> ObjectStat:
-        """Write one object, uncommitted. `BranchProtected` on a protected branch."""
+        """Write one object without committing it. Raise `BranchProtected` for a protected branch."""
         self._refuse_protected(branch, "put objects on")
         check_path(path)
         with self._database.reading() as db:
@@ -132,21 +131,21 @@ class LocalStore:
         return entry
 
     def remove(self, branch: str, path: str) -> None:
-        """Remove one object, uncommitted; no error if it is not there."""
+        """Remove one object without committing the removal. Do nothing if it is missing."""
         self._refuse_protected(branch, "remove objects from")
         with self._database.writing(durable=False) as db:
             _head(db, branch)
             refs.stage(db, branch, path, None)
 
     def commit(self, branch: str, message: str, metadata: Mapping[str, str]) -> str:
-        """Commit what was written to `branch`; without changes, return the head as it is.
+        """Commit the uncommitted changes of `branch`; return the new head. Without changes, return the current head.
 
-        When this returns, content and commit are on the disk.
+        On return, content and commit are on the disk.
         """
         self._refuse_protected(branch, "commit to")
         with self._database.reading() as db:
             contents = _contents(refs.staged_changes(db, branch))
-        # Most of the waiting for the disk happens before others have to wait for us.
+        # Sync the files before the transaction: other writers wait for as long as it is open.
         self._objects.make_durable(contents)
         with self._database.writing() as db:
             head = _head(db, branch)
@@ -158,10 +157,10 @@ class LocalStore:
             return self._advance(db, branch, (head,), before, after, message, metadata)
 
     def merge(self, source: str, into: str, message: str, metadata: Mapping[str, str]) -> str:
-        """Three-way merge by path; return the head of `into` afterwards.
+        """Merge three ways by path; return the new head of `into`, or its current head if `source` adds nothing.
 
-        Unchanged where `source` brings nothing. Uncommitted changes of `source` are left out. `MergeConflict`
-        names the paths both changed to different content; `BranchDirty` if `into` has uncommitted changes.
+        Uncommitted changes of `source` are left out. Raise `MergeConflict` with the paths that both changed to
+        different content, or `BranchDirty` if `into` has uncommitted changes.
         """
         with self._database.writing() as db:
             theirs = _resolve(db, source)
@@ -187,10 +186,10 @@ class LocalStore:
     # Names
 
     def create_branch(self, name: str, source: str) -> str:
-        """Make branch `name` at the commit of `source`, return its id.
+        """Create branch `name` at the commit of `source`; return the commit id.
 
-        Uncommitted changes of `source` stay there. No-op if `name` exists, clean, at that very commit;
-        `RefExists` if it exists otherwise.
+        Uncommitted changes of `source` are left out. Do nothing if `name` stands at that commit without uncommitted
+        changes. Raise `RefExists` if it stands elsewhere or has such changes.
         """
         check_name("branch", name)
         with self._database.writing() as db:
@@ -206,14 +205,14 @@ class LocalStore:
             return commit_id
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch and its uncommitted changes. `BranchProtected`, `RefNotFound`."""
+        """Delete a branch and its uncommitted changes. Raise `BranchProtected` or `RefNotFound`."""
         self._refuse_protected(name, "delete")
         with self._database.writing() as db:
             _head(db, name)
             refs.drop_branch(db, name)
 
     def tag(self, name: str, ref: str) -> str:
-        """Name a commit for people; return its id. `RefExists` if the tag names another commit."""
+        """Name a commit for people; return its id. Raise `RefExists` if the tag names another commit."""
         check_name("tag", name)
         with self._database.writing() as db:
             commit_id = _resolve(db, ref)
@@ -227,24 +226,26 @@ class LocalStore:
             return commit_id
 
     def keep(self, name: str, ref: str) -> str:
-        """Make branch `name` at `ref`, a root for garbage collection. Idempotent; `RefExists` elsewhere."""
+        """Create branch `name` at `ref` to protect the commit from garbage collection. Idempotent.
+
+        Raise `RefExists` if the branch stands elsewhere."""
         return self.create_branch(name, ref)
 
     def release(self, name: str) -> None:
-        """Delete a kept branch; no error if it is gone already."""
+        """Delete a kept branch. Do nothing if the branch does not exist."""
         self._refuse_protected(name, "release")
         with self._database.writing() as db:
             refs.drop_branch(db, name)
 
     def commit_url(self, commit_id: str) -> str | None:
-        """None: a folder has no pages."""
+        """Return None: a folder has no pages."""
         return None
 
-    # What the above share
+    # Shared helpers
 
     def _create(self) -> None:
         with self._database.writing() as db:
-            # Another process may have been first.
+            # Another process may have created the repository meanwhile.
             if not refs.all_branches(db):
                 root = refs.add_commit(db, self._trees.write(()), (), "Repository created", {})
                 refs.set_branch(db, "main", root)
@@ -259,7 +260,9 @@ class LocalStore:
         message: str,
         metadata: Mapping[str, str],
     ) -> str:
-        """Commit a tree on top of the first parent, whose tree is `before`; none if they are equal."""
+        """Commit the tree `after` on top of the first parent, whose tree is `before`; return the new head.
+
+        Equal trees make no commit: return the first parent."""
         if after == before:
             return parents[0]
         commit_id = refs.add_commit(db, self._trees.write(after), parents, message, metadata)

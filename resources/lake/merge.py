@@ -1,6 +1,6 @@
-"""Three-way merge by path, and the commit two histories share.
+"""Three-way merge by path, and the common ancestor of two commits.
 
-Belongs here: functions on changes, trees and the commit graph. Does not: where any of them is kept.
+Belongs here: functions on changes, trees and the commit graph. Does not: their storage (`refs.py`).
 """
 
 import heapq
@@ -16,16 +16,16 @@ class Combined:
     """Result of a three-way merge."""
 
     changes: dict[str, ObjectStat | None]
-    """Changes to apply to our side so that it holds both sides' changes."""
+    """Changes to apply to our side. Afterwards it holds the changes of both sides."""
     conflicts: tuple[str, ...]
-    """Paths both sides changed to different content, sorted."""
+    """Paths that both sides changed to different content, sorted."""
 
 
 def combine(ours: Changes, theirs: Changes) -> Combined:
-    """Combine what two sides changed since their common commit.
+    """Combine the changes of two sides since their common ancestor.
 
-    A path that one side changed takes that change; a path both changed to the same content, or both removed,
-    is left as it is; anything else conflicts, removal against change included.
+    A path that only one side changed takes that change. A path that both sides changed to the same content, or both
+    removed, stays as our side has it. Every other path is a conflict, also a removal against a change.
     """
     changes: dict[str, ObjectStat | None] = {}
     conflicts: list[str] = []
@@ -38,7 +38,7 @@ def combine(ours: Changes, theirs: Changes) -> Combined:
 
 
 def merge_trees(trees: Trees, base: Tree, ours: Tree, theirs: Tree) -> tuple[Tree, tuple[str, ...]]:
-    """Our tree with their changes since `base`, and the conflicts (then the tree is ours, unchanged)."""
+    """Return our tree with their changes since `base`, and the conflicts. With conflicts, our tree is unchanged."""
     if theirs in (base, ours):
         return ours, ()
     if ours == base:
@@ -55,14 +55,15 @@ class CommitNode:
 
     parents: tuple[str, ...]
     generation: int
-    """1 + the greatest generation of the parents; 0 at the root. An ancestor's is always smaller."""
+    """1 + the greatest generation of the parents; 0 at the root. An ancestor always has a smaller generation."""
 
 
 def merge_base(left: str, right: str, read: Callable[[str], CommitNode]) -> str:
-    """The common ancestor of two commits with the greatest generation (of several, the smallest id).
+    """Return the common ancestor with the greatest generation; on a tie, the one with the smallest id.
 
     Walks both histories at once, greatest generation first, and stops at the first commit reached from both
-    sides: each commit above the base is read once. Histories of one repository share the root commit.
+    sides. So it reads each commit above the ancestor once. All histories of one repository share the root commit.
+    Raise `ValueError` for commits of different repositories.
     """
     nodes = {left: read(left), right: read(right)}
     reached = {left: 1}

@@ -1,11 +1,11 @@
 """Contents as files named by their SHA-256: written once, never changed, read in place.
 
-Belongs here: how bytes reach the disk and stay whole. Does not: which path or branch they stand for
+Belongs here: writing bytes to disk and checking them. Does not: the paths and branches that name them
 (`refs.py`, `tree.py`).
 
-`objects/<first two digits>/<sha256>` comes into being by a rename of a finished, synced file from `tmp/`, so
-a name always means whole content, however the writer ended. The folder entries of a batch are synced
-together by `make_durable`, before the commit that names them.
+A writer finishes and syncs a file in `tmp/`, then renames it to `objects/<first two digits>/<sha256>`. So a file
+under its digest is complete even if its writer was killed. `make_durable` syncs the folders of a whole batch once,
+before the commit that names its files.
 """
 
 import contextlib
@@ -22,43 +22,42 @@ from resources.files import sync_folder
 from resources.lake.errors import LakeError
 
 _CHUNK = 1 << 20
-"""Bytes copied at once."""
+"""Bytes copied per read."""
 _LEFTOVER_AGE = 3600.0
-"""Seconds without a write after which a dead process's temporary file is purged. The age is there for
-containers that share the folder but not the process table."""
+"""Seconds after its last write until a temporary file of a dead process is purged. The age protects the files of
+containers that share the folder but not the process table, whose processes look dead."""
 
 
 class ObjectFiles:
     """The content-addressed files of one repository. Safe for any number of threads and processes."""
 
     def __init__(self, root: Path, *, synced: bool = True) -> None:
-        """Use `root/objects` and `root/tmp`, making them where they are missing.
+        """Use `root/objects` and `root/tmp`; create them if they are missing.
 
-        `synced=False` does not wait for the disk: for copies of what is durable elsewhere.
+        `synced=False` does not wait for the disk. Use it for copies of content that is durable elsewhere.
         """
         self._root = root
         self._synced = synced
         self._objects = root / "objects"
         self._read: dict[str, tuple[int, ...]] = {}
-        """SHA-256 → the file's state when its content was read and had that digest."""
+        """SHA-256 → state of the file when its content last matched that digest."""
         self._temporary = root / "tmp"
         self._objects.mkdir(parents=True, exist_ok=True)
         self._temporary.mkdir(exist_ok=True)
 
     def path(self, sha256: str) -> Path:
-        """Return the path of the content with this digest, whether it is here or not."""
+        """Return the path for the content with this digest. The file may be missing."""
         return self._objects / sha256[:2] / sha256
 
     def write(self, source: Path | bytes | BinaryIO) -> tuple[str, int]:
-        """Store the content of a file, of bytes or of what is left of a stream; return its SHA-256 and its
-        size in bytes.
+        """Store the content of a file, of bytes or of the rest of a stream; return its SHA-256 and its size in bytes.
 
-        Content that is here already, and whole, is not kept twice.
+        Content that is already stored undamaged is not stored again.
         """
         temporary = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
             with _open(source) as stream, temporary.open("xb") as target:
-                # Hashed while copied: a source that changes meanwhile cannot end up under a wrong name.
+                # Hash the copied bytes: a source that changes meanwhile cannot get a wrong name.
                 sha256, size = _copy(stream, target)
                 if self.is_whole(sha256, size):
                     return sha256, size
@@ -72,9 +71,9 @@ class ObjectFiles:
         return sha256, size
 
     def make_durable(self, contents: Iterable[tuple[str, int]]) -> None:
-        """Sync the folders that name these (SHA-256, size), so that they outlive a power cut.
+        """Sync the folders that hold these (SHA-256, size in bytes), so that the files survive a power cut.
 
-        `LakeError` if one of them is not here whole: a cut before the commit can lose what was put.
+        Raise `LakeError` if a file is missing or has another size. A power cut before the commit can lose a file.
         """
         folders: set[Path] = set()
         for sha256, size in contents:
@@ -89,7 +88,8 @@ class ObjectFiles:
                 sync_folder(folder)
 
     def existing(self, sha256: str, size: int, name: str) -> Path:
-        """`path`, where the file is there with this content. `LakeError`, which says `name`, if it is not."""
+        """Return the path of a file with this content. Raise `LakeError`, which names `name`, if it is missing or
+        damaged."""
         if not self.is_whole(sha256, size):
             raise LakeError(
                 f"{name} is committed ({size} bytes) but {self.path(sha256)} is missing or has other content: the "
@@ -99,10 +99,10 @@ class ObjectFiles:
         return self.path(sha256)
 
     def is_whole(self, sha256: str, size: int, *, touch: bool = False) -> bool:
-        """True if the content with this digest lies here.
+        """True if the content with this digest is stored undamaged.
 
-        The file is read at the first question of a process and after each change of the file: a validated day is no
-        longer that once a disk or a person changed it. `touch` marks it as used now.
+        Each process reads the file at its first call and again after the file changed, because a disk or a person may
+        have damaged a validated partition. `touch` sets the file's modification time to now.
         """
         if not self.holds(sha256, size):
             return False
@@ -115,7 +115,7 @@ class ObjectFiles:
                         return False
             if touch:
                 os.utime(path)
-            # Changed while it was read, it is read again the next time.
+            # The state before the read: a file that changed meanwhile is read again at the next call.
             self._read[sha256] = _state_of(path) if touch else before
         except FileNotFoundError:
             return False
@@ -131,7 +131,7 @@ class ObjectFiles:
                     leftover.unlink()
 
     def holds(self, sha256: str, size: int) -> bool:
-        """True if the content with this digest lies here, with this size."""
+        """True if a file for this digest exists and has this size in bytes. Does not read it."""
         try:
             return self.path(sha256).stat().st_size == size
         except FileNotFoundError:

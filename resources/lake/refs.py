@@ -1,7 +1,7 @@
-"""Names and history in SQLite: branches, tags, commits, what is staged, and the ranges of trees.
+"""Names and history in SQLite: branches, tags, commits, staged changes, and the ranges of trees.
 
-Belongs here: the tables and the statements on them. Does not: rules of the lake (`local.py`). Every function
-runs inside a transaction of `database.py` that its caller opened.
+Belongs here: the tables and the statements on them. Does not: rules of the lake (`local.py`). The caller of each
+function has opened a transaction of `sqlite_database.py`.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ CREATE TABLE IF NOT EXISTS staged (
   branch TEXT NOT NULL, path TEXT NOT NULL, sha256 TEXT, size INTEGER, PRIMARY KEY (branch, path)
 ) WITHOUT ROWID
 """
-"""`commits.body` is the canonical JSON whose SHA-256 is the id; a `staged` row without sha256 is a removal;
-`ranges` also holds the pages that list ranges: one of them is a tree."""
+"""`commits.body` is the canonical JSON whose SHA-256 is the id. A `staged` row without sha256 is a removal.
+`ranges` also holds the pages that list ranges. The id of the top page is the id of the tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """A commit with what only the store needs to know of it."""
+    """A commit, with its tree and its generation, which only the store needs."""
 
     commit: Commit
     tree: str
@@ -41,7 +41,7 @@ class StoredCommit:
 
 
 def branch_head(db: sqlite3.Connection, name: str) -> str | None:
-    """Commit id a branch stands at, None if there is no such branch."""
+    """Return the commit id of a branch's head, or None if the branch does not exist."""
     row = db.execute("SELECT head FROM branches WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
@@ -55,7 +55,7 @@ def set_branch(db: sqlite3.Connection, name: str, head: str) -> None:
 
 
 def drop_branch(db: sqlite3.Connection, name: str) -> None:
-    """Delete a branch and what is staged on it."""
+    """Delete a branch and its uncommitted changes."""
     clear_staged(db, name)
     db.execute("DELETE FROM branches WHERE name = ?", (name,))
 
@@ -66,7 +66,7 @@ def all_branches(db: sqlite3.Connection) -> dict[str, str]:
 
 
 def tagged(db: sqlite3.Connection, name: str) -> str | None:
-    """Commit id a tag names, None if there is no such tag."""
+    """Return the commit id that a tag names, or None if the tag does not exist."""
     row = db.execute("SELECT commit_id FROM tags WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
@@ -82,7 +82,7 @@ def all_tags(db: sqlite3.Connection) -> dict[str, str]:
 
 
 def stage(db: sqlite3.Connection, branch: str, path: str, entry: ObjectStat | None) -> None:
-    """Write down an uncommitted change of one path; None removes it."""
+    """Record an uncommitted change of one path. An `entry` of None records its removal."""
     db.execute(
         "INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?)",
         (branch, path, entry.sha256 if entry else None, entry.size if entry else None),
@@ -90,7 +90,7 @@ def stage(db: sqlite3.Connection, branch: str, path: str, entry: ObjectStat | No
 
 
 def staged_changes(db: sqlite3.Connection, branch: str, prefix: str = "") -> dict[str, ObjectStat | None]:
-    """The uncommitted changes of a branch to paths that start with `prefix`."""
+    """Return the uncommitted changes of a branch to paths that start with `prefix`."""
     rows = db.execute(
         "SELECT path, sha256, size FROM staged WHERE branch = ? AND path >= ? AND path < ?",
         (branch, prefix, prefix + _LAST_CHARACTER),
@@ -104,12 +104,12 @@ def is_dirty(db: sqlite3.Connection, branch: str) -> bool:
 
 
 def clear_staged(db: sqlite3.Connection, branch: str) -> None:
-    """Forget the uncommitted changes of a branch."""
+    """Discard the uncommitted changes of a branch."""
     db.execute("DELETE FROM staged WHERE branch = ?", (branch,))
 
 
 def find_commit(db: sqlite3.Connection, commit_id: str) -> StoredCommit | None:
-    """A commit by its full id, None if there is none."""
+    """Return a commit by its full id, or None if it does not exist."""
     row = db.execute("SELECT generation, body FROM commits WHERE id = ?", (commit_id,)).fetchone()
     if row is None:
         return None
@@ -125,7 +125,7 @@ def find_commit(db: sqlite3.Connection, commit_id: str) -> StoredCommit | None:
 
 
 def commit_at(db: sqlite3.Connection, commit_id: str) -> StoredCommit:
-    """A commit that something in the store names."""
+    """Return a commit that another row names. Raise `LakeError` if it is missing."""
     found = find_commit(db, commit_id)
     if found is None:
         raise LakeError(f"Commit {commit_id} is named but not in the store: refs.db was changed by hand.")
@@ -133,7 +133,7 @@ def commit_at(db: sqlite3.Connection, commit_id: str) -> StoredCommit:
 
 
 def graph_node(db: sqlite3.Connection, commit_id: str) -> CommitNode:
-    """A commit as `merge.merge_base` sees it."""
+    """Return a commit in the form that `merge.merge_base` reads."""
     stored = commit_at(db, commit_id)
     return CommitNode(stored.commit.parents, stored.generation)
 
@@ -141,7 +141,7 @@ def graph_node(db: sqlite3.Connection, commit_id: str) -> CommitNode:
 def add_commit(
     db: sqlite3.Connection, tree: str, parents: tuple[str, ...], message: str, metadata: Mapping[str, str]
 ) -> str:
-    """Write a commit dated now; return its id, the SHA-256 of its canonical JSON."""
+    """Write a commit with the current time; return its id, the SHA-256 of its canonical JSON."""
     body = json.dumps(
         {
             "tree": tree,
@@ -161,7 +161,7 @@ def add_commit(
 
 
 def load_range(db: sqlite3.Connection, id_: str) -> bytes:
-    """The encoded range or tree with this id."""
+    """Return the encoded range or page with this id. Raise `LakeError` if it is missing."""
     row = db.execute("SELECT body FROM ranges WHERE id = ?", (id_,)).fetchone()
     if row is None:
         raise LakeError(f"Range {id_} is named by a tree but not in the store: refs.db was changed by hand.")
@@ -169,5 +169,5 @@ def load_range(db: sqlite3.Connection, id_: str) -> bytes:
 
 
 def save_range(db: sqlite3.Connection, id_: str, body: bytes) -> None:
-    """Keep an encoded range or tree."""
+    """Store an encoded range or page."""
     db.execute("INSERT OR IGNORE INTO ranges VALUES (?, ?)", (id_, body))

@@ -1,10 +1,10 @@
-"""The SQLite file of a local repository: one connection, its transactions, its patience.
+"""SQLite file of a local repository: one connection, its transactions, the wait for its locks.
 
-Belongs here: opening, locking, durability. Does not: what the tables mean (`refs.py`).
+Belongs here: opening, locking, durability. Does not: the meaning of the tables (`refs.py`).
 
-WAL mode: readers never wait, one writer at a time, and a process that ends at any moment leaves nothing to
-clean up. `BEGIN IMMEDIATE` takes the write lock before the first read, so what a writer has read cannot
-move under it until it is done.
+In WAL mode readers never wait, one process writes at a time, and a killed process leaves nothing to clean up.
+`BEGIN IMMEDIATE` takes the write lock before the first read, so no other process changes the rows that a writer has
+read before it commits.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from pathlib import Path
 from resources.lake.errors import LakeBusy, LakeError
 
 _FORMAT = 2
-"""Format of the file: a tree's list of ranges is cut into pages."""
+"""Format of the file. In format 2 a tree's list of ranges is cut into pages."""
 _ATTEMPTS = 10
-"""Tries for the write lock, as many as lakeFS makes to move a branch."""
+"""Tries to take the write lock. lakeFS tries ten times to move a branch."""
 
 
 class SQLiteDatabase:
@@ -44,15 +44,15 @@ class SQLiteDatabase:
 
     @contextlib.contextmanager
     def reading(self) -> Generator[sqlite3.Connection, None, None]:
-        """A consistent view of the moment it begins. Waits for nobody."""
+        """Open a read transaction: a consistent view of the database at its begin. Waits for no writer."""
         with self._lock, self._transaction("BEGIN") as connection:
             yield connection
 
     @contextlib.contextmanager
     def writing(self, *, durable: bool = True) -> Generator[sqlite3.Connection, None, None]:
-        """An exclusive write, all or nothing. `LakeBusy` when others hold the lock too long.
+        """Open an exclusive write transaction, all or nothing. Raise `LakeBusy` if others hold the lock too long.
 
-        With `durable=False` it survives the end of this process at once, but a power cut only after the next
+        With `durable=False` the write survives a kill of this process at once, but a power cut only after the next
         durable write.
         """
         with self._lock:
@@ -74,13 +74,13 @@ class SQLiteDatabase:
             yield connection
             connection.execute("COMMIT")
         except BaseException:
-            # A full disk ends the transaction by itself.
+            # After a full disk SQLite has already rolled the transaction back.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
 
     def _current(self) -> sqlite3.Connection:
-        # SQLite forbids carrying a connection over a fork.
+        # SQLite forbids the use of a connection after a fork.
         if self._owner != os.getpid():
             self._connection = self._open()
         return self._connection
@@ -94,7 +94,7 @@ class SQLiteDatabase:
         )
         self._owner = os.getpid()
         weakref.finalize(self, _close, connection, self._owner)
-        # Changing to WAL takes an exclusive lock without SQLite's own waiting.
+        # The change to WAL needs an exclusive lock, and SQLite's own timeout does not apply to it.
         self._patiently(connection, "PRAGMA journal_mode=WAL")
         found = connection.execute("PRAGMA user_version").fetchone()[0]
         if found not in (0, _FORMAT):
@@ -119,7 +119,7 @@ class SQLiteDatabase:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise
-                # Jitter, so that processes that collided do not collide again in step.
+                # Random pauses, so that two processes that collided do not collide again.
                 time.sleep(random.uniform(0, 0.01 * (attempt + 1)))
         raise LakeBusy(
             f"{self._path} was locked by other writers for {self._patience:g} s ({_ATTEMPTS} tries). Repeat "
@@ -128,6 +128,6 @@ class SQLiteDatabase:
 
 
 def _close(connection: sqlite3.Connection, owner: int) -> None:
-    # A forked child must not close what its parent still uses.
+    # A forked child must not close the connection of its parent.
     if os.getpid() == owner:
         connection.close()

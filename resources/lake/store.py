@@ -1,4 +1,4 @@
-"""The protocol every lake keeps, in lakeFS's words, and the values it hands out."""
+"""Protocol that every lake implements, in lakeFS's words, and the values that its methods return."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,22 +34,22 @@ class Commit:
 class VersionedStore(Protocol):
     """Git-like versions of a repository of files.
 
-    A `ref` is a branch, a tag or a commit id. Reading a branch sees its uncommitted changes; reading by
-    commit id is immutable, which is why everything that trains reads by commit id. Identity of an object
-    is its path and content: nothing about a run belongs to it. Every method may raise `LakeError`.
+    A `ref` is a branch, a tag or a commit id. Reading a branch sees its uncommitted changes. Reading by
+    commit id always returns the same content, so trainings read by commit id. An object is identified by its
+    path and content, never by the run that wrote it. Every method may raise `LakeError`.
     """
 
     def resolve(self, ref: str) -> str:
-        """Commit id of `ref` (of a branch: its head, uncommitted changes not included)."""
+        """Return the commit id of `ref`. For a branch, return its head, without uncommitted changes."""
         ...
 
     def create_branch(self, name: str, source: str) -> str:
-        """Make branch `name` at `source`, return its commit id. `RefExists` if it exists elsewhere;
-        no-op if it exists, clean, at that very commit."""
+        """Create branch `name` at `source`; return its commit id. Do nothing if the branch already stands at that
+        commit without uncommitted changes. Raise `RefExists` if it stands elsewhere or has such changes."""
         ...
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch and its uncommitted changes. `BranchProtected` for a protected one."""
+        """Delete a branch and its uncommitted changes. Raise `BranchProtected` for a protected branch."""
         ...
 
     def branches(self, prefix: str = "") -> dict[str, str]:
@@ -57,11 +57,11 @@ class VersionedStore(Protocol):
         ...
 
     def put(self, branch: str, path: str, source: Path | bytes) -> ObjectStat:
-        """Write one object, uncommitted. `BranchProtected` on a protected branch."""
+        """Write one object without committing it. Raise `BranchProtected` for a protected branch."""
         ...
 
     def remove(self, branch: str, path: str) -> None:
-        """Remove one object, uncommitted."""
+        """Remove one object without committing the removal."""
         ...
 
     def list(self, ref: str, prefix: str = "") -> list[ObjectStat]:
@@ -69,20 +69,20 @@ class VersionedStore(Protocol):
         ...
 
     def stat(self, ref: str, path: str) -> ObjectStat:
-        """One object, or `ObjectNotFound`."""
+        """Return one object. Raise `ObjectNotFound` if it is missing."""
         ...
 
     def fetch(self, ref: str, paths: Sequence[str]) -> dict[str, Path]:
-        """Local read-only files with the content of `paths` at `ref`, for polars to scan in place."""
+        """Return local read-only files with the content of `paths` at `ref`. polars scans them in place."""
         ...
 
     def commit(self, branch: str, message: str, metadata: Mapping[str, str]) -> str:
-        """Commit what was written to `branch`; without changes, return the head as it is."""
+        """Commit the uncommitted changes of `branch`; return the new head. Without changes, return the current head."""
         ...
 
     def merge(self, source: str, into: str, message: str, metadata: Mapping[str, str]) -> str:
-        """Three-way merge by path; return the head of `into` afterwards (unchanged when there is nothing
-        to merge). `MergeConflict` names the paths; `BranchDirty` if `into` has uncommitted changes."""
+        """Merge three ways by path; return the new head of `into`, or its current head if there is nothing to merge.
+        Raise `MergeConflict`, which names the paths, or `BranchDirty` if `into` has uncommitted changes."""
         ...
 
     def log(self, ref: str, limit: int = 100) -> Iterator[Commit]:
@@ -90,11 +90,11 @@ class VersionedStore(Protocol):
         ...
 
     def read_commit(self, commit_id: str) -> Commit:
-        """One commit by id."""
+        """Return one commit by id."""
         ...
 
     def tag(self, name: str, ref: str) -> str:
-        """Name a commit for people. `RefExists` if the tag names another commit."""
+        """Name a commit for people; return its id. Raise `RefExists` if the tag names another commit."""
         ...
 
     def tags(self) -> dict[str, str]:
@@ -102,14 +102,15 @@ class VersionedStore(Protocol):
         ...
 
     def keep(self, name: str, ref: str) -> str:
-        """Make branch `name` (by convention `keep-…`) at `ref`: a root for garbage collection, which a
-        tag is not. Returns the commit id. Idempotent."""
+        """Create branch `name` (by convention `keep-…`) at `ref`; return the commit id. Idempotent.
+
+        A branch protects its commits from garbage collection. A tag does not."""
         ...
 
     def release(self, name: str) -> None:
-        """Delete a kept branch; no error if it is gone already."""
+        """Delete a kept branch. Do nothing if the branch does not exist."""
         ...
 
     def commit_url(self, commit_id: str) -> str | None:
-        """The page that shows a commit to people; None where the lake has no pages."""
+        """Return the address of the page that shows a commit, or None if the lake has no pages."""
         ...

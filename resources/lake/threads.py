@@ -1,20 +1,20 @@
-"""Waiting for many answers at once."""
+"""Calls that wait for a disk or a network, several at a time."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 AT_ONCE = 8
-"""Each waits for a disk or a network, not for a processor."""
+"""Threads. More than the processors, because each waits for a disk or a network."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`work` on every item, `AT_ONCE` at a time; results in the order of `items`.
+    """Call `work` on every item, `AT_ONCE` at a time; return the results in the order of `items`.
 
-    The first failure is raised once the work in progress has ended; what was not begun never is, so a dead
-    server costs the patience of one call and not of each.
+    After a failure, start no further call, wait for the calls in progress and raise the first failure. So a dead
+    server costs the patience of one round of calls, not of every item.
     """
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lake")
     try:

@@ -1,15 +1,15 @@
 """Tree of a commit: path → object, as immutable sorted ranges that versions share.
 
 Belongs here: the shape of a tree on disk, reading it, changing it, comparing two. Does not: merging
-(`merge.py`) or where ranges are kept (`refs.py` gives `load` and `save`).
+(`merge.py`) or storing ranges (`refs.py` provides `load` and `save`).
 
-A tree is a list of ranges, a range a sorted run of about 64 entries. A range ends after an entry whose path
-hashes to a boundary, so the cut depends on the paths alone: equal contents give equal ids whatever the
-history, a commit that touches one partition writes one or two ranges, and two trees are compared by
-loading only the ranges they do not share. (lakeFS keeps its metadata in ranges for the same reason.)
+A tree is a list of ranges. A range is a sorted run of about 64 entries. It ends after an entry whose path hashes to
+a boundary, so the cut depends on the paths alone. Equal contents therefore have equal ids, whatever the history. A
+commit that changes one partition writes one or two ranges. To compare two trees, only the ranges that they do not
+share are loaded. (lakeFS keeps its metadata in ranges for the same reason.)
 
-On disk the list of ranges is itself cut into pages by the same rule, the list of pages into pages, and so on up to
-one page, whose id is the tree's. So a commit writes what changed: one page of each level, not the whole list.
+On disk the same rule cuts the list of ranges into pages, the list of pages into pages, and so on up to one page,
+whose id is the id of the tree. So a commit writes one page of each level, not the whole list.
 """
 
 import hashlib
@@ -23,21 +23,21 @@ from dataclasses import dataclass
 from resources.lake.store import ObjectStat
 
 Changes = Mapping[str, ObjectStat | None]
-"""Path → what it became; None where it was removed."""
+"""Path → the new object, or None if the path was removed."""
 
 _BOUNDARY = 64
 """Mean entries in a range: about 8 kB of JSON, 4 kB compressed."""
 _CACHED_RANGES = 1024
 """Decoded ranges kept in memory, about 64 k entries."""
 _PAGE = 16
-"""Mean ranges (or pages) in a page. A commit writes a page of each level: small pages cost less than few levels."""
+"""Mean ranges (or pages) in a page. A commit writes a page of each level; small pages cost it less than few levels."""
 _CACHED_PAGES = 4096
-"""Decoded pages kept in memory: about 64 k ranges, of 4 million entries."""
+"""Decoded pages kept in memory: about 64 k ranges with 4 million entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A run of entries, or a page of ranges: the greatest path in it, and the SHA-256 of its encoding."""
+    """A run of entries, or a page of ranges. `last` is its greatest path, `id` the SHA-256 of its encoding."""
 
     last: str
     id: str
@@ -45,11 +45,11 @@ class Range:
 
 Tree = tuple[Range, ...]
 _Page = tuple[int, tuple[Range, ...]]
-"""Level (1 lists ranges, each other one pages of the level below it) and what is listed."""
+"""Level and entries of a page. Level 1 lists ranges; each higher level lists pages of the level below."""
 
 
 class Trees:
-    """Reads and writes trees through `load(id) -> bytes` and `save(id, bytes)`, which may see an id twice."""
+    """Reader and writer of trees through `load(id) -> bytes` and `save(id, bytes)`. May save the same id twice."""
 
     def __init__(self, load: Callable[[str], bytes], save: Callable[[str, bytes], None]) -> None:
         self._load = load
@@ -59,7 +59,7 @@ class Trees:
         self._page_ids: dict[_Page, str] = {}
 
     def read(self, tree_id: str) -> Tree:
-        """The tree with this id."""
+        """Return the tree with this id."""
         level, nodes = self._page(tree_id)
         while level > 1:
             level -= 1
@@ -67,7 +67,7 @@ class Trees:
         return nodes
 
     def write(self, tree: Tree) -> str:
-        """Save the pages that list the ranges (the ranges themselves are saved already); return the tree's id."""
+        """Save the pages that list the ranges; return the id of the tree. The ranges must be saved already."""
         level, nodes = 1, tree
         while len(pages := _pages(level, nodes)) > 1:
             nodes = tuple(Range(page[-1].last, self._keep_page((level, page))) for page in pages)
@@ -75,7 +75,7 @@ class Trees:
         return self._keep_page((level, nodes))
 
     def entries(self, tree: Tree, prefix: str = "") -> Iterator[ObjectStat]:
-        """Entries whose path starts with `prefix`, sorted by path."""
+        """Yield the entries whose path starts with `prefix`, sorted by path."""
         for range_ in tree[bisect_left(tree, prefix, key=_last) :]:
             for entry in self._range(range_.id):
                 if entry.path.startswith(prefix):
@@ -84,7 +84,7 @@ class Trees:
                     return
 
     def find(self, tree: Tree, paths: Iterable[str]) -> dict[str, ObjectStat]:
-        """The entries of those `paths` that are in the tree."""
+        """Return path → entry for those `paths` that are in the tree."""
         found: dict[str, ObjectStat] = {}
         for path in paths:
             position = bisect_left(tree, path, key=_last)
@@ -97,7 +97,7 @@ class Trees:
         return found
 
     def apply(self, tree: Tree, changes: Changes) -> Tree:
-        """The tree after `changes`. Ranges no change falls into are taken over unread."""
+        """Return the tree after `changes`. A range that no change falls into is reused without reading it."""
         waiting = sorted(changes)
         done = 0
         ranges: list[Range] = []
@@ -114,7 +114,7 @@ class Trees:
             open_entries.extend(_changed(self._range(range_.id), touched))
             open_entries = self._cut(open_entries, ranges)
         if done < len(waiting) and ranges and not open_entries and not _is_boundary(ranges[-1].last):
-            # The last range is the only one that may end without a boundary: it stays open for more.
+            # Only the last range may end without a boundary: later entries are appended to it.
             open_entries = list(self._range(ranges.pop().id))
         open_entries.extend(_changed((), {path: changes[path] for path in waiting[done:]}))
         open_entries = self._cut(open_entries, ranges)
@@ -138,7 +138,7 @@ class Trees:
         return changes
 
     def _cut(self, entries: list[ObjectStat], ranges: list[Range]) -> list[ObjectStat]:
-        """Append the closed ranges of `entries` to `ranges`, return what is left open."""
+        """Append the complete ranges of `entries` to `ranges`; return the entries after the last boundary."""
         start = 0
         for position, entry in enumerate(entries):
             if _is_boundary(entry.path):
@@ -147,7 +147,7 @@ class Trees:
         return entries[start:]
 
     def _keep_page(self, page: "_Page") -> str:
-        # One that was loaded is stored: encoding it again is most of what a small commit would take.
+        # A loaded page is stored already. Encoding it again would take most of the time of a small commit.
         if (known := self._page_ids.get(page)) is not None:
             return known
         level, nodes = page
@@ -201,11 +201,11 @@ def _is_boundary(path: str) -> bool:
 
 
 def _pages(level: int, nodes: tuple[Range, ...]) -> list[tuple[Range, ...]]:
-    """`nodes` cut behind those whose last path hashes to a boundary of this level."""
+    """Cut `nodes` after each one whose last path hashes to a boundary of this level."""
     pages: list[tuple[Range, ...]] = []
     start = 0
     for position, node in enumerate(nodes, start=1):
-        # Every range ends at a boundary of its own hash, so each level needs another one.
+        # Every range ends at a boundary of its own hash, so each level needs another hash.
         digest = hashlib.blake2b(node.last.encode(), digest_size=1, salt=b"%d" % level).digest()
         if digest[0] % _PAGE == 0 or position == len(nodes):
             pages.append(nodes[start:position])
