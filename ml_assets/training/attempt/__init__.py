@@ -1,1 +1,1 @@
-"""Attempts of a job: the record of each, its exit code, and the cost of going on."""
+"""Attempts of a job: the record of each, its exit code, and the cost of a recovery."""

@@ -1,6 +1,7 @@
-"""Record of each start of a job, with its step and world size: `attempts.jsonl` in the job's folder. Rank 0 writes it.
+"""Record of each attempt of a job, with its first step and world size: `attempts.jsonl` in the job's folder.
 
-Here too: the duration of each start. Not here: the number of attempts allowed (the launcher decides).
+Rank 0 writes it. Here too: the duration of each attempt. Not here: the number of attempts allowed (the launcher
+decides).
 """
 
 import json
@@ -21,10 +22,10 @@ ATTEMPTS = "attempts.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One start of the workers that got as far as training."""
+    """One start of the workers that reached training."""
 
     number: int
-    """From 1."""
+    """Counted from 1."""
     from_step: int
     world_size: int
     started: float
@@ -32,7 +33,7 @@ class Attempt:
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """All attempts so far, oldest first; of one that a full disk cut off nothing is known."""
+    """Return all attempts so far, oldest first. A record that a full disk cut off is left out."""
     found: list[Attempt] = []
     for line in _text(folder).splitlines():
         with suppress(ValueError):
@@ -58,23 +59,24 @@ def _text(folder: Path) -> str:
 
 
 def wait_until_alone(folder: Path) -> None:
-    """Until this process ends, no other rank 0 writes to `folder`; one of a killed attempt may still be dying."""
-    open_lock(folder / "rank-0.lock")  # never closed: the end of the process lets go
+    """Wait until no other rank 0 writes to `folder`, and keep others out until this process ends. The rank 0 of a
+    killed attempt may still be ending."""
+    open_lock(folder / "rank-0.lock")  # never closed: the end of the process releases it
 
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Generator[None]:
-    """The ranks of this machine one after the other."""
+    """Run the block on one rank of this machine at a time."""
     with locked(folder / "ranks.lock"):
         yield
 
 
 def seconds_trained(folder: Path) -> list[float]:
-    """Return the seconds that each attempt trained, from its start to its last sign of life. The newest one, which
-    asks, is alive now.
+    """Return the seconds that each attempt trained, from its start to its last sign of life. The newest attempt calls
+    this, so its last sign is now.
 
-    By the times that workers wrote into the job's folder: launchers that died and came back change nothing, nor does an
-    event that is there twice or late.
+    The times are those that workers wrote into the job's folder. A launcher that restarts changes nothing, nor does an
+    event that is repeated or late.
     """
     starts = [attempt.started for attempt in read_attempts(folder)]
     signs = [sign for event in read_events(folder) if (sign := sign_of(event)) is not None]
@@ -91,15 +93,15 @@ def seconds_between(starts: Sequence[float], signs: Iterable[float]) -> list[flo
 
 
 def worker_seconds(folder: Path) -> float:
-    """`seconds_trained` of each attempt, times the workers it had."""
+    """Return the sum over attempts of `seconds_trained` times world size."""
     seconds = seconds_trained(folder)
     return sum(one.world_size * took for one, took in zip(read_attempts(folder), seconds, strict=True))
 
 
 def sign_of(event: TrainingEvent) -> float | None:
-    """Return when this event says that workers lived, seconds since the epoch."""
-    if event.kind == "ended":  # may be said of the attempt before while the next one begins
+    """Return the time at which workers lived by this event, in seconds since the epoch; None if it shows none."""
+    if event.kind == "ended":  # may describe the previous attempt while the next one begins
         return None
-    if event.kind == "recovered":  # it looked closer when the attempt before had trained last
+    if event.kind == "recovered":  # its `seconds` count from the last sign of the previous attempt
         return event.time - float(event.values["seconds"])
     return event.time

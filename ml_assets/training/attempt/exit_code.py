@@ -1,6 +1,6 @@
-"""Exit code of a rank: each exception becomes one (resources.job.job.ExitCode).
+"""Exit code of a rank: maps each exception to a code (resources.job.job.ExitCode).
 
-Here: that translation, for ranks of every kind. Not here: what they do (entry, script.rank).
+Here: that mapping, for all kinds of ranks. Not here: the work of a rank (training.entry, script.script_rank).
 """
 
 import logging
@@ -24,14 +24,14 @@ from resources.job.job import ExitCode
 log = logging.getLogger(__name__)
 
 _AGENT_SECONDS = 1.0
-"""Seconds that a rank which lost another, perhaps on another machine, waits for its agent before it ends."""
+"""Seconds that a rank which lost a peer waits for its agent before it ends. The peer may be on another machine."""
 
 
 def exit_code_of(action: Callable[[], int], folder: Path) -> int:
     """Run `action`, which works in `folder`; return its exit code, or the code its exception maps to.
 
-    1 stands for what may go better in another attempt. The reason is in the log, and in an event if it is final. The
-    agent finds the code even if another rank is noticed first.
+    Code 1 means that another attempt may succeed. The log has the reason, and so has an event if the failure is final.
+    The code is also written to a file, where the agent finds it even if it notices another rank's end first.
     """
     try:
         code, error = action(), None
@@ -54,7 +54,7 @@ def _code_of(error: BaseException, folder: Path) -> int:
             return ExitCode.PEER_LOST
         case OSError() if is_disk_full(error):
             return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
-        case SystemExit():  # not a script's: those come with their code
+        case SystemExit():  # not from a script: script ranks return their exit code
             log.error(
                 "the model, or what it imports, called sys.exit(%s): let it raise an exception", error.code
             )
@@ -65,9 +65,11 @@ def _code_of(error: BaseException, folder: Path) -> int:
 
 
 def _wait_for_agent(stop: StopRequest | None) -> None:
-    """Let the agent, which looks ten times a second, first find the rank that this one lost: it ends all the others.
+    """Give the agent time to notice the lost rank before this one; it looks ten times a second and then ends all
+    others.
 
-    A rank that is killed, or leaves by `os._exit`, writes no code down. A segmentation fault looked like a lost worker.
+    A rank that is killed or calls `os._exit` leaves no code. Without this wait, a segmentation fault looked like a lost
+    worker.
     """
     deadline = time.monotonic() + _AGENT_SECONDS
     while time.monotonic() < deadline and not (stop is not None and stop.requested):
@@ -75,10 +77,10 @@ def _wait_for_agent(stop: StopRequest | None) -> None:
 
 
 def leave(code: int, stop: StopRequest | None = None) -> None:
-    """End this process where it failed, or was asked to `stop` too late for that; else let it end by itself.
+    """End this process at once if it failed, or if SIGTERM came too late to save; otherwise let it end by itself.
 
-    A rank that is done waits for the agent to take note of it. One that is asked to stop takes note of nothing any
-    more, and waits for the rank to end: half a minute, where neither gives way.
+    A rank that is done waits for its agent to notice that. An agent that received SIGTERM waits for its ranks to end
+    instead. If neither gave way, the wait lasted half a minute.
     """
     if not code:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -89,6 +91,6 @@ def leave(code: int, stop: StopRequest | None = None) -> None:
     if code:
         with suppress(OSError):
             sys.stdout.flush()
-        # Not `sys.exit`: after the death of another rank, taking the process group down can wait for it until
-        # the timeout of a collective, and the next attempt waits too.
+        # Not `sys.exit`: after the death of another rank, destroying the process group can wait until the timeout
+        # of a collective, and the next attempt would wait too.
         os._exit(code)

@@ -1,9 +1,9 @@
-"""Outcomes of a machine's ranks, left for their agent, and the one that explains the end of an attempt.
+"""Outcomes of a machine's ranks, left for their agent, and the outcome that explains the end of an attempt.
 
 torch's agent reports the first process that it finds gone. A rank that fails for good takes a moment to end, and the
-others, whose connections it closes, are sometimes found before it: one bad sample was tried three times in 5 of 12
-trainings. So a rank writes its code down while it still holds its connections: whoever ends for its sake ends later.
-Files in the job's folder for temporary files, as heartbeats are. Not here: what a code means (resources.job.job).
+agent sometimes notices the ranks that lost it first: 5 of 12 trainings tried a bad sample three times. So a rank writes
+its code to a file while its connections are open; ranks that lose it end later. The files are in the job's temporary
+folder, like heartbeats. Not here: the meaning of a code (resources.job.job).
 """
 
 import json
@@ -21,7 +21,7 @@ from resources.job.job import ExitCode
 
 _NAME = "ended-{}"
 _LINES = 9
-"""Lines of a traceback: an error quotes the last 15 lines of a log."""
+"""Lines of a traceback to keep: an error quotes the last 15 lines of a log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,34 +29,34 @@ class RankOutcome:
     """Exit code of a rank, and the error behind it."""
 
     rank: int
-    """Local."""
+    """Local rank."""
     code: int
     said: tuple[str, ...] = ()
-    """Last lines of what it raised; none where something ended it from outside."""
+    """Last lines of its traceback; empty if the rank was killed."""
 
 
 def leave_code(code: int, error: BaseException | None = None) -> None:
-    """Write down how this rank ends and what it raised, before it ends. Without an agent, nobody is told."""
+    """Write this rank's exit code and error to a file, before it ends. Does nothing without an agent."""
     if (rank := os.environ.get("LOCAL_RANK")) is None:
         return
     said = "" if error is None else "".join(traceback.format_exception(error, chain=False))
     facts = {"code": int(code), "at": time.monotonic(), "said": said.splitlines()[-_LINES:]}
-    with suppress(OSError):  # a full disk: the agent then has what torch found
+    with suppress(OSError):  # a full disk: the agent then relies on torch's report
         _path(int(rank)).write_text(json.dumps(facts))
 
 
 def forget_codes(local_ranks: Iterable[int]) -> None:
-    """Remove what an earlier attempt left."""
+    """Remove the files of an earlier attempt."""
     for rank in local_ranks:
         _path(rank).unlink(missing_ok=True)
 
 
 def explaining(local_ranks: Iterable[int], noticed: Mapping[int, int]) -> RankOutcome:
-    """Return the end that explains the others. `noticed`: local rank → exit code of those that torch found gone before
-    it ended the rest, the first one first.
+    """Return the outcome that explains the others. `noticed`: local rank → exit code of the ranks that torch found gone
+    before it ended the rest, in that order.
 
-    A final failure explains all. A rank that left no word was ended from outside, or by itself without Python: that
-    comes next. Then the rank that failed first, by the time it wrote down; one that only lost another is the last.
+    Order of precedence: a final failure; a rank without a file, which was killed or ended without Python; the rank that
+    failed first, by the time in its file; last, a rank that only lost a peer.
     """
     left = {end.rank: end for end in _read(local_ranks) if end.code != ExitCode.DONE}
     ends = list(left.values())
@@ -67,10 +67,10 @@ def explaining(local_ranks: Iterable[int], noticed: Mapping[int, int]) -> RankOu
 
 
 def _read(local_ranks: Iterable[int]) -> list[RankOutcome]:
-    """Read the ends that ranks left, the first one first."""
+    """Read the outcomes that ranks left, earliest first."""
     found: list[tuple[float, RankOutcome]] = []
     for rank in local_ranks:
-        with suppress(FileNotFoundError, ValueError):  # a file that is cut off says nothing
+        with suppress(FileNotFoundError, ValueError):  # a truncated file counts as missing
             facts = json.loads(_path(rank).read_text())
             found.append((facts["at"], RankOutcome(rank=rank, code=facts["code"], said=tuple(facts["said"]))))
     return [end for _, end in sorted(found, key=lambda one: one[0])]

@@ -1,7 +1,7 @@
-"""Causes of ended attempts and the cost of going on, written as events where they happen.
+"""Causes of ended attempts and the cost of each recovery, as events.
 
-The agent says why its ranks ended (`ended`), rank 0 of the next attempt what that cost (`recovered`), once it has
-trained a step. Not here: reading them (resources.job.recoveries), trying again (the launcher).
+The agent reports why its ranks ended (`ended`). Rank 0 of the next attempt reports the cost of the recovery
+(`recovered`) after its first step. Not here: reading these events (resources.job.recoveries), retrying (the launcher).
 """
 
 import logging
@@ -25,14 +25,14 @@ _SIGNS = ("started", "metrics", "epoch", "checkpoint")
 
 
 def report_end(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> None:
-    """The agent: all ranks are gone, and another attempt may follow.
+    """Report, from the agent, why all its ranks have ended. Emits `ended` unless the failure is final.
 
-    `end` explains those of the others; `hung` were ended for a reason, `killed` vanished without a word. All are
-    ranks of the job.
+    `end` explains the other outcomes. `hung`: rank → reason for which the agent killed it. `killed`: ranks that ended
+    without a clean exit. All are ranks of the job.
     """
     cause = cause_of(end, hung, killed)
     if end.code not in (ExitCode.PREEMPTED, ExitCode.PEER_LOST):
-        # Last in the log, which errors quote: the others say more, and later, of what this one did to them.
+        # Logged last, since errors quote the end of a log: the other ranks log more, and later, about losing this rank.
         log.error("%s", "\n".join([f"the first to fail: {cause}", *end.said]))
     if (known := ExitCode.of(end.code)) is not None and known.is_final:
         return
@@ -41,7 +41,7 @@ def report_end(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> 
 
 
 def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> str:
-    """Return in words why an attempt ended; see `report_end`."""
+    """Return the cause of an attempt's end in words; see `report_end` for the arguments."""
     if hung:
         first = min(hung)
         return f"rank {first} {hung[first]}"
@@ -60,16 +60,16 @@ def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> st
 
 
 def recovery_of(folder: Path, attempt: Attempt) -> Callable[[int], None]:
-    """Rank 0, before `attempt` trains: what to call with its first step done."""
+    """Return the function that rank 0 calls after the first step of `attempt`; call this before it trains."""
     events = read_events(folder)
     before = read_attempts(folder)[attempt.number - 2]
     taken = last_taken(folder, before.number)
     signs = [event for event in events if event.kind in _SIGNS]
-    # All of its events may be lost with its machine.
+    # The machine of the previous attempt may have taken all its events with it.
     last_sign = max([sign.time for sign in signs] + [taken.time, before.started])
     begun = max([sign.step for sign in _since_last_start(signs)] + [taken.steps])
     ends = [event for event in _since_last_start(events) if event.kind == "ended"]
-    # Each node says how it ended; one that lost a peer knows no cause.
+    # Each node reports its end; a node that lost a peer does not know the cause.
     ends = [end for end in ends if end.values["code"] != ExitCode.PEER_LOST] or ends
 
     def tell(step: int) -> None:

@@ -1,4 +1,4 @@
-"""Failure to store what belongs to a checkpoint, as an error that names the remedy."""
+"""Error for a failed write of checkpoint data; it names the remedy."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from resources.job.errors import StorageFailed
 
 
 def storage_failed(error: OSError, what: str, folder: Path) -> StorageFailed:
-    """Return the error to raise where `what` could not be written to `folder`."""
+    """Return the error to raise if `what` could not be written to `folder`."""
     why = "no space left on the disk" if is_disk_full(error) else str(error)
     return StorageFailed(
         f"{what} could not be written to {folder}: {why}. Free space there, lower keep_checkpoints, or give the "
