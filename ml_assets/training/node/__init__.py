@@ -1,1 +1,1 @@
-"""Machine of a training: starts the ranks, watches them, and gives their exit code to the launcher."""
+"""Machine of a training: starts the ranks, watches them, and returns their exit code to the launcher."""

@@ -1,9 +1,9 @@
-"""Running the ranks of this node: torch's elastic agent as a library, with the exit code of the ranks kept.
+"""Agent of this node's ranks: torch's elastic agent as a library, so that the exit code of the ranks is kept.
 
-The command line tool `torchrun` ends with 1 whatever its workers' code was; called as a library the agent
-hands the code over. Ranks are forked from one process that has torch imported, while this one imports it
-too: half the start. They get the decoded job. Not here: attempts (the launcher), what a rank does (entry,
-script.script_rank), who calls this (torchrun on one machine, pod on several).
+The command line tool `torchrun` ends with 1 for every exit code of its workers; the library returns the code. A
+forkserver imports torch once and forks the ranks, while this process imports torch at the same time: that halves the
+start. Ranks receive the decoded job. Not here: attempts (the launcher), the work of a rank (training.entry,
+script.script_rank), the callers (torchrun on one machine, pod on several).
 """
 
 import hashlib
@@ -26,27 +26,26 @@ from resources.job.job import ExitCode, TrainingJob
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
-    # The order of a set of names: a model that sums over one gave other bits after each resume.
+    # Fixes the iteration order of sets: a model that sums over a set gave other bits after each resume.
     "PYTHONHASHSEED": "0",
-    # From 2.13 on a worker that joins later hangs otherwise: nobody writes the address for the new round.
+    # From torch 2.13 on, a worker that joins later hangs otherwise: no process publishes the address of the new round.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     # Deterministic matrix products on CUDA need a fixed workspace.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
-# The last two are imported by the first optimizer and by asking for determinism: 3 s that ranks would all
-# spend.
+# The first optimizer imports the last two, and so does a request for determinism: 3 s that each rank would spend.
 _IMPORTED_ONCE = ["ml_assets.training.entry", "torch._dynamo", "torch._inductor.config"]
 
 _temporary: Path | None = None
-"""This process's own folder for temporary files."""
+"""Temporary folder of this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """This machine among those that run a job together."""
+    """One machine among those that run a job together."""
 
     rank: int
-    """0 … `count` - 1; ranks of the job are numbered by node."""
+    """0 … `count` - 1. The job's ranks are numbered node by node."""
     count: int
     address: str
     """Name or IP address at which node 0 listens."""
@@ -54,8 +53,8 @@ class Node:
 
 
 def start_importing() -> None:
-    """Begin to import what ranks need, in the process they will be forked from; SIGTERM ends this one with
-    `PREEMPTED` from now on, until the agent hands it on to the ranks."""
+    """Start the forkserver and its imports in the background. From now on SIGTERM ends this process with `PREEMPTED`,
+    until the agent passes it on to the ranks."""
     signal.signal(signal.SIGTERM, _end_early)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -64,11 +63,10 @@ def start_importing() -> None:
 
 
 def use_temporary_folder(job_folder: Path) -> None:
-    """From now on all temporary files of this process and its children lie in a folder of the job's own, which
-    goes when this process ends.
+    """Put all temporary files of this process and its children into the job's own folder, and delete it at the end.
 
-    torch and multiprocessing leave some behind wherever a rank or an agent is killed: the next attempt
-    removes them. The folder is in the system's place for such, since sockets need a short path.
+    torch and multiprocessing leave files behind if a rank or an agent is killed; the next attempt removes them. The
+    folder is below the system's temporary folder, since sockets need a short path.
     """
     digest = hashlib.sha256(os.fsencode(job_folder.resolve())).hexdigest()
     global _temporary
@@ -76,7 +74,7 @@ def use_temporary_folder(job_folder: Path) -> None:
     _remove_temporary_files()
     _temporary.mkdir(mode=0o700)
     os.environ["TMPDIR"] = tempfile.tempdir = str(_temporary)
-    # After multiprocessing, which removes its own folder in there with priority -100 and insists on finding it.
+    # Runs after multiprocessing's cleanup (priority -100), which fails if its own folder in there is gone.
     Finalize(None, _remove_temporary_files, exitpriority=-200)
 
 
@@ -86,7 +84,7 @@ def _remove_temporary_files() -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End this process. To take apart what torch imported would take a second, just when another attempt waits."""
+    """End this process without cleanup. Unloading torch takes a second, in which another attempt would wait."""
     _remove_temporary_files()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -94,7 +92,7 @@ def end(code: int) -> NoReturn:
 
 
 def begin_rank(job: TrainingJob, folder: str, mirror: str) -> None:
-    """Train `job` as a rank, or run its script. Only ranks import these modules: an agent starts sooner without."""
+    """Train `job` as a rank, or run its script. Imports here, in the ranks, let the agent start sooner."""
     if job.script:
         from ml_assets.training.script import script_rank
 
@@ -106,11 +104,11 @@ def begin_rank(job: TrainingJob, folder: str, mirror: str) -> None:
 
 
 def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node: Node | None = None) -> int:
-    """Run `ranks` processes of `begin_rank` to their end; their exit code, 137 for one that was killed.
+    """Run `ranks` processes of `begin_rank` to their end; return their exit code, 137 for a killed rank.
 
-    The job's file lies in `folder`; `mirror` is the address of that folder's durable copy, where it has one. Without
-    `node` the ranks are the whole job and meet on loopback. SIGTERM is passed on to them: they have time to save, and
-    the code is `PREEMPTED`. Kills a rank that hangs for longer than the job's timeouts.
+    `folder` holds the job's file; `mirror` is the address of that folder's durable copy, if there is one. Without
+    `node`, these ranks are the whole job and meet on loopback. On SIGTERM the agent passes the signal on to the ranks,
+    gives them time to save, and returns `PREEMPTED`. It kills a rank that hangs for longer than the job's timeouts.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -126,12 +124,12 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
         max_nodes=1 if node is None else node.count,
         nproc_per_node=ranks,
         run_id=job.fingerprint[:12],
-        # Static: the store lives in the agent of node 0, not in a rank, and nobody elects a host.
+        # Static: the store lives in the agent of node 0, not in a rank, and no host is elected.
         rdzv_backend="c10d" if node is None else "static",
         rdzv_endpoint="127.0.0.1:0" if node is None else f"{node.address}:{node.port}",
         rdzv_configs={} if node is None else {"rank": node.rank},
         local_addr="127.0.0.1" if node is None else None,
-        max_restarts=0,  # the launcher decides about attempts: it knows which codes are final
+        max_restarts=0,  # the launcher decides about retries: it knows which codes are final
         monitor_interval=0.1,
         start_method="forkserver",
     )
@@ -147,7 +145,7 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
     except ChildFailedError as error:
         found = sorted(error.failures.items(), key=lambda one: one[1].timestamp)
         end = explaining(range(ranks), {rank - first: _code_of(one.exitcode) for rank, one in found})
-    except SignalException:  # the ranks got it, and time to save
+    except SignalException:  # the ranks received the signal, and time to save
         end = RankOutcome(rank=0, code=ExitCode.PREEMPTED)
     else:
         return ExitCode.DONE
@@ -158,12 +156,13 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
 
 
 def _code_of(exit_code: int) -> int:
-    """As a shell says it: 137 for SIGKILL."""
+    """Map an exit code as a shell does: 137 for SIGKILL."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def _format_torch_logs_plainly() -> None:
-    """Torch's own formatter imports its compiler to format a first line: seconds, just when a rank died."""
+    """Replace torch's log formatter. It imports torch's compiler to format its first line, which takes seconds just
+    when a rank died."""
     plain = logging.Formatter("%(levelname)s %(name)s: %(message)s")
     for name in logging.root.manager.loggerDict:
         if name.partition(".")[0] == "torch":
@@ -172,9 +171,9 @@ def _format_torch_logs_plainly() -> None:
 
 
 def _end_early(_signal: int, _frame: FrameType | None) -> None:
-    """Before the agent takes the signal over there is nothing to save.
+    """End at once: before the agent handles signals, there is nothing to save.
 
-    Not `sys.exit`: raised while an import runs a finalizer it would be swallowed, and the signal with it.
+    Not `sys.exit`: Python swallows its exception inside a finalizer that runs during an import, and the signal is lost.
     """
     _remove_temporary_files()
     os._exit(ExitCode.PREEMPTED)

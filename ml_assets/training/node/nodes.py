@@ -1,7 +1,7 @@
 """Messages between the nodes of a job outside the process group: each node's progress and exit code.
 
-Ranks agree through their group; a node that cannot even start its ranks, or whose ranks are gone, has only
-this. Not here: meeting for training (agent).
+Ranks agree through their process group. A node that cannot start its ranks, or whose ranks are gone, has only these
+messages. Not here: the rendezvous of ranks for training (agent).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateImportUsage=false
@@ -18,9 +18,9 @@ from ml_assets.training.node.agent import Node
 from resources.job.job import ExitCode
 
 _MEET_SECONDS = 600.0
-"""For another node to appear at all: its image may still be on the way. Launchers give up earlier."""
+"""Time for another node to appear: its image may still be downloading. Launchers give up earlier."""
 _CALL = timedelta(seconds=10)
-"""For one call of the store, none of which waits for another node."""
+"""Timeout of one call to the store; no call waits for another node."""
 _CONNECT_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 
 class Nodes:
-    """The nodes of one attempt, meeting in a store that node 0 holds as long as this object lives."""
+    """Nodes of one attempt. They share a store that node 0 holds while this object lives."""
 
     def __init__(self, node: Node) -> None:
-        """Waits for node 0 where this is another. Raises torch's `DistNetworkError` where it does not come."""
+        """Wait for node 0, unless this is node 0. Raises torch's `DistNetworkError` if node 0 does not answer."""
         self._node = node
         deadline = time.monotonic() + _MEET_SECONDS
-        while node.rank and not _answers(node):  # torch would wait in one call, deaf to signals, and loudly
+        while node.rank and not _answers(node):  # torch would block signals while it waits, and log each try
             if time.monotonic() > deadline:
                 raise DistNetworkError(f"node 0 does not answer at {node.address}:{node.port}")
             time.sleep(_POLL_SECONDS)
@@ -48,10 +48,10 @@ class Nodes:
         )
 
     def agree(self, about: str, code: int, seconds: float | None = None) -> int:
-        """The code that tells most of what all nodes say `about`: a final one, a failure of its own, a
-        preemption, a lost peer, `DONE`.
+        """Exchange exit codes with all nodes under the key `about`; return the code that explains most.
 
-        Waits for all of them, `seconds` at most: a node that is gone says nothing.
+        Order: a final failure, a failure of its own, a preemption, a lost peer, `DONE`. Waits at most `seconds` for the
+        other nodes; a node that is gone sends no code.
         """
         deadline = time.monotonic() + (_MEET_SECONDS if seconds is None else seconds)
         key = f"nodes/{about}"
@@ -70,7 +70,7 @@ class Nodes:
         return max(codes, key=_weight)
 
     def _leave(self, about: str, deadline: float) -> None:
-        """Node 0 leaves last, since it holds the store."""
+        """Keep node 0 until all other nodes have left, since it holds the store."""
         self._store.add(f"left/{about}", 1)
         while self._node.rank == 0 and time.monotonic() < deadline:
             if self._store.add(f"left/{about}", 0) >= self._node.count:
@@ -82,11 +82,11 @@ def _answers(node: Node) -> bool:
     try:
         with socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS):
             return True
-    except OSError:  # no such name yet, nobody listens yet
+    except OSError:  # the name does not resolve yet, or no process listens yet
         return False
 
 
 def _weight(code: int) -> int:
-    """Return how much a code explains: a first failure outweighs what followed from it."""
+    """Return how much a code explains: a first failure outweighs its consequences."""
     follows = {ExitCode.DONE: 0, ExitCode.PEER_LOST: 1, ExitCode.PREEMPTED: 2}
     return 3 if (known := ExitCode.of(code)) is None else follows.get(known, 4)

@@ -1,26 +1,26 @@
-"""A node of a training that runs on several: one of the pods of a Kubernetes Job, or any machine like it.
+"""Node of a training that runs on several: a pod of a Kubernetes Job, or any machine set up like one.
 
     python -m ml_assets.training.node.pod
 
-Here: what surrounds the ranks where the local folder ends with the pod. The inputs are staged, the ranks run,
-what they leave is stored, and all nodes end with one code. Not here: the ranks (agent, entry), what each of
-them stores (run, stored_checkpoints), starting pods and trying again (the launcher).
+Here: the work around the ranks if the local folder ends with the pod. The pod stages the inputs, runs the ranks and
+stores their files, and all nodes end with the same code. Not here: the ranks (agent, training.entry), the files that
+each rank stores (training.run, checkpoint.stored_checkpoints), starting pods and retrying (the launcher).
 
 Settings come from the environment:
 
     TRAINING_FOLDER        s3://…: the job's folder, with its job.json
-    TRAINING_SNAPSHOT      s3://…: the snapshot the job names
-    TRAINING_SCRATCH       a local folder, for nobody else
-    TRAINING_SHARD_CACHE   bytes of training shards that may lie there at once, which then come while the training
-                           runs; not set: all of them come before it starts
-    TRAINING_NODES         how many nodes this attempt has
-    TRAINING_RANKS         ranks of each of them
-    TRAINING_CAUSE         what interrupted the attempt before, as the launcher saw it; may be missing or empty
-    JOB_COMPLETION_INDEX   which of them this is, from 0
+    TRAINING_SNAPSHOT      s3://…: the snapshot that the job names
+    TRAINING_SCRATCH       a local folder that no other process uses
+    TRAINING_SHARD_CACHE   bytes of training shards that may lie there at once; shards are then fetched while the
+                           training runs. Not set: all of them are fetched before it starts
+    TRAINING_NODES         number of nodes of this attempt
+    TRAINING_RANKS         ranks of each node
+    TRAINING_CAUSE         cause of the interruption of the previous attempt, from the launcher; may be missing or empty
+    JOB_COMPLETION_INDEX   number of this node, from 0
     MASTER_ADDR            name or address of node 0
-    MASTER_PORT            where node 0 listens
+    MASTER_PORT            port at which node 0 listens
 
-and credentials of the store as botocore reads them (AWS_*; AWS_ENDPOINT_URL for a server that is not AWS).
+and credentials of the store in botocore's variables (AWS_*; AWS_ENDPOINT_URL for a server other than AWS).
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ from resources.job.events import EVENTS, JOB
 from resources.job.job import ExitCode, TrainingJob
 
 _LAST_WORDS_SECONDS = 3.0
-"""For the other nodes to say how they ended: who has lost a peer ends with that one's code."""
+"""Time for the other nodes to report their end: a node that lost a peer ends with that peer's code."""
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +67,15 @@ class PodSettings:
     scratch: Path
     node: Node
     ranks: int
-    """On each node."""
+    """Ranks on each node."""
     cause: str
-    """Cause of the previous attempt's end where only the launcher knows it; else empty."""
+    """Cause of the previous attempt's end if only the launcher knows it; else empty."""
     shard_cache: int | None = None
-    """Bytes; None where all shards are brought before the training starts."""
+    """Bytes; None if all shards are fetched before the training starts."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self:
-        """From environment variables. Raises `BadConfiguration` where one is missing or no number."""
+        """Read from environment variables. Raises `BadConfiguration` if a variable is missing or not a number."""
 
         def number(name: str) -> int:
             try:
@@ -106,7 +106,7 @@ class PodSettings:
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Run this node's ranks; the exit code of the job."""
+    """Run this node's ranks; return the exit code of the job."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         settings = PodSettings.read(environment)
@@ -118,7 +118,7 @@ def main(environment: Mapping[str, str]) -> int:
 
 
 def _run(settings: PodSettings) -> int:
-    # Fresh: what an earlier container of this pod left may be half written. The store knows what counts.
+    # A fresh folder: files of an earlier container of this pod may be half written. The store is authoritative.
     folder = settings.scratch / settings.folder.rpartition("/")[2]
     shutil.rmtree(folder, ignore_errors=True)
     started = time.monotonic()
@@ -134,7 +134,7 @@ def _run(settings: PodSettings) -> int:
     log.info("staged in %.1f s", time.monotonic() - started)
 
     from ml_assets.training.node.nodes import (
-        Nodes,  # torch, which the ranks' process imports at the same time
+        Nodes,  # imports torch, at the same time as the forkserver
     )
 
     nodes = Nodes(settings.node)
@@ -146,14 +146,14 @@ def _run(settings: PodSettings) -> int:
     if settings.cause and settings.node.rank == 0:
         emit("ended", 0, code=int(ExitCode.PREEMPTED), cause=settings.cause)
     code = run_ranks(job, settings.ranks, folder, settings.folder, settings.node)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is near, and has a code of its own
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the ranks have ended, and their code stands
     if settings.node.rank == 0:
         _store_events(settings, folder)
     return nodes.agree("ended", code, _LAST_WORDS_SECONDS) if code else code
 
 
 def stage(settings: PodSettings, folder: Path) -> TrainingJob:
-    """Bring the job and the snapshot here. Raises `BadConfiguration`, `InputChanged`, `StorageFailed`."""
+    """Fetch the job and the snapshot. Raises `BadConfiguration`, `InputChanged`, `StorageFailed`."""
     try:
         job = _read_job(settings, folder)
         snapshot = _bring_snapshot(settings, job)
@@ -176,7 +176,7 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
         raise BadConfiguration(f"there is no {JOB} in {settings.folder}: launch the job again") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BadConfiguration(f"{settings.folder}/{JOB} is no job: {error}. Launch it again") from error
-    wanted = {ATTEMPTS, EVENTS} if settings.node.rank == 0 else set[str]()  # rank 0 goes on writing them
+    wanted = {ATTEMPTS, EVENTS} if settings.node.rank == 0 else set[str]()  # rank 0 appends to them
     if job.initial_weights:
         wanted.add(INITIAL)
     if wanted and (there := wanted & set(artifacts.files(name))):
@@ -191,7 +191,7 @@ def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
     try:
         folder = artifacts.pull(name, [MANIFEST])
         snapshot = open_snapshot(folder, job.snapshot_digest, job.schema_hash)
-        shards = snapshot.shards_of("validation")  # read again and again
+        shards = snapshot.shards_of("validation")  # read many times
         if settings.shard_cache is None or job.script:  # a script reads a whole split
             shards += snapshot.shards_of("train")
         else:
@@ -202,7 +202,7 @@ def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
 
 
 def _store_events(settings: PodSettings, folder: Path) -> None:
-    """Also those since the last checkpoint, for whoever looks at the job later; its result does not need them."""
+    """Store all events, also those since the last checkpoint. They serve readers of the job; its result needs none."""
     if (folder / EVENTS).exists():
         try:
             Mirror(settings.folder, folder).push([EVENTS])
