@@ -1,1 +1,1 @@
-"""Checkpoints of a training: files that are whole or absent, on the disk and in the store."""
+"""Checkpoints of a training: each is complete or absent, on the disk and in the store."""

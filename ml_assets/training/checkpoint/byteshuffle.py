@@ -1,13 +1,13 @@
-"""Compression that loses nothing: bytes of equal significance together, then Zstandard.
+"""Lossless compression of checkpoints: group bytes of equal significance, then compress with Zstandard.
 
-Exponents of neighbouring weights are alike, their last bits are noise: side by side they hide each other. HDF5 calls
-the step before the compressor `shuffle`. Not here: which checkpoints are compressed (saving).
+Exponents of neighbouring weights are alike, and their last bits are noise; interleaved, the noise hides the likeness.
+HDF5 calls the grouping step `shuffle`. Not here: the choice of checkpoints to compress (saving).
 
-A stream is a sequence of chunks: number of bytes, number of bytes stored (both 32 bits, little-endian), those bytes.
+A stream is a sequence of chunks. Each has its size, its compressed size (both 32 bits, little-endian), and its bytes.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
-# (the annotations of torch name files by what they are used for)
+# (torch's annotations give file arguments other names)
 
 import io
 import struct
@@ -20,7 +20,7 @@ from torch.distributed.checkpoint._extension import StreamTransformExtension
 from resources.chunks import ChunkedFile
 
 _pa: Any = import_module("pyarrow")  # it ships no types
-_CODEC: Any = _pa.Codec("zstd", compression_level=1)  # higher levels: a tenth of the speed for one percent
+_CODEC: Any = _pa.Codec("zstd", compression_level=1)  # higher levels: a tenth of the speed for 1% of the size
 _WORD = 4
 """Bytes of a float32."""
 _CHUNK = 4 << 20
@@ -28,16 +28,16 @@ _HEADER = struct.Struct("<II")
 
 
 class ByteShuffle(StreamTransformExtension):
-    """As torch's checkpoint writer takes it; readers find it by its name in the index."""
+    """Compression extension of torch's checkpoint writer. Readers look it up by its name in the index."""
 
     @staticmethod
     def registry_name() -> str:
-        """Its name there."""
+        """Return the name under which readers look the extension up."""
         return "stream.byteshuffle-zstd"
 
     @staticmethod
     def from_descriptor(version: str) -> "ByteShuffle":
-        """Return the codec that reads streams of a version; one version exists."""
+        """Return the codec that reads streams of a version; only version 1 exists."""
         if version != "1":
             raise ValueError(
                 f"version {version} of {ByteShuffle.registry_name()} is unknown to this software"
@@ -45,7 +45,7 @@ class ByteShuffle(StreamTransformExtension):
         return ByteShuffle()
 
     def get_descriptor(self) -> str:
-        """Name and version."""
+        """Return name and version."""
         return f"{self.registry_name()}/1"
 
     def transform_to(self, output: IO[bytes]) -> IO[bytes]:
@@ -53,7 +53,7 @@ class ByteShuffle(StreamTransformExtension):
         return cast(IO[bytes], _Writer(output))
 
     def transform_from(self, input: IO[bytes]) -> IO[bytes]:
-        """Return a stream of the bytes that were written."""
+        """Return a stream of the decompressed bytes."""
         whole = io.BytesIO()
         while header := input.read(_HEADER.size):
             size, stored = _HEADER.unpack(header)
@@ -81,7 +81,8 @@ class _Writer(ChunkedFile):
 
 
 def _shuffled(chunk: bytearray) -> bytes:
-    """First bytes of all words, then second ones, …; what makes no whole word at the end stays there."""
+    """Return the first bytes of all words, then the second bytes, and so on; an incomplete last word stays at the
+    end."""
     values = np.frombuffer(chunk, np.uint8)
     whole = len(values) // _WORD * _WORD
     return values[:whole].reshape(-1, _WORD).T.tobytes() + values[whole:].tobytes()

@@ -1,10 +1,11 @@
-"""Checkpoints on disk: whole or absent, checked before use, the newest few and the best kept.
+"""Checkpoints on disk: complete or absent, verified before use; the newest few and the best are kept.
 
-    checkpoints/step-00000200/__0_0.distcp …    the parts, one of each rank, and their index
-    checkpoints/step-00000200/commit.json       the marker, written last
+    checkpoints/step-00000200/__0_0.distcp …    the parts, one per rank, and their index
+    checkpoints/step-00000200/commit.json       the commit marker, written last
 
-Everything that knows this layout is here. Not here: the marker, which ones stay (commit), what is in the parts (parts),
-how ranks save together and meanwhile train on (saving), a place that outlives the machine (stored_checkpoints).
+Here: everything that knows this layout. Not here: the marker and the choice of checkpoints to keep (commit), the
+content of the parts (parts), saving while training goes on (saving), storage that outlives the machine
+(stored_checkpoints).
 """
 
 import logging
@@ -31,33 +32,34 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one job in a folder that its ranks share. Any of them reads.
+    """Checkpoints of one job in a folder that its ranks share. Any rank can read.
 
-    To save one: `claim`, `create` every file, `count`; each when all ranks are done with the one before (saving).
-    Until it counts, the ones before are as they were. All raise `StorageFailed`.
+    To save a checkpoint: `claim`, `create` every file, `count`. Saving starts each after all ranks finished the
+    previous call. Until `count`, earlier checkpoints stay as they were. All methods raise `StorageFailed`.
     """
 
     def __init__(self, folder: Path, keep: int, fingerprint: str) -> None:
-        """`fingerprint` of the job: a checkpoint of another one is none."""
+        """`fingerprint` is the job's: a checkpoint of another fingerprint is refused."""
         self._folder = folder / _FOLDER
         self._fingerprint = fingerprint
         self._began_from = 0
         self.keep = keep
         self.writing = self._folder / ".writing"
-        """Folder of the parts of the checkpoint that is being saved."""
+        """Folder of the parts while a checkpoint is being saved."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def steps(self) -> list[int]:
-        """Steps with a checkpoint, newest first; damaged ones included."""
+        """Return the steps that have a checkpoint, newest first, damaged ones included."""
         found = (_STEP.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def begin(self, attempt: Attempt) -> None:
-        """Rank 0, before its first save in `attempt`."""
+        """Note the running attempt. Rank 0 calls it before the first save in `attempt`."""
         self._began_from = attempt.from_step
 
     def claim(self, step: int) -> None:
-        """Rank 0, before anything of `step` is written: an empty `writing`, whatever a killed rank left there."""
+        """Make `writing` an empty folder, whatever a killed rank left there. Rank 0 calls it before any write of
+        `step`."""
         self.discard()
         try:
             self.writing.mkdir(parents=True)
@@ -65,13 +67,13 @@ class Checkpoints:
             raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
 
     def discard(self) -> None:
-        """Rank 0: remove what was not to count, which may be what filled the disk."""
+        """Remove an uncommitted checkpoint, which may be what filled the disk. Rank 0 calls it."""
         shutil.rmtree(self.writing, ignore_errors=True)
 
     @contextmanager
     def create(self, step: int, name: str) -> Generator[IO[bytes]]:
-        """Any rank: a file of the checkpoint of `step`, to be written in order. When the block ends, it survives a
-        power cut."""
+        """Open a file of the checkpoint of `step`, for writing in order. Any rank calls it. After the block, the file
+        survives a power cut."""
         try:
             with (self.writing / name).open("wb") as file:
                 yield file
@@ -81,9 +83,9 @@ class Checkpoints:
             raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
 
     def count(self, step: int, sha256: Mapping[str, str], best_step: int) -> None:
-        """Rank 0: from now on what was created counts as the checkpoint of `step`, if its files have these digests.
+        """Commit the created files as the checkpoint of `step`, with their digests. Rank 0 calls it.
 
-        Afterwards only those are left that `commit.kept` names.
+        Afterwards it removes all checkpoints that `commit.kept` does not name.
         """
         commit = CommitMarker(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
         with self.create(step, COMMIT) as file:
@@ -103,26 +105,26 @@ class Checkpoints:
             shutil.rmtree(self._path(old))
 
     def let_go(self, step: int) -> None:
-        """One rank of each machine: what was brought is not needed here any more."""
+        """Release the local copy of a checkpoint. One rank of each machine calls it."""
 
     def load(self, step: int, like: Like | None = None) -> State:
-        """The state after `step`, or what `parts.read` gives of it, examined before. Raises `CheckpointDamaged`."""
+        """Verify and return the state after `step`; `like` as in `parts.read`. Raises `CheckpointDamaged`."""
         self.examine(step)
         return self.read(step, like)
 
     def read(self, step: int, like: Like | None = None) -> State:
-        """As `load`, where a rank of this machine has just examined it for all of them."""
+        """Return the state after `step` without verification: a rank of this machine has just verified it."""
         return read(self._path(step), like)
 
     def newest_good(self) -> int | None:
-        """Newest step whose checkpoint is whole, and whose best one is too; it is examined, and here then. None where
-        there is none."""
+        """Return the newest step whose checkpoint and best checkpoint are both intact; None if there is none. Both are
+        verified, and the newest one is then on this machine."""
         for step in self.steps():
             try:
                 best_step = self.examine(step)
                 if best_step not in (0, step):
                     self.examine(best_step)
-                    self.let_go(best_step)  # until the result is made of it
+                    self.let_go(best_step)  # not needed here until the result is made from it
             except CheckpointDamaged as error:
                 log.warning(
                     "the checkpoint of step %d cannot be used, trying the one before: %s", step, error
@@ -133,10 +135,10 @@ class Checkpoints:
         return None
 
     def examine(self, step: int) -> int:
-        """One rank of each machine: have the checkpoint of `step` here, whole. The step of the best one by then (0:
-        none).
+        """Fetch and verify the checkpoint of `step`; return the step of the best checkpoint at that time (0: none). One
+        rank of each machine calls it.
 
-        Every byte of it is hashed, of several files at once. Raises `CheckpointDamaged`.
+        Hashes every byte, several files at once. Raises `CheckpointDamaged`.
         """
         self._bring(step)
         folder = self._path(step)
@@ -159,10 +161,10 @@ class Checkpoints:
         return commit.best_step
 
     def _bring(self, step: int) -> None:
-        """Have the checkpoint of `step` in this folder. On one machine it is."""
+        """Fetch the checkpoint of `step` into this folder. On a single machine it is already there."""
 
     def _best_step(self, step: int) -> int:
-        """Return the best step that the marker of `step` names; 0 where it cannot be read."""
+        """Return the best step that the marker of `step` names; 0 if the marker cannot be read."""
         try:
             return CommitMarker.read(self._path(step)).best_step
         except CheckpointDamaged:
@@ -178,7 +180,7 @@ def folder_of(step: int) -> str:
 
 
 def step_of(folder: str) -> int | None:
-    """Inverse of `folder_of`; None for another folder."""
+    """Return the step of a checkpoint's folder, the inverse of `folder_of`; None for any other folder."""
     parent, _, name = folder.rpartition("/")
     match = _STEP.fullmatch(name)
     return int(match[1]) if match and parent == _FOLDER else None

@@ -1,4 +1,4 @@
-"""`commit.json`, the marker that makes the files beside it a checkpoint, and which checkpoints stay.
+"""Commit marker `commit.json`, which makes the files beside it a checkpoint, and the choice of checkpoints to keep.
 
     {"fingerprint": "…", "best_step": 200, "sha256": {".metadata": "…", "__0_0.distcp": "…"}}
 
@@ -15,7 +15,7 @@ COMMIT = "commit.json"
 
 
 class CheckpointDamaged(Exception):
-    """A checkpoint is not what its commit marker says."""
+    """A checkpoint differs from its commit marker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +25,18 @@ class CommitMarker:
     fingerprint: str
     """Fingerprint of the training."""
     best_step: int
-    """Step of the best checkpoint by then; 0: none yet."""
+    """Step of the best checkpoint at that time; 0: none yet."""
     sha256: Mapping[str, str]
-    """Name of each file, of all ranks → 64 hex digits."""
+    """Name of each file of all ranks → 64 hex digits."""
 
     def to_bytes(self) -> bytes:
-        """The content of the marker."""
+        """Return the content of the marker file."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The marker in `folder`. Raises `CheckpointDamaged`, also for one of another version of this software."""
+        """Read the marker in `folder`. Raises `CheckpointDamaged`, also for a marker of another version of this
+        software."""
         try:
             facts: dict[str, Any] = json.loads((folder / COMMIT).read_bytes())
             return cls(**facts)
@@ -44,10 +45,10 @@ class CommitMarker:
 
 
 def kept(best_steps: Mapping[int, int], keep: int, began_from: int) -> set[int]:
-    """Return the checkpoints that stay: the newest `keep`, the best one of each of those, and the one from which the
-    running attempt began, by its record.
+    """Return the checkpoints to keep: the newest `keep`, the best checkpoint of each of those, and the checkpoint from
+    which the running attempt began (`began_from`).
 
-    `best_steps`: step of each checkpoint there is → of the best one by then (0: none yet).
+    `best_steps`: step of each existing checkpoint → step of the best one at that time (0: none yet).
     """
     newest = sorted(best_steps, reverse=True)[:keep]
     return {*newest, *(best_steps[step] for step in newest), began_from} & best_steps.keys()

@@ -1,7 +1,7 @@
-"""Copies of a state in memory that is kept from one save to the next: fresh memory costs four times as much.
+"""Copies of a state in memory that is reused for each save: fresh memory costs four times as much.
 
-Tensors that lie whole on a rank are copied one by one, at the speed of memory; torch's stager, measured at 1.3 to 1.8
-times that, copies what is sharded. Not here: who saves what (parts), when (saving).
+Plain tensors are copied directly, at the speed of memory. Sharded tensors go through torch's stager, measured at 1.3 to
+1.8 times that cost. Not here: each rank's share of a save (parts), the time of a save (saving).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -18,10 +18,10 @@ from ml_assets.training.checkpoint.state import ALIKE
 
 
 class Copies:
-    """The memory of one job's copies, on the CPU. Each `take` overwrites what the one before gave."""
+    """Reused memory for one job's copies, on the CPU. Each `take` overwrites the previous copy."""
 
     def __init__(self, *, pinned: bool, rounded: bool) -> None:
-        """`pinned` memory takes copies from a GPU faster; `rounded` copies are bf16 where the original is float32."""
+        """`pinned` memory copies faster from a GPU; `rounded` copies are bf16 where the original is float32."""
         self._pinned = pinned
         self._rounded = rounded
         self._kept: dict[tuple[str, str], torch.Tensor] = {}
@@ -29,13 +29,13 @@ class Copies:
             StagingOptions(
                 use_pinned_memory=pinned,
                 use_shared_memory=False,
-                use_async_staging=False,  # the next step changes what is copied
+                use_async_staging=False,  # the next step changes the originals
                 use_non_blocking_copy=pinned,
             )
         )
 
     def take(self, state: State) -> State:
-        """A copy of all values; when it returns, the originals may change."""
+        """Return a copy of all values; afterwards the originals may change."""
         copy: State = {section: {} for section in state}
         others: State = {section: {} for section in state}
         for section, values in state.items():
@@ -52,8 +52,8 @@ class Copies:
         return copy
 
     def _dtype(self, section: str, value: Any) -> torch.dtype | None:
-        """Return the dtype of the copy. Only values that each step changes a little are rounded: no counters, no
-        scales of columns.
+        """Return the dtype of the copy. Only values that each step changes a little are rounded: no counters and no
+        column scales.
         """
         if not isinstance(value, torch.Tensor):
             return None

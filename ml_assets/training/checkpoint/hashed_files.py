@@ -1,6 +1,6 @@
-"""Files that torch's checkpoint writer fills: each made once, from its first byte to its last, hashed on the way.
+"""Files that torch's checkpoint writer fills: each is written once, in order, and hashed on the way.
 
-Not here: what is in them (parts), where they come to lie (checkpoints, stored_checkpoints).
+Not here: their content (parts), their location (checkpoints, stored_checkpoints).
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import IO, Any
 from torch.distributed.checkpoint.filesystem import FileSystemBase
 
 Create = Callable[[str], AbstractContextManager[IO[bytes]]]
-"""Name → a file to be written in order; whole and durable when the block ends, absent where it raises."""
+"""Name → a file for writing in order; complete and durable after the block, absent if the block raises."""
 
 
 class HashedFiles(FileSystemBase):
@@ -23,53 +23,53 @@ class HashedFiles(FileSystemBase):
     def __init__(self, create: Create) -> None:
         self._create = create
         self.sha256: dict[str, str] = {}
-        """Name of each file written → 64 hex digits."""
+        """Name of each written file → 64 hex digits."""
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase]:
-        """A file to write. Raises what its place raises."""
-        # The index is to be renamed when it is written; here no file appears before it is.
+        """Open a file for writing. Raises the errors of `create`."""
+        # Torch writes the index as `.tmp` and renames it. Here, no file appears before it is complete anyway.
         name = PurePath(path).name.removesuffix(".tmp")
         with self._create(name) as file:
             stream = _Hashed(file)
             try:
                 yield stream
             except RuntimeError:
-                # Torch keeps what was wrong to itself: of a full disk it tells a wrong position in the file.
+                # Torch hides the first error: after a full disk it reports a wrong position in the file.
                 if stream.failure is not None:
                     raise stream.failure from None
                 raise
         self.sha256[name] = stream.sha256.hexdigest()
 
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
-        """Names suffice."""
+        """Return the name alone; this file system has no folders."""
         return suffix
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        """Never: a place is empty when a checkpoint begins."""
+        """Return False: the folder is empty when a checkpoint begins."""
         return False
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        """Done when it was written."""
+        """Do nothing: the file already has its final name."""
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Whoever gave the place has made it."""
+        """Do nothing: the caller has made the folder."""
 
     def init_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """There is only one place."""
+        """Return `path`: there is only one folder."""
         return path
 
     def rm_file(self, path: str | os.PathLike[str]) -> None:
-        """There is nothing to replace."""
+        """Do nothing: there is no older file to replace."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """There is only one place."""
+        """Accept any id: there is only one folder."""
         return True
 
 
 class _Hashed(io.RawIOBase):
-    """Passes on what is written."""
+    """Stream that hashes the bytes it passes on."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

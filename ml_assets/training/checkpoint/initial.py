@@ -1,9 +1,9 @@
-"""Weights that a training begins with in place of random ones (fine-tuning): a file in the job's folder.
+"""Initial weights from an earlier training (fine-tuning), as a file in the job's folder.
 
     initial.safetensors     put there before the workers start; the job names its SHA-256
 
-The pipeline's own model takes them over, every value of it. What fills missing numbers comes from the snapshot.
-Not here: whose weights they are (release.initial), going on with this very training (checkpoints).
+They replace every value of the pipeline's own model. The fill for missing numbers comes from the snapshot. Not here:
+the choice of weights (release.initial), resuming this training (checkpoints).
 """
 
 # pyright: reportUnknownVariableType=false
@@ -24,27 +24,27 @@ if TYPE_CHECKING:  # a pod stages this file before it imports torch
 
 INITIAL = "initial.safetensors"
 _CORE = "core."
-"""Prefix of the names of the pipeline's own model in a file of weights."""
+"""Prefix of the pipeline's own model in the names of a weights file."""
 
 
 def hand_over(weights: Path, artifacts: Artifacts, name: str) -> None:
-    """Let the workers of the job whose folder is `name` begin with the file `weights`. Repeating it is fine."""
+    """Put the file `weights` where the workers of the job in folder `name` begin with it. Safe to repeat."""
     place = artifacts.folder(name) / INITIAL
     writing = place.with_name(f".{INITIAL}.{os.getpid()}")
     writing.unlink(missing_ok=True)
     try:
         os.link(weights, writing)
-    except OSError:  # another disk
+    except OSError:  # another file system
         shutil.copyfile(weights, writing)
     writing.replace(place)
     artifacts.push(name, [INITIAL])
 
 
 def begin_with(model: "FullModel", job: TrainingJob, folder: Path) -> None:
-    """Overwrite what `model` would begin with by the file that the job names.
+    """Overwrite the initial weights of `model` with the file that the job names.
 
-    Raises `InputChanged` where it is not that file, `BadConfiguration` where its names or shapes are not all those of
-    the model: a model that has learned only in part would look like one that learned badly.
+    Raises `InputChanged` if the file's digest differs from the job's, `BadConfiguration` if its names or shapes differ
+    from the model's. A model that took over only a part of the weights would look like one that learned badly.
     """
     from safetensors.torch import load_file
 

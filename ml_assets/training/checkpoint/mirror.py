@@ -1,7 +1,7 @@
-"""The job's folder in an object store: what has to outlive a pod is pushed there, a new pod pulls it.
+"""Mirror of the job's folder in an object store: a pod pushes what must outlive it, a new pod pulls it.
 
-The local folder of a pod ends with it. Nothing here on one machine, where the folder itself is durable. Not
-here: what a checkpoint needs to count there (stored_checkpoints), S3 (resources.artifacts).
+A pod's local folder ends with the pod. On a single machine there is no mirror, since the folder itself is durable. Not
+here: the commit of a checkpoint in the store (stored_checkpoints), S3 (resources.artifacts).
 """
 
 from collections.abc import Generator, Sequence
@@ -15,9 +15,9 @@ from resources.job.errors import StorageFailed
 
 
 class Mirror:
-    """The folder at `url`, worked on in `folder`, whose name must be the last part of the address.
+    """Mirror at `url` of the local folder `folder`, whose name must be the last part of the address.
 
-    A server that is away is asked again for `patience_seconds`: less than other ranks wait.
+    If the server is unreachable, retries for `patience_seconds`, which is less than other ranks wait.
     """
 
     def __init__(self, url: str, folder: Path, patience_seconds: float = 60.0) -> None:
@@ -35,7 +35,7 @@ class Mirror:
 
     @contextmanager
     def create(self, file: str) -> Generator[IO[bytes]]:
-        """A file of the store, written in order, without one here. Raises `StorageFailed`."""
+        """Open a file of the store for writing in order, without a local copy. Raises `StorageFailed`."""
         try:
             with self._artifacts.create(self._name, file) as stream:
                 yield stream
@@ -43,29 +43,29 @@ class Mirror:
             raise _not_stored(file, error) from error
 
     def abort_uploads(self) -> None:
-        """Give up files that killed processes began to `create`. Raises `StorageFailed`."""
+        """Abort uploads of files that killed processes began to `create`. Raises `StorageFailed`."""
         try:
             self._artifacts.abort_uploads(self._name)
         except ArtifactsError as error:
             raise StorageFailed(f"half files could not be removed from {self.url}. {error}") from error
 
     def pull(self, files: Sequence[str]) -> None:
-        """Bring `files` here. Raises `ArtifactMissing`, `ArtifactsRefused` (also where the server itself finds a
-        file damaged), `StorageFailed`."""
+        """Fetch `files` into the local folder. Raises `ArtifactMissing`, `ArtifactsRefused` (also if the server itself
+        reports a damaged file), `StorageFailed`."""
         try:
             self._artifacts.pull(self._name, files)
         except ArtifactsUnavailable as error:
             raise StorageFailed(f"{', '.join(files)} could not be read from the store. {error}") from error
 
     def files(self) -> set[str]:
-        """Paths of everything stored. Raises `StorageFailed`."""
+        """Return the paths of all stored files. Raises `StorageFailed`."""
         try:
             return set(self._artifacts.files(self._name))
         except ArtifactsError as error:
             raise StorageFailed(f"{self.url} could not be listed. {error}") from error
 
     def remove(self, files: Sequence[str]) -> None:
-        """Delete `files`, here too. Raises `StorageFailed`."""
+        """Delete `files` in the store and in the local folder. Raises `StorageFailed`."""
         try:
             self._artifacts.remove(self._name, files)
         except ArtifactsError as error:

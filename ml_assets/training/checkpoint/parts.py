@@ -1,11 +1,11 @@
-"""One state in the files of several ranks, in torch's distributed checkpoint format.
+"""Parts of a checkpoint: one state in the files of several ranks, in torch's distributed checkpoint format.
 
-    __0_0.distcp    what rank 0 wrote
-    __1_0.distcp    what rank 1 wrote
-    .metadata       where each tensor lies
+    __0_0.distcp    part of rank 0
+    __1_0.distcp    part of rank 1
+    .metadata       location of each tensor
 
-Here: who writes what, files written together, and the whole read back by anybody, whatever number of ranks wrote it.
-Not here: where files lie and when they count as a checkpoint (checkpoints), doing this while training goes on (saving).
+Here: the share of each rank, writing together, and reading the whole on any number of ranks. Not here: the location of
+the files and their commit (checkpoints), saving while training goes on (saving).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -38,11 +38,11 @@ State = dict[str, dict[str, Any]]
 def share_of(
     state: State, alike: Sequence[str], rank: int, world_size: int, own: Sequence[str] = ()
 ) -> State:
-    """Return the part of `state` that `rank` writes: its shards of what is sharded, sections that are its `own`, some
-    of those that all ranks have `alike`. Rank 0 writes the others.
+    """Return the part of `state` that `rank` writes: its shards, sections that are its `own`, and a share of the
+    sections that are equal on all ranks (`alike`). Rank 0 writes all other sections.
 
-    What is alike is dealt out by size, the largest first, so that all write, and copy before, about as much. Only
-    sizes and names decide, which every rank knows.
+    Equal values are divided by size, the largest first, so that all ranks copy and write about as much. The division
+    depends on sizes and names alone, which every rank knows.
     """
     mine: State = {section: {} for section in state}
     loads = [0] * world_size
@@ -62,10 +62,11 @@ def share_of(
 
 
 def write(share: State, create: Create, group: Group, *, compressed: bool = False) -> dict[str, str]:
-    """Write this rank's share, with all ranks of `group`, into files that `create` makes; their names and SHA-256.
+    """Write this rank's share together with all ranks of `group`, into files from `create`; return their names and
+    SHA-256.
 
-    When it returns, all ranks have written theirs. Raises what `create` raises on the rank that could not, `PeerFailed`
-    on the others.
+    Returns after all ranks have written. Raises the error of `create` on the rank that failed, `PeerFailed` on the
+    others.
     """
     files = HashedFiles(create)
     writer = FileSystemWriter("", sync_files=False, _extensions=[ByteShuffle()] if compressed else None)
@@ -80,11 +81,11 @@ def write(share: State, create: Create, group: Group, *, compressed: bool = Fals
 
 
 Like = Callable[[str, str], torch.Tensor | None]
-"""(section, name) → a tensor that lies on the ranks as the value is to; None where the value is not needed here."""
+"""(section, name) → a tensor with the layout that the value shall have; None if this rank does not need the value."""
 
 
 def read(folder: Path, like: Like | None = None) -> State:
-    """The whole state, tensors on the CPU; with `like`, of what this rank needs the part that it needs."""
+    """Return the whole state, with tensors on the CPU; with `like`, only the values and shards that this rank needs."""
     known = ExtensionRegistry()
     known.register(ByteShuffle)
     reader = FileSystemReader(folder, known)
@@ -100,7 +101,7 @@ def read(folder: Path, like: Like | None = None) -> State:
         elif model is not None:
             flat[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
     with warnings.catch_warnings():
-        # Reading alone is meant: what one rank needs must not depend on what the others do.
+        # Reading alone is intended: the needs of this rank must not depend on the other ranks.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(flat, storage_reader=reader, no_dist=True)
     state: State = {}

@@ -1,8 +1,8 @@
-"""Saving while training goes on: the loop waits for a copy in memory, a thread does the rest.
+"""Saving while training goes on: the loop waits only for a copy in memory, and a thread does the rest.
 
-The thread is what `torch.distributed.checkpoint.async_save` would start, with what makes a checkpoint count done in
-it, too: rows first, then the parts of all ranks, the marker last. Ranks agree over connections of their own, since
-those of the gradients are in use. Not here: what is saved (state), the copy (copies), files (parts, checkpoints).
+The thread replaces that of `torch.distributed.checkpoint.async_save` and also commits the checkpoint: rows first, then
+the parts of all ranks, the commit marker last. Its collectives use their own connections, since gradients use the
+default ones. Not here: the content of a state (state), the copy (copies), files (parts, checkpoints).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -26,19 +26,19 @@ from resources.job.setting_parts import CheckpointStorage
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A checkpoint that counts."""
+    """Committed checkpoint."""
 
     step: int
     best_step: int
-    """Step of the best one by then; 0: none yet."""
+    """Step of the best checkpoint at that time; 0: none yet."""
     seconds: float
-    """From the request until it counted."""
+    """Seconds from the request to the commit."""
     blocked_seconds: float
-    """Seconds for which the loop stood still."""
+    """Seconds for which the loop waited."""
 
 
 class Saver:
-    """Saves the state of all ranks together, one checkpoint at a time. All methods are for all ranks at once."""
+    """Saves the state of all ranks together, one checkpoint at a time. All ranks call each method together."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Saver:
         *,
         pinned: bool = False,
     ) -> None:
-        """`group`: connections that wait long, and that nobody else uses while something is being saved. `share`: what
-        this rank writes of a state; by default what `share_of` gives, of a state all ranks have. `pinned`: copies lie
-        where a GPU's copy can go on while the host does other things.
+        """`group`: connections with a long timeout, unused by others during a save. `share`: returns the part of a
+        state that this rank writes; by default `share_of`, for a state that all ranks hold. `pinned`: keep copies in
+        pinned memory, to which a GPU copies while the host continues.
         """
         self._checkpoints = checkpoints
         self._share = share or partial(share_of, alike=ALIKE, rank=group.rank, world_size=group.world_size)
@@ -63,12 +63,12 @@ class Saver:
         self._saving: Future[Any] | None = None
 
     def make_memory(self, state: Callable[[], State]) -> None:
-        """Once, when the state has everything it will have: make the memory of its copies, in the background, so that
-        the loop stands still for the first save no longer than for the others."""
+        """Allocate the memory for copies in the background, once, when the state is complete. Then the first save
+        blocks the loop no longer than later saves."""
         if not self._has_memory:
             self._has_memory = True
             share = self._share(state())
-            # What it takes while training goes on is worth nothing but the memory it lies in.
+            # Training goes on during this copy, so its content is useless; only its memory is kept.
             self._saving = self._thread.submit(self._copies.take, share)
 
     def begin(
@@ -79,10 +79,10 @@ class Saver:
         first: Callable[[State], None],
         then: Callable[[Saved], None],
     ) -> None:
-        """Copy the state after `step` and begin to save it; what was being saved before is waited for.
+        """Wait for the previous save, copy the state after `step`, and begin to save it.
 
-        In the thread, `first` is called with this rank's part of the copy, before anything is written; what it raises
-        keeps the state from counting. `then` is called on rank 0 once it counts. Raises what `wait` raises.
+        The thread calls `first` with this rank's part of the copy before any write; an error in `first` prevents the
+        commit. After the commit, rank 0 calls `then`. Raises the errors of `wait`.
         """
         began = time.monotonic()
         self.wait()
@@ -104,9 +104,9 @@ class Saver:
         self._saving = self._thread.submit(save)
 
     def wait(self) -> None:
-        """Until the checkpoint begun last counts, or its memory is made.
+        """Wait until the last save is committed, or its memory is allocated.
 
-        Raises `StorageFailed` where this rank could not store it, `PeerFailed` where another could not.
+        Raises `StorageFailed` if this rank could not store its part, `PeerFailed` if another rank could not.
         """
         saving, self._saving = self._saving, None
         if saving is not None:
@@ -114,7 +114,7 @@ class Saver:
 
     @property
     def has_failed(self) -> bool:
-        """True if `wait` would raise; ranks learn of it at nearly, not quite, the same time."""
+        """True if `wait` would raise. Ranks learn of a failure at almost, but not exactly, the same time."""
         return self._saving is not None and self._saving.done() and self._saving.exception() is not None
 
     def _save(self, step: int, copy: State, best_step: int, first: Callable[[State], None]) -> None:

@@ -1,15 +1,15 @@
-"""Values of a training in a checkpoint, by name, so that they fit any later layout over ranks.
+"""State of a training in a checkpoint: values by name, so that they fit any later layout over ranks.
 
     parameters    name → value
-    optimizer     name of a parameter / what the optimizer keeps for it → value
-    compression   name of a parameter / what making its gradient smaller remembers → value; where it does
-    buffers       what else the model has, name → value
-    progress      where the training stands
+    optimizer     name of a parameter / key of its optimizer state → value
+    compression   name of a parameter / key of its gradient compression's state → value; only with compression
+    buffers       other values of the model, name → value
+    progress      position of the training
 
-The first three are the same on all ranks, or shards of one whole; of the others rank 0's are meant.
+The first three are equal on all ranks, or shards of a whole. The others come from rank 0.
 
-What follows from the job (learning rate, weight decay) or from the position (random numbers) is not in it. Not here:
-files (parts, checkpoints).
+Values that follow from the job (learning rate, weight decay) or from the position (random numbers) are left out. Not
+here: files (parts, checkpoints).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -34,8 +34,8 @@ def state_of(
     progress: Mapping[str, Any],
     compression: Mapping[str, torch.Tensor] | None = None,
 ) -> State:
-    """The state as it is: tensors are the ones that training goes on with, not copies."""
-    # First: what was gathered to be computed with is in shards again after it.
+    """Return the current state. Its tensors are those that training goes on with, not copies."""
+    # Comes first: it puts parameters that were gathered for computation back into shards.
     values = model.state_dict()
     kept = {
         f"{name}/{what}": value
@@ -52,12 +52,12 @@ def state_of(
 
 
 def weights_of(state: State) -> dict[str, Any]:
-    """Return the model's own part, its `state_dict`."""
+    """Return the model's part of a state, its `state_dict`."""
     return {**state["parameters"], **state.get("buffers", {})}
 
 
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Inverse of `state_of`, besides progress and compression, with the parts that `like_of` asked for."""
+    """Load a state from `state_of`, except progress and compression, with the parts that `like_of` requested."""
     model.load_state_dict(weights_of(state))
     kept: dict[str, dict[str, Any]] = {}
     for path, value in state.get("optimizer", {}).items():
@@ -71,7 +71,7 @@ def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 
 def like_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Like:
-    """Return the values that this rank needs of a checkpoint, in this rank's layout."""
+    """Return the values of a checkpoint that this rank needs, in this rank's layout."""
     values = model.state_dict()
     stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     kept = {name: parameter for name, parameter in model.named_parameters() if parameter in stepped}
@@ -85,7 +85,7 @@ def like_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Like:
 
 
 def refuse_infinite(state: State, step: int) -> None:
-    """Raise `Diverged` where a weight is not finite, of what is here: such a state is not worth keeping."""
+    """Raise `Diverged` if a weight on this rank is not finite: such a state is not worth keeping."""
     for name, value in state["parameters"].items():
         if isinstance(value, DTensor):
             value = value.to_local()

@@ -1,10 +1,10 @@
-"""Checkpoints in the store alone: parts go there while they are written, none of them lies on the machine's disk.
+"""Checkpoints in the store alone: ranks upload their parts while they write them, without a file on the machine's disk.
 
-    checkpoints/step-00000200/__0_0.distcp …    first, each from the rank that has it
-    checkpoints/step-00000200/commit.json       by rank 0, when all have arrived
+    checkpoints/step-00000200/__0_0.distcp …    first, each from the rank that holds it
+    checkpoints/step-00000200/commit.json       by rank 0, after all parts have arrived
 
-To be read, one is brought to the machine and let go of afterwards. One that was cut off or damaged on the way does not
-count: its marker is missing, or a digest differs. Not here: what the files hold (checkpoints), S3 (mirror).
+A checkpoint is fetched for reading and its local copy deleted afterwards. An interrupted upload has no commit marker; a
+damaged one fails its digest check. Neither counts. Not here: verification (checkpoints), S3 (mirror).
 """
 
 import shutil
@@ -24,47 +24,48 @@ from resources.job.job import TrainingJob
 
 
 def checkpoints_of(job: TrainingJob, folder: Path, mirror: Mirror | None) -> Checkpoints:
-    """Those of `job` in its folder, or where that does not outlive this machine, in the store."""
+    """Return the checkpoints of `job`: in its folder, or in the store if there is a mirror, since a pod's disk is
+    lost."""
     facts = (folder, job.settings.keep_checkpoints, job.fingerprint)
     return Checkpoints(*facts) if mirror is None else StoredCheckpoints(*facts, mirror)
 
 
 class StoredCheckpoints(Checkpoints):
-    """`Checkpoints` behind a `Mirror`. `folder` only has what was brought to be read."""
+    """Checkpoints behind a `Mirror`. `folder` holds only what was fetched for reading."""
 
     def __init__(self, folder: Path, keep: int, fingerprint: str, mirror: Mirror) -> None:
         super().__init__(folder, keep, fingerprint)
         self.mirror = mirror
         self._best_steps: dict[int, int] = {}
-        """Stored, with a marker: step → of the best one by then."""
+        """Stored checkpoints with a commit marker: step → step of the best one at that time."""
         self._unfinished: set[int] = set()
-        """Stored, without."""
+        """Steps of stored checkpoints without a commit marker."""
         self._attempt: Attempt | None = None
 
     def steps(self) -> list[int]:
-        """Steps with a stored checkpoint, newest first, as far as this process knows."""
+        """Return the steps with a committed checkpoint, newest first, as far as this process knows."""
         return sorted(self._best_steps, reverse=True)
 
     def begin(self, attempt: Attempt) -> None:
-        """From now on `attempt` is the one that stores; an older one that still runs, on a node that was cut
-        off, ends at its next save. Raises `StorageFailed`."""
+        """Make `attempt` the only one that stores. An older attempt that still runs, on a node that lost its network,
+        ends at its next save. Raises `StorageFailed`."""
         super().begin(attempt)
         self.mirror.push([ATTEMPTS])
         self._attempt = attempt
         self.mirror.abort_uploads()
 
     def claim(self, step: int) -> None:
-        """Refuse where a later attempt has begun; remove what was given up, of `step` or later, and what no marker
-        ever followed."""
+        """Raise `StorageFailed` if a later attempt has begun. Remove checkpoints of `step` or later, which the resume
+        gave up, and checkpoints that never got a marker."""
         self._refuse_if_superseded()
         self._forget(self._unfinished | {old for old in self._best_steps if old >= step})
 
     def discard(self) -> None:
-        """Left to the next attempt: the store may be what failed."""
+        """Do nothing: the store may be what failed, and the next attempt removes the rest."""
 
     @contextmanager
     def create(self, step: int, name: str) -> Generator[IO[bytes]]:
-        """See `Checkpoints`; a few megabytes of it are in memory at a time."""
+        """See `Checkpoints`. Holds a few megabytes of the file in memory at a time."""
         with self.mirror.create(f"{folder_of(step)}/{name}") as file:
             yield file
 
@@ -88,7 +89,7 @@ class StoredCheckpoints(Checkpoints):
         shutil.rmtree(self._path(step), ignore_errors=True)
 
     def _look(self) -> None:
-        """Learn what is stored."""
+        """List the stored checkpoints."""
         parts = [file.rpartition("/") for file in self.mirror.files()]
         found = {step for folder, _, _ in parts if (step := step_of(folder)) is not None}
         counted = {step for folder, _, name in parts if name == COMMIT and (step := step_of(folder))}
@@ -103,7 +104,7 @@ class StoredCheckpoints(Checkpoints):
         return self._best_step(step)
 
     def _bring(self, step: int) -> None:
-        """See `Checkpoints`; what is gone from the store, or refused by it, is damaged."""
+        """See `Checkpoints`. A file that is missing from the store, or refused by it, means a damaged checkpoint."""
         try:
             self.mirror.pull([folder_of(step)])
         except (ArtifactMissing, ArtifactsRefused) as error:
@@ -111,7 +112,7 @@ class StoredCheckpoints(Checkpoints):
 
     def _forget(self, steps: set[int]) -> None:
         if steps:
-            # The marker first: half a checkpoint must not count.
+            # The marker first: a half-removed checkpoint must not count.
             self.mirror.remove([f"{folder_of(step)}/{COMMIT}" for step in steps])
             self.mirror.remove([folder_of(step) for step in steps])
             self._unfinished -= steps
@@ -119,7 +120,8 @@ class StoredCheckpoints(Checkpoints):
                 del self._best_steps[step]
 
     def _refuse_if_superseded(self) -> None:
-        """A pod on a node that was cut off may live on while its successor trains."""
+        """Raise `StorageFailed` if a newer attempt exists. A pod on a node that lost its network may run beside its
+        successor."""
         self.mirror.pull([ATTEMPTS])
         newest = read_attempts(self.mirror.folder)[-1]
         if newest != self._attempt:
