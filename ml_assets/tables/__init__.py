@@ -1,4 +1,4 @@
-"""Partitioned tables in the lake: where they lie, their manifests, write–audit–publish, the guard.
+"""Partitioned tables in the lake: their paths, their manifests, write–audit–publish, and the guard.
 
 Here: everything between a frame and `main`. Not here: validation of a frame (`ml_assets.validation`), versions of files
 (`resources.lake`), Dagster.

@@ -1,4 +1,4 @@
-"""A person accepts a rejected partition: its kept evidence is merged, and the ledger says who and why."""
+"""Acceptance of a rejected partition: merge its evidence branch and record in the ledger who accepted it and why."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ from resources.ledger import Acceptance, Ledger
 
 
 class EvidenceGone(Exception):
-    """The branch that held a rejected partition no longer does."""
+    """The evidence branch of a rejected partition is gone, or holds other content by now."""
 
 
 class _Overtaken(Exception):
-    """Another attempt, or another person's word, came first."""
+    """Another attempt or another acceptance came first."""
 
 
 def accept_partition(
     store: VersionedStore, ledger: Ledger, table: str, key: str, author: str, reason: str
 ) -> Acceptance:
-    """Bring the newest, rejected attempt at a partition to main as it is.
+    """Merge the newest attempt at a partition, a rejected one, into main unchanged.
 
-    Look-up, merge and record are one step for everybody who publishes to the table. Repeating it, also after a
-    kill in the middle, changes nothing more. Raises `NothingToAccept` if the newest attempt was not rejected, if
-    another one came meanwhile (a word is for one attempt), or if `reason` is empty; `EvidenceGone` if its
-    content is not kept.
+    Look-up, merge and record happen within one turn of the table, so no publish comes in between. A repeated call
+    changes nothing more, even after a kill in the middle. Raises `NothingToAccept` if the newest attempt was not
+    rejected, if another attempt came meanwhile (an acceptance covers one attempt), or if `reason` is empty. Raises
+    `EvidenceGone` if the rejected content was not kept.
     """
     row = ledger.newest_verdicts(table, [key]).get(key)
     if row is None or not row.blocks or not reason.strip():
@@ -49,7 +49,7 @@ def accept_partition(
     accepted: list[Acceptance] = []
 
     def record() -> None:
-        # After the merge: the ledger must not call accepted what main does not hold.
+        # After the merge, because the ledger must not record an acceptance of content that main lacks.
         accepted.append(ledger.accept(table, key, row.attempt, author, reason))
 
     try:

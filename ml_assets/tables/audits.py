@@ -1,7 +1,8 @@
-"""Check that every commit on `main` passed an audit or was accepted, from its history.
+"""Check in the history of `main` that every commit passed an audit or was accepted.
 
-The server's audit hook refuses an unaudited merge, but lakeFS reads the hook from the merge's source, which may lack
-it. The history shows every merge. Not here: validation (`validate.py`) and the metadata (`publish.py`, `accept.py`).
+The server's audit hook refuses an unaudited merge. But lakeFS reads the hook from the source branch of the merge, and
+that branch may lack it. The history shows every merge. Not here: validation (`validate.py`) and the metadata
+(`publish.py`, `accept.py`).
 """
 
 from ml_assets.tables.landing import MAIN
@@ -9,9 +10,9 @@ from resources.lake import Commit, VersionedStore
 
 
 def unaudited(store: VersionedStore, newest: int) -> list[Commit]:
-    """Return those of main's `newest` commits that no audit passed and no person accepted, newest first.
+    """Return the commits among main's `newest` that no audit passed and no person accepted, newest first.
 
-    The commit a repository begins with holds nothing and needs none.
+    The first commit of a repository is empty and needs no audit.
     """
     log = store.log(MAIN, limit=newest)
     return [commit for commit in log if commit.parents and not _is_audited(commit)]

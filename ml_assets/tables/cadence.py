@@ -1,7 +1,7 @@
-"""Partition keys as arithmetic: which keys a table has, which come before one, which days one covers.
+"""Arithmetic of partition keys: the keys of a table, the keys before a key, the days that a key covers.
 
-A key is a string: a daily key is its day (`"2013-01-01"`), a weekly key its Monday, the only key of a table
-without partitions is `"all"`. Nothing here knows the lake or Dagster.
+A key is a string. A daily key is its day (`"2013-01-01"`), a weekly key its Monday. A table without partitions has
+the single key `"all"`. Nothing here knows the lake or Dagster.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ml_assets.sections import Section
 CadenceKind = Literal["daily", "weekly", "none"]
 
 UNPARTITIONED = "all"
-"""The one key of a table without partitions."""
+"""The single key of a table without partitions."""
 
 _STEP = {"daily": timedelta(days=1), "weekly": timedelta(days=7)}
 
@@ -43,15 +43,15 @@ class Cadence:
             raise ValueError(f"cadence ends on {self.end}, before its start {self.start}: swap them")
 
     def key_of(self, day: date) -> str:
-        """Key of the partition that holds `day`, whether or not the table covers it."""
+        """Return the key of the partition that holds `day`, even if the table does not cover that day."""
         if self.kind == "none":
             return UNPARTITIONED
         return self._first_day(day).isoformat()
 
     def bounds(self, key: str) -> tuple[date, date]:
-        """First and last day of `key`, both inclusive. `KeyRefused` if it is no key of this cadence.
+        """Return the first and last day of `key`, both inclusive. Raises `KeyRefused` for a key of another cadence.
 
-        A table without partitions has no days: it answers (`date.min`, `date.max`).
+        A table without partitions has no days: the bounds are (`date.min`, `date.max`).
         """
         if self.kind == "none":
             if key != UNPARTITIONED:
@@ -66,7 +66,7 @@ class Cadence:
         return first, first + _STEP[self.kind] - timedelta(days=1)
 
     def require(self, key: str) -> None:
-        """`KeyRefused` if `key` is no key of this cadence, or lies outside of the days it covers."""
+        """Raise `KeyRefused` if `key` belongs to another cadence or lies outside the days that this cadence covers."""
         first, last = self.bounds(key)
         if self.kind == "none":
             return
@@ -78,7 +78,7 @@ class Cadence:
             raise KeyRefused(f"{key}: partitions end with {self.key_of(self.end)}, at the table's end")
 
     def keys(self, first: date, last: date) -> list[str]:
-        """Keys of the partitions that touch the days `first`..`last` (inclusive) and the table covers."""
+        """Return the keys of the table's partitions that overlap the days `first`..`last` (inclusive)."""
         if self.kind == "none":
             return [UNPARTITIONED]
         low = self._first_day(max(first, self._covered_from))
@@ -87,18 +87,18 @@ class Cadence:
         return [(low + i * _STEP[self.kind]).isoformat() for i in range(count)]
 
     def previous(self, key: str, n: int = 1) -> list[str]:
-        """Up to `n` keys just before `key`, oldest first; fewer at the table's start."""
+        """Return up to `n` keys just before `key`, oldest first; fewer at the table's start."""
         return [k for k in self.window(key, n + 1) if k < key]
 
     def window(self, key: str, lookback: int) -> list[str]:
-        """The `lookback` keys that end with `key` (included), oldest first; only those the table covers."""
+        """Return the `lookback` keys up to and including `key`, oldest first; fewer at the table's start."""
         if lookback < 1:
             raise ValueError(f"a window holds at least its own key: lookback is {lookback}")
         first, _ = self.bounds(key)
         if self.kind == "none":
             return [UNPARTITIONED]
         reach = (lookback - 1) * _STEP[self.kind]
-        # Compared before subtracting: a window may reach back before the calendar begins.
+        # Compare before subtracting: a window may reach back before the calendar begins.
         low = first - reach if first - self._covered_from > reach else self._covered_from
         return [k for k in self.keys(low, first) if k <= key][-lookback:]
 
@@ -128,5 +128,5 @@ class PartitionsSection(Section):
 
     @property
     def as_cadence(self) -> Cadence:
-        """The arithmetic of these partitions."""
+        """The same partitions as a `Cadence`."""
         return Cadence(self.cadence, self.start, self.end)

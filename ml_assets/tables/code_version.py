@@ -1,12 +1,13 @@
 """Version of code: changes whenever a function may behave differently, not when it is reformatted.
 
-It is a hash of the normalised syntax tree (no comments, docstrings, layout) of what a name needs in its module, and of
-every project module reached from there, whole. What runs when the module is imported counts always: `build = make(18)`,
-decorators, base classes, calls. Left out are only functions, literals and plain classes that the name does not use.
-Where that cannot be told (`globals()`), the whole module counts; an import by a computed name is refused. Versions of
-installed packages are not part of it (`packages_of` tells those).
+The version is a hash of normalised syntax trees, without comments, docstrings and layout. It covers the statements that
+a name needs in its module, and every project module that those import, as a whole. Statements that run at import
+always count: `build = make(18)`, decorators, base classes, calls. The hash leaves out only functions, literals and
+plain classes that the name does not use. If the code may look up names as text (`globals()`), the whole module counts.
+An import by a computed name is refused.
 
-Neither are files that the code reads, nor environment variables.
+The hash does not cover versions of installed packages (`packages_of` returns those), files that the code reads, or
+environment variables.
 """
 
 import ast
@@ -34,9 +35,9 @@ _NAME_OF_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def code_version(path: str) -> str:
-    """Return the version of the function or class at `package.module.name`: 16 hex digits. It is read, not run.
+    """Return the version of the function or class at `package.module.name`: 16 hex digits. Reads the source only.
 
-    The path counts, not the object it leads to: of a factory's function the object forgets what it was made with.
+    Takes the path and not the object, because a function that a factory made does not show the factory's arguments.
     Raises `SourceUnavailable`.
     """
     module, _, name = path.rpartition(".")
@@ -51,7 +52,7 @@ def code_version(path: str) -> str:
 
 
 def script_version(module: str) -> str:
-    """Return the version of a module that is run as a script: 16 hex digits. It is read, not run.
+    """Return the version of a module that is run as a script: 16 hex digits. Reads the source only.
 
     Raises `SourceUnavailable`.
     """
@@ -61,15 +62,18 @@ def script_version(module: str) -> str:
 
 
 def modules_version(names: Iterable[str], without: Iterable[str] = ()) -> str:
-    """Return the version of whole modules and of all they reach, `without` some modules or packages: 16 hex digits."""
+    """Return the version of whole modules and all modules that they import: 16 hex digits.
+
+    `without` names modules or packages to leave out.
+    """
     return _digest("", [], reached_by(names, without).modules)
 
 
 def packages_of(modules: Iterable[str], without: Iterable[str] = ()) -> dict[str, str]:
-    """Return name → version of every installed package that whole `modules` reach, and of all that those require.
+    """Return name → version of every installed package that `modules` import, and of the packages that those require.
 
-    `without` names modules or packages of the project that are not followed.
-    Versions are without local parts: `2.13.0+cpu` is `2.13.0`.
+    `without` names modules or packages of the project whose imports are not followed.
+    Versions have no local part: `2.13.0+cpu` becomes `2.13.0`.
     """
     owners = _owners()
     todo = [one for top in reached_by(modules, without).packages for one in owners.get(top, ())]
@@ -88,7 +92,7 @@ def packages_of(modules: Iterable[str], without: Iterable[str] = ()) -> dict[str
 
 
 def _required(requirement: str) -> str | None:
-    """Return the name in a line of `Requires-Dist`; None for what only an extra asks for."""
+    """Return the package name in a line of `Requires-Dist`; None if only an extra requires the package."""
     match = _NAME_OF_REQUIREMENT.match(requirement)
     return None if match is None or "extra ==" in requirement else match[0]
 
@@ -99,7 +103,7 @@ def _canonical(name: str) -> str:
 
 @cache
 def _owners() -> Mapping[str, list[str]]:
-    """Return top-level module → packages it may belong to: a look at every installed file, half a second."""
+    """Return top-level module → packages that may provide it. Reads every installed file list: half a second."""
     return metadata.packages_distributions()
 
 
@@ -137,7 +141,7 @@ def _normal_text(text: str) -> str:
 
 
 def _normal(node: Any, keeps_docstrings: bool = False) -> str:
-    """Return a syntax tree as text: no positions, docstrings or empty fields, so equal on every Python version."""
+    """Return a syntax tree as text without positions, docstrings and empty fields: equal on every Python version."""
     if isinstance(node, ast.AST):
         fields = (
             f"{name}={_normal(value, keeps_docstrings)}"

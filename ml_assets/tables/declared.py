@@ -1,6 +1,6 @@
-"""The tables as their declarations have them now: what a partition must be made with to be current.
+"""Current declarations of the tables. A partition is current if it was made by its table's declaration.
 
-Here: values, and which input partitions a declaration asks for. Comparing partitions with it is the guard's work.
+Here: the declarations as values, and the input partitions that each requires. The guard compares partitions with them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from ml_assets.validation.column_types import Schema, schema_hash
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredTable:
-    """One declaration, as far as it decides whether a partition may be used."""
+    """The part of a table's declaration that decides if a partition may be used."""
 
     table: str
     """Table id."""
@@ -24,14 +24,14 @@ class DeclaredTable:
     rules_digest: str
     """`TableSpec.rules_digest`: contract, volume rule and cadence."""
     columns: Schema
-    """Ordered (name, type name) that the contract asks for."""
+    """(name, type name) of the contract's columns, in order."""
     code_version: str
     inputs: Mapping[str, int | None]
     """Table id → lookback in partitions; None for a table without partitions, which is read whole."""
 
     @classmethod
     def of(cls, spec: TableSpec) -> Self:
-        """The declaration behind `spec`."""
+        """Return the declaration of the table in `spec`."""
         return cls(
             table=spec.table,
             cadence=spec.cadence,
@@ -48,7 +48,7 @@ class DeclaredTable:
         return schema_hash(self.columns)
 
     def to_facts(self) -> dict[str, Any]:
-        """JSON values; the asset page shows them."""
+        """Return the declaration as JSON values. The asset page shows them."""
         start, end = self.cadence.start, self.cadence.end
         return {
             "table": self.table,
@@ -79,7 +79,7 @@ class DeclaredTable:
 
 @dataclass(frozen=True, kw_only=True)
 class InputTable:
-    """A table that a function reads, and how much of it."""
+    """Input table of a function, with its lookback."""
 
     table: str
     """Table id."""
@@ -88,9 +88,9 @@ class InputTable:
     """Partitions before the one being built."""
 
     def needed_for(self, key: str) -> tuple[str, ...]:
-        """Keys that must exist to build `key`, oldest first. History ends where the table begins.
+        """Return the keys that must exist to build `key`, oldest first. History ends where the table begins.
 
-        A key that the table cannot have needs itself, so that it is found missing.
+        A key that the table cannot have is returned as it is, so that the guard reports it as missing.
         """
         if self.cadence.kind == "none":
             return (UNPARTITIONED,)
@@ -105,11 +105,11 @@ class DeclaredTables:
         self._tables = {one.table: one for one in tables}
 
     def find(self, table: str) -> DeclaredTable | None:
-        """The declaration of `table`; None where nothing declares it."""
+        """Return the declaration of `table`; None if nothing declares it."""
         return self._tables.get(table)
 
     def inputs_of(self, table: str) -> list[InputTable]:
-        """The declared inputs of `table` that are declared themselves."""
+        """Return the inputs of `table`, except those that have no declaration."""
         declared = self._tables.get(table)
         if declared is None:
             return []
@@ -120,7 +120,7 @@ class DeclaredTables:
         ]
 
     def in_building_order(self, tables: Iterable[str]) -> list[str]:
-        """`tables`, each behind those it is made from."""
+        """Return `tables` sorted so that each comes after its inputs."""
         found: dict[str, None] = {}
 
         def visit(table: str) -> None:

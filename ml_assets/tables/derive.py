@@ -1,7 +1,7 @@
-"""Partitions computed from other tables: which inputs each needs, and the function called on whole ranges.
+"""Partitions computed from other tables: choose their inputs and call the feature function on whole ranges.
 
-What belongs here: choosing and reading inputs, splitting the answer by partition. Judging and landing the
-result is `publish`'s work; the function itself is the user's.
+Here: choosing and reading inputs, splitting the function's result by partition. Not here: validating and landing the
+result (`publish`), and the function itself, which the user writes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ FeatureFunction = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFram
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Keys that can be built, of those asked for, and the reasons for which the others cannot."""
+    """Requested keys that can be built, and the reasons why the others cannot."""
 
     ranges: tuple[tuple[str, ...], ...]
-    """Neighbouring keys that can be built, in order: one call of the function each."""
+    """Runs of neighbouring keys that can be built, in order. The function is called once per range."""
     refused: Mapping[str, str]
-    """Key → the inputs it lacks, in words."""
+    """Key → sentence that names the inputs it lacks."""
     missing: Mapping[str, tuple[str, ...]]
-    """Table → keys, sorted, that materializing can mend; a rejected key is not among them."""
+    """Table → sorted keys that materializing can mend, without rejected keys."""
 
 
 def plan(
@@ -43,13 +43,13 @@ def plan(
     keys: Sequence[str],
     cadence: Cadence,
 ) -> Plan:
-    """Decide by the guard which of `keys` can be built: on inputs that may be used, with all they rest on."""
+    """Ask the guard which of `keys` can be built: all inputs of a key, at any depth, have to be usable."""
     bad: dict[str, Mapping[str, str]] = {}
     missing: dict[str, tuple[str, ...]] = {}
     for table in inputs:
         wanted = sorted({needed for key in keys for needed in table.needed_for(key)})
         validation = validate_window(reader, ledger, tables, table.table, wanted)
-        # What is wrong with a partition's rows or columns is said here: nothing else names it to who builds on it.
+        # Name the fault in a partition's rows or columns here: the builder's message shows it nowhere else.
         bad[table.table] = {
             key: validation.unusable.get(f"{table.table} {key}", why)
             for key, why in validation.barred.items()
@@ -94,10 +94,10 @@ def derive(
     function: FeatureFunction,
     partition_date: str,
 ) -> Iterator[Incoming]:
-    """Call `function` once per range and hand out its partitions in order.
+    """Call `function` once per range and yield its partitions in order.
 
-    `partition_date` is the answer's date column with the first day of each row's partition. Raises
-    `FeatureFunctionError`, also for what the function itself raises.
+    `partition_date` names the Date column of the result with the first day of each row's partition. Raises
+    `FeatureFunctionError`, also in place of errors that the function raises.
     """
     for keys in ranges:
         needed = {t.table: sorted({n for key in keys for n in t.needed_for(key)}) for t in inputs}

@@ -1,6 +1,6 @@
-"""A feature function called in a process that has called it never before, so that nothing it kept can help it.
+"""Call of a feature function in a new process, where it cannot use values that it kept from earlier calls.
 
-Here: the process. Not here: comparing what it answers (features.leaktest).
+Here: the process. Not here: comparing the results (features.cut_and_rebuild).
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -21,9 +21,9 @@ Build = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
 
 @contextmanager
 def in_fresh_process(function: Build, path: str) -> Generator[Build]:
-    """Give `function`, declared as `path` (`package.module.function`), as the same process calls it each time.
+    """Yield `function`, declared as `path` (`package.module.function`), as a callable that runs in one new process.
 
-    Raises `FeatureFunctionError` where the function does, or ends its process.
+    The callable raises `FeatureFunctionError` if the function fails or ends its process.
     """
     place = _importable(function) or path
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -44,7 +44,7 @@ def _call(place: str, inputs: Mapping[str, pl.DataFrame], first: date, last: dat
 
 
 def _importable(function: Any) -> str:
-    """The path under which the function's own module has it; empty for one that another function made."""
+    """Return the path under which the function's module holds it; empty for a function that a factory made."""
     place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     try:
         return place if _found(place) is function else ""

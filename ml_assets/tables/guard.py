@@ -1,18 +1,18 @@
-"""The one guard: may these partitions be built on, with everything they were made from, at any depth?
+"""Guard: decide if the partitions of a window may be read, with everything they were made from, at any depth.
 
-A look-up in main, ledger and declarations; nothing is judged or read here. Feature builds, the first step of a
-training, `ml-assets plan` and the demo ask it; the failed-upstream sensor requests what it says can be built.
+The guard looks up main, ledger and declarations. It validates nothing and reads no rows. Feature builds, the first step
+of a training, `ml-assets plan` and the demo call it. The failed-upstream sensor requests the partitions of `to_build`.
 
-A partition stands in one of five states:
+A partition is in one of five states:
 
     rejected  its newest attempt was rejected, and no person accepted it
     unusable  main holds rows that no passing verdict covers, or that cannot be read with the others
     missing   main does not hold it as a partition of the declared cadence
-    stale     made with another contract, code, lookback or other inputs than those of today
+    stale     its contract, code, lookback or inputs changed since it was made
     current   none of these
 
-A window is refused where any of its partitions is missing, or anything it is made from is rejected or unusable.
-Every partition is looked at once, so the cost grows with the partitions and not with the paths between them.
+A window is refused if one of its partitions is missing, or if a partition of it or behind it is rejected or unusable.
+The guard visits every partition once, so its cost grows with the partitions and not with the paths between them.
 """
 
 from collections import Counter, defaultdict
@@ -36,25 +36,25 @@ from resources.words import name_some
 
 @dataclass(frozen=True, kw_only=True)
 class WindowValidation:
-    """All that stands against building on a window of partitions. Keys are in the order that was asked."""
+    """Reasons against building on a window of partitions. Keys are in the caller's order."""
 
     table: str
     keys: tuple[str, ...]
     missing: tuple[str, ...]
     """Keys of the window that are not on main as partitions of this table."""
     rejected: Mapping[str, str]
-    """`table key` → why; of the window or of what it is made from, at any depth."""
+    """`table key` → reason, for partitions of the window and their inputs at any depth."""
     unusable: Mapping[str, str]
     """The same for rows that no passing verdict covers, or that cannot be read with the others."""
     barred: Mapping[str, str]
-    """Key of the window → why it may not be used, itself or for something it is made from."""
+    """Key of the window → reason why it may not be used: its own state or that of an input."""
     stale: Mapping[str, str]
-    """Key of the window → what differs from what it would be made with now."""
+    """Key of the window → changes since it was made."""
     to_build: Mapping[str, tuple[str, ...]]
-    """Table → keys that are not usable and that materializing can mend, in the order of building. What needs a
-    rejected partition is not among them."""
+    """Table → unusable or missing keys that materializing can mend, in the order of building. Keys that need a
+    rejected partition are left out."""
     inputs: tuple[Mapping[str, str | int], ...]
-    """A row per table of the window and of what it is made from, for people."""
+    """Summary for people: a row for the table of the window and for each table behind it."""
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -63,11 +63,11 @@ class WindowValidation:
 
     @property
     def ok(self) -> bool:
-        """True where the window may be built on. Stale partitions are usable, and named."""
+        """True if the window may be built on. Stale partitions do not prevent it."""
         return not self.barred
 
     def explain(self) -> str:
-        """Return a few lines for people: what is wrong with which partitions, and what helps."""
+        """Return a few lines for people: the faults, the partitions that have them, and the remedy."""
         if self.ok and not self.stale:
             return f"{self.table}: all {len(self.keys)} partitions are there, passed and current"
         lines: list[str] = []
@@ -88,7 +88,7 @@ class WindowValidation:
 def validate_window(
     reader: TableReader, ledger: Ledger, tables: DeclaredTables, table: str, keys: Sequence[str]
 ) -> WindowValidation:
-    """Judge `keys` of `table` at the reader's commit, with all they are made from."""
+    """Look up the states of `keys` of `table` and of all partitions behind them, at the reader's commit."""
     found = look_up(reader, ledger, tables, table, keys)
     wanted = [(table, key) for key in keys]
     stale = _stale(found)
@@ -115,13 +115,13 @@ def validate_window(
 
 
 Contents = Mapping[str, Set[tuple[str, str]]]
-"""Table → (key, content digest) of rows that something was made from."""
+"""Table → (key, content digest) of the input rows of a result."""
 
 
 def contents_behind(reader: TableReader, table: str, keys: Sequence[str]) -> Contents:
-    """Return the rows of `keys` and all they were made from, at any depth, at the reader's commit.
+    """Return the contents of `keys` and of all partitions behind them, at any depth, at the reader's commit.
 
-    `PartitionMissing` names those of `keys` that it does not hold.
+    Raises `PartitionMissing` for keys that this commit does not hold.
     """
     reader.manifests(table, keys)
     contents: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -132,10 +132,11 @@ def contents_behind(reader: TableReader, table: str, keys: Sequence[str]) -> Con
 
 
 def rejections_of(ledger: Ledger, contents: Contents) -> dict[str, str]:
-    """Return `table key` → why, where by now the newest attempt, or the newest verdict on those very rows, is a
-    rejection.
+    """Return `table key` → reason for each content that is rejected now.
 
-    For what goes on later with a window that was judged then. Newer rows that passed are no reason.
+    A content counts as rejected if the newest attempt at its partition, or the newest verdict on exactly these rows,
+    is a rejection. Callers ask this when they continue with a window that the guard checked earlier. Newer rows that
+    passed are no reason.
     """
     found: dict[str, str] = {}
     for name, rows in sorted(contents.items()):
@@ -149,11 +150,11 @@ def rejections_of(ledger: Ledger, contents: Contents) -> dict[str, str]:
 
 
 def _stale(found: Mapping[Node, PartitionState]) -> dict[Node, str]:
-    """Partition → what differs, for those that are not what would be made now."""
+    """Return partition → changes since it was made, for stale partitions."""
     own: list[Node] = []
     gone: dict[Node, set[Node]] = {}
     for node, one in found.items():
-        # What it was made without, and is still not there, is no difference.
+        # An input that was missing when the partition was made, and still is, is no change.
         gone[node] = {
             (name, key)
             for name, keys in one.reads.items()
@@ -185,9 +186,7 @@ def _stale(found: Mapping[Node, PartitionState]) -> dict[Node, str]:
 
 
 def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> set[Node]:
-    """Return the nodes that materializing can mend: of the window, of what it rests on, and what those lack to be
-    built.
-    """
+    """Return the nodes that materializing can mend: in the window, behind it, and missing inputs of these."""
     doomed = reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
     todo = [node for node in found if found[node].state == "unusable"]
     todo += [node for node in window if found[node].state == "missing"]
@@ -212,7 +211,7 @@ def _barred(found: Mapping[Node, PartitionState], node: Node, root: Mapping[Node
 
 
 def _named(found: Mapping[Node, PartitionState], table: str, state: State) -> dict[str, str]:
-    """`table key` → why, of the partitions in `state`; inputs before `table`."""
+    """Return `table key` → reason for the partitions in `state`; inputs come before `table`."""
     nodes = sorted((node for node in found if found[node].state == state), key=lambda n: (n[0] == table, n))
     return {f"{name} {key}": _with_readers(found, (name, key), table) for name, key in nodes}
 
@@ -232,7 +231,7 @@ def _with_readers(found: Mapping[Node, PartitionState], node: Node, table: str) 
 def _rows(
     found: Mapping[Node, PartitionState], tables: DeclaredTables, stale: Mapping[Node, str]
 ) -> Iterable[Mapping[str, str | int]]:
-    """A table a row, those that were made from others first."""
+    """Yield one row per table; derived tables come before their inputs."""
     for table in reversed(tables.in_building_order({name for name, _ in found})):
         ours = {key: found[name, key] for name, key in sorted(found) if name == table}
         declared = tables.find(table)

@@ -1,7 +1,7 @@
 """Import paths in a `defs.yaml`: functions, scripts, and lists of column names.
 
-Here: finding them when the file is read, so that a wrong path is an error of the line it stands on. Not here:
-calling them, model functions (`model_functions`), which are read and not imported.
+Here: resolving them when the file is read, so that a wrong path is an error at its own line. Not here: calling them,
+and model functions (`model_functions`), whose source is read without an import.
 """
 
 import importlib
@@ -25,7 +25,7 @@ class FunctionNotFound(ValueError):
 
 
 def resolve_function(path: str) -> Callable[..., Any]:
-    """The function at `package.module.function`. `FunctionNotFound` says which part is missing."""
+    """Return the function at `package.module.function`. `FunctionNotFound` names the part that is missing."""
     found = _resolve(path, "write package.module.function")
     if not callable(found):
         raise FunctionNotFound(f"'{path}' is a {type(found).__name__}, not a function")
@@ -33,14 +33,14 @@ def resolve_function(path: str) -> Callable[..., Any]:
 
 
 class LatestMisdeclared(TypeError):
-    """A function that names the latest day of a source answered with something else."""
+    """A function that names the latest day of a source returned something other than a day."""
 
 
 def resolve_latest(path: str) -> Callable[[], date]:
-    """Return the function at `path`, which names the latest day that its source is done with.
+    """Return the function at `path`, which returns the latest day for which its source is complete.
 
-    Calling it raises `LatestMisdeclared` where the answer is no `datetime.date`. A moment is refused too: it leaves
-    open if its day is over.
+    Calling it raises `LatestMisdeclared` if the result is not a `datetime.date`. A `datetime` is refused too, because
+    it does not say if its day is over.
     """
     function = resolve_function(path)
 
@@ -76,12 +76,12 @@ def _import(name: str, path: str, remedy: str) -> ModuleType:
                 f"cannot import '{path}': there is no module '{error.name}'; {remedy}"
             ) from error
         raise _broken(path, error) from error
-    except Exception as error:  # the module is the user's code: any error is said in one sentence
+    except Exception as error:  # the module is the user's code: report any error in one sentence
         raise _broken(path, error) from error
 
 
 def _broken(path: str, error: Exception) -> FunctionNotFound:
-    """The module is there, and raised when it was imported."""
+    """Return the error for a module that exists but raised while it was imported."""
     return FunctionNotFound(f"cannot import '{path}': {type(error).__name__}: {error}{place_of(error)}")
 
 
@@ -100,7 +100,7 @@ def _must_have_a_version(path: str) -> str:
 
 
 VersionedPath = Annotated[str, AfterValidator(_must_have_a_version)]
-"""`package.module.function` of a function whose code can be followed, so that a change of it is noticed."""
+"""`package.module.function` of a function whose code has a version, so that a change of the code is noticed."""
 
 
 def _must_stand_alone(path: str) -> str:
@@ -109,11 +109,11 @@ def _must_stand_alone(path: str) -> str:
 
 
 StandalonePath = Annotated[str, AfterValidator(_must_stand_alone)]
-"""`package.module.function` of a function that goes with the model. It is read, and imported where it is called."""
+"""`package.module.function` of a function that is packed into the model. Only its caller imports it."""
 
 
 def _must_be_a_module(path: str) -> str:
-    """Found, not imported: a script does its work when it is."""
+    """Find the module without importing it: an import would run the script."""
     remedy = "write package.module, without .py"
     package, _, name = path.rpartition(".")
     parent = _import(package, path, remedy) if package else None
@@ -129,7 +129,7 @@ def _must_be_a_module(path: str) -> str:
 
 
 ModulePath = Annotated[str, AfterValidator(_must_be_a_module)]
-"""`package.module` of a module that exists and whose code can be followed."""
+"""`package.module` of a module that exists and whose code has a version."""
 
 
 def _names(value: Any) -> Any:
@@ -145,4 +145,4 @@ def _names(value: Any) -> Any:
 ColumnNames = Annotated[
     tuple[str, ...], BeforeValidator(_names, json_schema_input_type=str | tuple[str, ...])
 ]
-"""A list of columns, or the import path of one, so that code and file do not repeat each other."""
+"""List of columns, or the import path of such a list, so that code and file do not repeat each other."""

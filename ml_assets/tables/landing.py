@@ -1,7 +1,7 @@
-"""Path of partitions onto a branch and from there to `main`. The callers decide whether they may land.
+"""Landing of partitions: write them to a branch and merge it into `main`. The callers decide if they may land.
 
-Main and the ledger change together within the table's turn (`Ledger.turn`): whatever the order in which two
-processes land, the newest attempt in the ledger is the one whose content main holds.
+Main and the ledger change together within the table's turn (`Ledger.turn`). Two processes may land in any order: main
+always holds the content of the newest attempt in the ledger.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from resources.ledger import Ledger
 
 MAIN = "main"
 ATTEMPTS = 8
-"""Merges that may lose a race, each made again from the new head, before the error is raised."""
+"""Merges to try before raising the error. After each lost race, the next try starts from the new head."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """Every object of one partition, its manifest included."""
+    """All objects of one partition, its manifest included."""
 
     table: str
     key: str
@@ -49,7 +49,7 @@ class Landed:
     commit_id: str
     """Commit of main that holds every partition."""
     before: TableReader
-    """Main as it was before."""
+    """Main before the landing."""
 
 
 def land(
@@ -63,13 +63,13 @@ def land(
     begin: Callable[[], None],
     record: Callable[[], None],
 ) -> Landed:
-    """Bring partitions of `table` to main in one merge, and what is known of them to the ledger.
+    """Merge partitions of `table` into main in one merge and record their verdicts in the ledger.
 
-    Partitions that main holds already are left out; without anything new, main stays as it is. `facts` gets the
-    keys that change. Within the table's turn: `begin` (which may raise to end the landing), the merge, `record`.
-    Objects are uploaded before the turn. If another process changed these partitions meanwhile, they are
-    uploaded again within the turn, so the later merge wins. Raises `MergeConflict` or `LakeBusy` after
-    `ATTEMPTS`, for writers that take no turns.
+    Partitions whose content main already holds are left out. If none is left, main does not change. `facts` is called
+    with the keys that change. The table's turn covers `begin` (which may raise to end the landing), the merge and
+    `record`. Objects are uploaded before the turn. If another process changed these partitions meanwhile, they are
+    uploaded again within the turn, so the later merge wins. Raises `MergeConflict` or `LakeBusy` after `ATTEMPTS`
+    lost races, which only writers that take no turns can cause.
     """
 
     def attempt(*, alone: bool) -> Landed | None:
@@ -103,7 +103,7 @@ def land(
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """Committed partitions that wait on a branch."""
+    """Branch with committed partitions that wait for the merge."""
 
     store: VersionedStore
     branch: str
@@ -121,7 +121,7 @@ def _staged(
     run_id: str,
     facts: Callable[[Sequence[str]], CommitFacts],
 ) -> Generator[_Staged | None]:
-    """A branch that holds `news` for the block; None where there is nothing new."""
+    """Commit `news` to a branch and delete the branch after the block; yield None if `news` is empty."""
     if not news:
         yield None
         return
@@ -132,13 +132,13 @@ def _staged(
         store.commit(branch, said.message, said.metadata)
         yield _Staged(store, branch, said)
     finally:
-        # A branch that stays costs nothing; failing here would hide what happened above.
+        # A branch that stays costs nothing; an error here would hide the error above.
         with contextlib.suppress(LakeError):
             store.delete_branch(branch)
 
 
 def _has_changed(store: VersionedStore, base: TableReader, partitions: Sequence[StoredPartition]) -> bool:
-    """True if main no longer holds what `base` does of these partitions."""
+    """True if main now holds other content of these partitions than `base`."""
     now = TableReader.at(store, MAIN)
     return now.commit_id != base.commit_id and any(
         now.object_hashes(one.table, one.key) != base.object_hashes(one.table, one.key) for one in partitions
@@ -146,7 +146,7 @@ def _has_changed(store: VersionedStore, base: TableReader, partitions: Sequence[
 
 
 def new_branch(store: VersionedStore, base: TableReader, first: StoredPartition, run_id: str) -> str:
-    """An audit branch of this attempt alone, made from `base`."""
+    """Create an audit branch from `base` for this attempt alone; return its name."""
     name = layout.audit_branch(first.table, first.key, run_id)
     store.create_branch(name, base.commit_id)
     return name
@@ -155,7 +155,7 @@ def new_branch(store: VersionedStore, base: TableReader, first: StoredPartition,
 def write(
     store: VersionedStore, branch: str, base: TableReader, partitions: Sequence[StoredPartition]
 ) -> None:
-    """Put partitions on a branch made from `base`; remove the files that only their older versions had."""
+    """Write partitions to a branch made from `base`; remove files that only their older versions had."""
     objects = [item for one in partitions for item in one.objects.items()]
     side_by_side(lambda item: store.put(branch, *item), objects)
     older = [

@@ -1,4 +1,4 @@
-"""Paths of a table's files in the lake: the only module that spells them.
+"""Paths of a table's files in the lake. No other module spells them.
 
     <kind>/<name>/date=2013-01-01/part-0.parquet      (`all/part-0.parquet` for a table without partitions)
     _manifests/<kind>/<name>/2013-01-01.json
@@ -22,7 +22,7 @@ class TableNameRefused(ValueError):
 
 
 def check_table(table: str) -> str:
-    """`table` itself, or `TableNameRefused`."""
+    """Return `table` unchanged. Raises `TableNameRefused`."""
     if not _TABLE.fullmatch(table):
         raise TableNameRefused(
             f"{table!r} is no table: write <kind>/<name> in letters, digits and _, as in datasets/flights"
@@ -31,36 +31,36 @@ def check_table(table: str) -> str:
 
 
 def data_prefix(table: str) -> str:
-    """Prefix of every data file of `table`."""
+    """Return the path prefix of all data files of `table`."""
     return f"{check_table(table)}/"
 
 
 def manifest_prefix(table: str) -> str:
-    """Prefix of every manifest of `table`."""
+    """Return the path prefix of all manifests of `table`."""
     return f"{_MANIFESTS}/{check_table(table)}/"
 
 
 def part_path(table: str, key: str, part: int) -> str:
-    """Path of one data file of a partition."""
+    """Return the path of one data file of a partition."""
     folder = key if key == UNPARTITIONED else f"date={key}"
     return f"{check_table(table)}/{folder}/part-{part}.parquet"
 
 
 def manifest_path(table: str, key: str) -> str:
-    """Path of the manifest of a partition."""
+    """Return the path of the manifest of a partition."""
     return f"{manifest_prefix(table)}{key}.json"
 
 
 def key_of_part(path: str) -> str:
-    """Partition key of a data file's path."""
+    """Return the partition key in the path of a data file."""
     return path.split("/")[2].removeprefix("date=")
 
 
 def audit_branch(table: str, first_key: str, run_id: str) -> str:
-    """A new name on each call, for a branch on which partitions wait for their audit.
+    """Return a new branch name on each call. Partitions wait on that branch for their audit.
 
-    Two processes may have one run id: a run that was resumed while its first worker lives. Nobody shares a
-    branch, so no process commits rows of another. lakeFS takes letters, digits, _ and - only.
+    Two processes may have the same run id, when a run was resumed while its first worker still lives. No two processes
+    share a branch, so none commits rows of another. lakeFS accepts only letters, digits, _ and - in the name.
     """
     run = re.sub(r"\W", "", run_id)[:8] or "norun"
     return f"{AUDIT}{check_table(table).replace('/', '-')}-{first_key}-{run}-{uuid.uuid4().hex[:12]}"

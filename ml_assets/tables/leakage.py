@@ -1,7 +1,7 @@
-"""The leakage test on partitions that the lake holds.
+"""Leakage test on partitions in the lake.
 
-Here: which partitions are tested, and which rows they are built from. Not here: comparing two builds
-(features.leaktest), and who asks for the test (cli, components).
+Here: choosing the partitions to test and reading the rows they are built from. Not here: comparing two builds
+(features.cut_and_rebuild), and starting the test (cli, components).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from ml_assets.tables.reader import TableReader
 from ml_assets.tables.user_code import answering
 
 SAMPLE = 28
-"""Partitions that are tested where nobody asks for others: the newest of the table."""
+"""Partitions that are tested by default: the newest of the table."""
 CUTS = 3
-"""Moments at which the future is hidden."""
+"""Moments at which the test hides the future."""
 _ALONE = 2
-"""Partitions that are built by themselves: the last of the tested."""
+"""Partitions that the test also builds alone: the newest of those tested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureDeclaration:
-    """Declaration of a feature table, as far as the test needs it."""
+    """Part of a feature table's declaration that the test needs."""
 
     table: str
     """Table id."""
@@ -34,24 +34,24 @@ class FeatureDeclaration:
     """`package.module.function` of `function`, as declared."""
     inputs: Sequence[InputTable]
     known_at: Mapping[str, Sequence[KnowledgeRule]]
-    """Input table → when its facts became known; a table that is lacking here cannot be tested."""
+    """Input table → rules for the moment when its facts became known. An input without an entry cannot be tested."""
     cadence: Cadence
     primary_key: Sequence[str]
     labels: Sequence[str]
     predicted_at: str
     partition_date: str
     hidden: Sequence[str]
-    """Columns whose values no message shows."""
+    """Columns whose values never appear in messages."""
 
 
 def find_leaks(
     reader: TableReader, declared: FeatureDeclaration, keys: Sequence[str], cuts: int = CUTS
 ) -> LeakReport:
-    """Build partitions `keys` (sorted, at least one) with the future hidden at `cuts` moments, and the last two of them
-    each by itself; compare with one build of all.
+    """Rebuild partitions `keys` (sorted, at least one) with the future hidden and compare with one build of all.
 
-    Reads the inputs at the reader's commit; the table's own rows are not read. Raises `LeakTestError` where the
-    declaration does not allow the test, `FeatureFunctionError` where the function fails.
+    Hides the future at `cuts` moments. Also builds each of the last two partitions alone. Reads the inputs at the
+    reader's commit, but not the table's own rows. Raises `LeakTestError` if the declaration does not allow the test,
+    `FeatureFunctionError` if the function fails.
     """
     with in_fresh_process(declared.function, declared.path) as rebuild:
         return leak_test(
@@ -80,7 +80,7 @@ def sample_of(keys: Sequence[str]) -> Sequence[str]:
 
 
 def _around(reader: TableReader, source: InputTable, keys: Sequence[str]) -> Sequence[str]:
-    """Return the partitions of `source` that a build of the range reads, as far as the lake has them."""
+    """Return the partitions of `source` that a build of the range reads and that the lake has."""
     have = reader.keys(source.table)
     if source.cadence.kind == "none":
         return have
@@ -89,7 +89,7 @@ def _around(reader: TableReader, source: InputTable, keys: Sequence[str]) -> Seq
 
 
 def _alone(reader: TableReader, declared: FeatureDeclaration, key: str) -> Alone:
-    """Return `key` with what the lookbacks give it. A partition that the lake lacks is not in the range either."""
+    """Return `key` with the input rows within its lookbacks. Partitions that the lake lacks are left out there, too."""
     rows = {
         one.table: reader.scan(
             one.table, [needed for needed in one.needed_for(key) if needed in reader.digests(one.table)]

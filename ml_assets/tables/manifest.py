@@ -1,7 +1,7 @@
 """Manifest of a partition: the JSON beside its files.
 
-A manifest holds only what follows from the content, the rules and the code, never who ran it or when: equal
-content must give equal bytes, or every re-run would be a change and two runs a conflict.
+A manifest holds only facts that follow from the content, the rules and the code. It never says who ran it or when.
+Equal content must give equal bytes: otherwise every re-run would be a change, and two runs would conflict.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ from typing import Any
 
 FORMAT = 3
 _PROFILE = ',\n"profile":'
-"""Text in front of the profile. A line break occurs nowhere else in canonical JSON."""
+"""Text before the profile. Canonical JSON has no other line break."""
 
 
 class ManifestUnreadable(Exception):
-    """A manifest is not what this version writes."""
+    """A manifest is damaged or of another format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class PartitionManifest:
     files: tuple[FileEntry, ...]
     """Files in the order of their rows."""
     schema: Mapping[str, str]
-    """Column → type, in our own type names, in file order."""
+    """Column → type name of this project (`validation.column_types`), in file order."""
     schema_hash: str
     contract_digest: str
-    """The contract it was judged by."""
+    """Digest of the contract that validated the partition."""
     code_version: str
-    """Version of the code that made it; empty if not stated."""
+    """Version of the code that made the partition; empty if not stated."""
     cadence: str
-    """`Cadence.kind` of its table then: a day and a week may share a key, and are not the same partition."""
+    """`Cadence.kind` of the table at that time. A day and a week may share a key, but are different partitions."""
     writer: str
     """The library that wrote the files."""
     event_time: tuple[str, str] | None = None
@@ -56,12 +56,12 @@ class PartitionManifest:
     source_watermark: str | None = None
     """Watermark of the source, ISO 8601 in UTC, if it has one."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """For a derived table: table → key → content digest of every partition that was read."""
+    """For a derived table: table → key → content digest of every input partition."""
     behind: tuple[tuple[str, str, str], ...] = ()
-    """(table, key, content digest) of what those partitions were made from in turn, at any depth; sorted. A later
-    version of them may be made from other rows, and say nothing of these."""
+    """(table, key, content digest) of the partitions behind those inputs, at any depth; sorted. Stored here, because a
+    later version of an input may be made from other rows and no longer name these."""
     profile_json: str = "{}"
-    """The profile as text: `profile_text`."""
+    """The profile as text, from `profile_text`."""
 
     @property
     def rows(self) -> int:
@@ -80,11 +80,11 @@ class PartitionManifest:
 
     @property
     def profile(self) -> dict[str, Any]:
-        """See `ml_assets.validation.profile`. Decoded on each call."""
+        """Profile of the partition (`ml_assets.validation.profile`). Decoded on each call."""
         return json.loads(self.profile_json)
 
     def to_json(self) -> bytes:
-        """Canonical JSON: equal manifests are equal bytes."""
+        """Return canonical JSON: equal manifests give equal bytes."""
         facts = {
             "format": FORMAT,
             "content_digest": self.content_digest,
@@ -98,8 +98,8 @@ class PartitionManifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> "PartitionManifest":
-        """Read the manifest in `data`. `ManifestUnreadable` if it is damaged or of another format."""
-        # The profile is most of the text and seldom asked for: it is cut off undecoded.
+        """Read the manifest in `data`. Raises `ManifestUnreadable` if it is damaged or of another format."""
+        # The profile is most of the text and is seldom needed, so it is cut off before decoding.
         try:
             text, cut, profile = data.decode().partition(_PROFILE)
             facts: dict[str, Any] = json.loads(f"{text}}}") if cut else {}
@@ -118,9 +118,9 @@ class PartitionManifest:
 
 
 def content_digest(files: Iterable[tuple[str, str]]) -> str:
-    """SHA-256 over (path, sha256) of a partition's files, sorted by path: 64 hex digits.
+    """Return the SHA-256 over (path, sha256) of a partition's files, sorted by path: 64 hex digits.
 
-    Paths are part of it, so two days with the same rows are two contents, each judged for its own day.
+    The digest includes paths, so equal rows of two days are two contents. Each day gets its own verdict.
     """
     digest = hashlib.sha256()
     for path, sha256 in sorted(files):
@@ -129,12 +129,12 @@ def content_digest(files: Iterable[tuple[str, str]]) -> str:
 
 
 def profile_text(profile: Mapping[str, Any]) -> str:
-    """A profile as a manifest holds it."""
+    """Return a profile as the canonical JSON that a manifest holds."""
     return _canonical(profile)
 
 
 def iso_utc(moment: datetime) -> str:
-    """A timezone-aware moment as ISO 8601 text in UTC."""
+    """Return a timezone-aware moment as ISO 8601 text in UTC. Raises `ValueError` for a moment without time zone."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone: make it UTC at the edge")
     return moment.astimezone(UTC).isoformat()

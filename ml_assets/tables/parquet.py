@@ -1,7 +1,7 @@
-"""Deterministic Parquet: the same rows give the same bytes, whatever their order, chunks or threads.
+"""Deterministic Parquet: equal rows give equal bytes, in any order and with any chunks or threads.
 
-polars writes equal bytes for equal rows only when rows are sorted, the row group size is given and the
-compression is pinned; its own version is in the file, so the manifest records `WRITER`.
+polars writes equal bytes for equal rows only if the rows are sorted, the row group size is given and the compression
+is pinned. polars also writes its own version into the file, so the manifest records `WRITER`.
 """
 
 import io
@@ -12,12 +12,12 @@ import polars as pl
 ROW_GROUP_ROWS = 122_880
 """Rows per row group, at most."""
 GROUP_BYTES = 16 * 2**20
-"""Approximate bytes of binary columns in a row group: a reader of some of its rows reads all of it."""
+"""Approximate bytes of binary columns in a row group. A reader of a few rows has to read their whole row group."""
 FILE_ROWS = 4_000_000
 """Rows per file; larger partitions become several parts."""
 COMPRESSION_LEVEL = 3
 WRITER = f"polars {pl.__version__}"
-"""Writer of the bytes: another version may write the same rows differently."""
+"""Library and version that wrote the bytes. Another version may write the same rows differently."""
 
 
 _LAST_YEAR = 99_999
@@ -25,15 +25,14 @@ _UNITS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9
 
 
 class UnstorableFrame(Exception):
-    """A frame holds values Parquet cannot (Python objects), or times that no calendar has."""
+    """A frame holds values that Parquet cannot store (Python objects), or times outside every calendar."""
 
 
 def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
-    """`frame` sorted by `sort_key`, then by its other columns, so that row order carries nothing.
+    """Sort `frame` by `sort_key`, then by its other columns, so that the order of the rows has no effect.
 
-    A negative zero becomes zero: the two compare equal, so no sort tells rows with them apart, but their
-    bytes differ.
-    Columns of the sort key that are missing are passed over: a broken frame is kept as evidence too.
+    Negative zeros become zeros: the two compare equal, so no sort separates them, but their bytes differ. Missing
+    columns of the sort key are ignored, because a broken frame is kept as evidence too. Raises `UnstorableFrame`.
     """
     by = [c for c in sort_key if c in frame.columns]
     by += [c for c, dtype in frame.schema.items() if c not in by and not dtype.is_nested()]
@@ -52,7 +51,7 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
 
 
 def _refuse_infinite_times(frame: pl.DataFrame) -> None:
-    """polars panics where it writes such a time as text; PostgreSQL's `infinity` arrives as one."""
+    """Refuse times that make polars panic when it formats them. PostgreSQL's `infinity` arrives as such a time."""
     for name, dtype in frame.schema.items():
         if isinstance(dtype, pl.Date | pl.Datetime):
             days = frame[name].to_physical().cast(pl.Float64)
@@ -67,7 +66,7 @@ def _refuse_infinite_times(frame: pl.DataFrame) -> None:
 
 
 def encode(frame: pl.DataFrame) -> Iterator[bytes]:
-    """Parquet files with the rows of `frame`, in order: one, or more where it is long."""
+    """Yield the rows of `frame`, in order, as Parquet files with at most `FILE_ROWS` rows each; at least one file."""
     for start in range(0, max(frame.height, 1), FILE_ROWS):
         buffer = io.BytesIO()
         frame.slice(start, FILE_ROWS).rechunk().write_parquet(

@@ -1,7 +1,7 @@
-"""Each partition by itself, as the guard finds it: its state, how it differs from its declaration, what it rests on.
+"""State of each partition alone: its state, its differences from its declaration, and its inputs.
 
-Here: what main, manifest, ledger and declaration say of one partition. What follows for those made from it is
-worked out in `guard.py`.
+Here: the facts that main, manifest, ledger and declaration hold about one partition. Not here: the consequences for
+partitions made from it (`guard.py`).
 """
 
 from collections import defaultdict
@@ -19,41 +19,41 @@ from resources.ledger import Ledger, VerdictRow
 from resources.words import name_some
 
 State = Literal["rejected", "unusable", "missing", "current"]
-"""See `guard.py`; `stale` is not a state of a partition by itself."""
+"""State of a partition, explained in `guard.py`. `stale` is missing here, because it also depends on the inputs."""
 
 Node = tuple[str, str]
 """Table id and partition key."""
 
 NAMED = 3
-"""Partitions that a reason names before it counts the others."""
+"""Partitions that a reason names. It counts the others."""
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """PartitionState of one partition by itself."""
+    """State of one partition alone."""
 
     state: State
     why: str = ""
     can_be_mended: bool = False
-    """True where it is not usable and materializing it anew may help."""
+    """True if the partition is not usable and materializing it again may help."""
     differs: list[str] = field(default_factory=list[str])
-    """Differences from its declaration."""
+    """Differences from the declaration, in words."""
     reads: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """Table → keys it was made from, or would be: both, where they differ."""
+    """Table → input keys: those it was made from and those that the declaration requires now."""
     changed: set[Node] = field(default_factory=set[Node])
-    """Inputs whose rows on main are others than it was made from."""
+    """Inputs whose content on main changed since the partition was made."""
     manifest: PartitionManifest | None = None
     verdict: VerdictRow | None = None
 
     def read_digest(self, table: str, key: str) -> str:
-        """Content digest of the input partition it was made from; empty if it was made without."""
+        """Return the content digest of an input at the time the partition was made; empty if the input was missing."""
         return self.manifest.inputs.get(table, {}).get(key, "") if self.manifest else ""
 
 
 def look_up(
     reader: TableReader, ledger: Ledger, tables: DeclaredTables, table: str, keys: Sequence[str]
 ) -> dict[Node, PartitionState]:
-    """Return every partition that `keys` rest on, themselves included, with a few questions per table and depth."""
+    """Return the states of `keys` and of all partitions behind them, with a few queries per table and depth."""
     found: dict[Node, PartitionState] = {}
     todo: dict[str, set[str]] = {table: set(keys)}
     is_read = True
@@ -83,7 +83,7 @@ def _standings(
     *,
     is_read: bool,
 ) -> Iterable[tuple[str, PartitionState]]:
-    """`is_read`: the rows themselves are wanted, so their columns must be those of the declaration."""
+    """Yield key → state of partitions of one table. `is_read`: their rows will be read, so check their columns, too."""
     declared = tables.find(table)
     present = reader.digests(table)
     manifests, wrong = reader.checked_manifests(table, [key for key in keys if key in present])
@@ -121,7 +121,7 @@ def _standings(
 def _own_state(
     declared: DeclaredTable | None, row: VerdictRow | None, digest: str | None, wrong: str
 ) -> PartitionState:
-    """The state by verdict and content alone. `digest`: of what main holds as a partition of this table."""
+    """Return the state by verdict and content alone. `digest` is the content on main; None if missing."""
     # A verdict by other rules, such as those of another cadence, is not about today's partition.
     if row is not None and row.blocks and (declared is None or row.contract_digest == declared.rules_digest):
         return PartitionState("rejected", f"is rejected: {findings_of(row)}")
@@ -149,7 +149,7 @@ def _compare(
     *,
     is_read: bool,
 ) -> None:
-    """Note how a partition differs from its declaration."""
+    """Add the partition's differences from its declaration to `one`."""
     same_contract = manifest.contract_digest == declared.contract_digest
     if not same_contract:
         one.differs.append("the contract changed")
@@ -169,14 +169,14 @@ def _compare(
         what = explain_columns(manifest.schema, dict(declared.columns))
         one.state = "unusable"
         one.why = f"is unusable: its columns are not those of the contract: {what}"
-        # Rows of today's contract that lack its columns were accepted by a person: the same would come again.
+        # Such rows under today's contract were accepted by a person. Building them again would give the same columns.
         one.can_be_mended = not same_contract
         if one.can_be_mended:
             one.why += "; materialize it again"
 
 
 def reached_from(found: Mapping[Node, PartitionState], roots: Sequence[Node]) -> dict[Node, Node]:
-    """Every partition made from any of `roots`, themselves included → the nearest root."""
+    """Return partition → nearest root, for `roots` and all partitions made from them."""
     readers: dict[Node, list[Node]] = defaultdict(list)
     if roots:
         for node, one in found.items():
@@ -194,14 +194,17 @@ def reached_from(found: Mapping[Node, PartitionState], roots: Sequence[Node]) ->
 
 
 def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, PartitionState]) -> None:
-    """Bar what was made, at any depth, from rows that were rejected since, though main holds others by now."""
+    """Mark partitions as unusable if rows behind them, at any depth, were rejected later.
+
+    This also holds if main has other rows of that input by now.
+    """
     barred = reached_from(
         found, [node for node, one in found.items() if one.state in ("rejected", "unusable")]
     )
     made_from = {node: _replaced(found, one) for node, one in found.items()}
     for node, one in found.items():
         if one.manifest is not None and node not in barred:
-            # Else the reason is at hand: what it was made from has a standing of its own.
+            # Skipped for barred partitions: the state of their input already gives the reason.
             made_from[node] = made_from[node].union(one.manifest.behind)
     contents: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for rows in made_from.values():
@@ -221,7 +224,7 @@ def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, Partition
 
 
 def _replaced(found: Mapping[Node, PartitionState], one: PartitionState) -> set[tuple[str, str, str]]:
-    """(table, key, content digest) of what was read and main no longer holds as a partition of that table."""
+    """Return (table, key, content digest) of inputs that main no longer holds with that content."""
     return {
         (name, key, digest)
         for name, keys in one.reads.items()
@@ -232,7 +235,7 @@ def _replaced(found: Mapping[Node, PartitionState], one: PartitionState) -> set[
 
 
 def _is_key(declared: DeclaredTable | None, key: str) -> bool:
-    """True unless `key` belongs to a partition of another cadence, such as `all` of a table that is daily now."""
+    """True if `key` fits the declared cadence. The key `all` does not fit a table that is daily now."""
     if declared is None:
         return False
     try:
@@ -243,7 +246,7 @@ def _is_key(declared: DeclaredTable | None, key: str) -> bool:
 
 
 def findings_of(row: VerdictRow) -> str:
-    """Return in one line what a rejection found, and where its evidence lies."""
+    """Return one line with the findings of a rejection and the branch of its evidence."""
     findings = [f for f in verdict_of(row).findings if f.blocks]
     what = "; ".join(f"{f.rule}{f' in {f.column}' if f.column else ''}: {f.measured}" for f in findings)
     return f"{what} (evidence on {row.branch}, attempt {row.attempt})"

@@ -1,6 +1,6 @@
-"""From what a source gave to what the lake will hold: canonical rows, their bytes, their manifest.
+"""Preparation of a source's rows for the lake: canonical rows, their bytes, their manifest.
 
-Pure: the same `Incoming` gives the same `Prepared`, so identity is known before anything is written.
+Pure functions: the same `Incoming` gives the same `Prepared`, so its digest is known before anything is written.
 """
 
 import hashlib
@@ -19,22 +19,22 @@ from ml_assets.validation.profile import profile
 from resources.addresses import hide_credentials
 
 POLARS_FAILED = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""Errors of polars for values it cannot handle. A panic is a `BaseException`, which no `except Exception` catches."""
+"""Errors of polars for values it cannot handle. A panic is a `BaseException`, so `except Exception` misses it."""
 
 
 class KeyTwice(ValueError):
-    """A source gave one partition more than once in one call."""
+    """A source returned the same partition twice in one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One partition, ready to be judged and written."""
+    """One partition, ready for validation and writing."""
 
     frame: pl.DataFrame
     """Its rows as they will be stored."""
     manifest: PartitionManifest
     stored: StoredPartition
-    """The same as objects of the lake."""
+    """The partition as objects of the lake."""
 
     @property
     def key(self) -> str:
@@ -48,7 +48,7 @@ class Prepared:
 
 
 def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str, Prepared], dict[str, str]]:
-    """Key → partition, sorted by key, and key → why the source could not give it."""
+    """Return key → partition, sorted by key, and key → reason why it has no rows. Raises `KeyRefused`, `KeyTwice`."""
     ready: dict[str, Prepared] = {}
     failed: dict[str, str] = {}
     for one in incoming:
@@ -68,7 +68,7 @@ def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str
 
 
 def _column_that_fails(data: pl.DataFrame) -> str:
-    """Name the first column that polars cannot store or describe by itself; empty where each can be."""
+    """Return a sentence about the first column that polars cannot store or profile alone; empty if it can do all."""
     for name, dtype in data.schema.items():
         try:
             column = data.select(name)
@@ -80,7 +80,7 @@ def _column_that_fails(data: pl.DataFrame) -> str:
 
 
 def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared:
-    """One partition. `parquet.UnstorableFrame` if its values have no place in a file."""
+    """Prepare one partition. Raises `parquet.UnstorableFrame` if Parquet cannot store its values."""
     frame = parquet.canonical(_typed_if_empty(spec, spec.contract.in_order(data)), spec.order)
     objects = {
         layout.part_path(spec.table, incoming.key, part): content
@@ -119,9 +119,9 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
 
 
 def _typed_if_empty(spec: TableSpec, data: pl.DataFrame) -> pl.DataFrame:
-    """`data`, or the contract's columns where it holds no row that could tell the types of its own.
+    """Return `data`, or an empty frame with the contract's types if `data` has no rows and no types.
 
-    A source with nothing to hand out says `pl.DataFrame()`: that is an empty partition, not another table's file.
+    A source without rows returns `pl.DataFrame()`. That is an empty partition, not the file of another table.
     """
     expected = {name: POLARS_TYPES[column.dtype] for name, column in spec.contract.by_name.items()}
     is_untyped = all(expected.get(name) == dtype or dtype == pl.Null for name, dtype in data.schema.items())
@@ -131,7 +131,7 @@ def _typed_if_empty(spec: TableSpec, data: pl.DataFrame) -> pl.DataFrame:
 
 
 def _event_range(profiled: Mapping[str, Any], event_time: str | None) -> tuple[str, str] | None:
-    """First and last event time, where the frame has that column and it holds times."""
+    """Return the first and last event time; None if the frame has no such column or no times in it."""
     column = profiled["columns"].get(event_time, {})
     first, last = column.get("min"), column.get("max")
     return (first, last) if isinstance(first, str) and isinstance(last, str) else None

@@ -1,16 +1,16 @@
-"""Write–audit–publish: every partition of a call is judged; the good ones reach `main` in one merge.
+"""Write–audit–publish: validate every partition of a call and merge the good ones into `main` in one merge.
 
-The order of steps is what makes a kill at any moment harmless:
+The order of the steps makes a kill at any moment harmless:
 
-1. rejected partitions are committed to an audit branch of their own, which stays as evidence;
-2. good partitions are committed to another audit branch;
-3. the ledger learns of the rejections, so that consumers refuse even where an older version stands on main;
-4. the good partitions are merged;
-5. the ledger learns that they passed, and their branch is deleted.
+1. commit rejected partitions to their own audit branch, which stays as evidence;
+2. commit good partitions to another audit branch;
+3. record the rejections in the ledger, so that consumers refuse them even if main holds an older version;
+4. merge the good partitions;
+5. record in the ledger that they passed, and delete their branch.
 
-Steps 3 to 5 are one turn of the table: no other publish, and no acceptance, comes in between. A rerun finds
-equal content on main or in the ledger and does only what is missing. A dead run leaves a branch that nobody
-merges. Judging belongs in `validate.py`, accepting a rejected partition in `accept.py`.
+Steps 3 to 5 are one turn of the table: no other publish and no acceptance comes in between. A rerun finds equal
+content on main or in the ledger and does only the missing steps. A dead run leaves a branch that nobody merges.
+Validation is in `validate.py`, acceptance of a rejected partition in `accept.py`.
 """
 
 import contextlib
@@ -31,15 +31,15 @@ from resources.words import name_some
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPartition:
-    """A partition whose content stands on main."""
+    """A partition whose content is on main."""
 
     content_digest: str
-    """Its data version."""
+    """Data version of the partition."""
     rows: int
     size: int
     """Bytes of its data files."""
     changed: bool
-    """True if main held other content before, or none."""
+    """True if main held other content of this partition before, or none."""
     verdict: Verdict
 
 
@@ -60,7 +60,7 @@ class PublishResult:
     merged: Mapping[str, PublishedPartition]
     rejected: Mapping[str, RejectedPartition]
     failed: Mapping[str, str]
-    """Key → why the source could not give it. Main and ledger are as they were."""
+    """Key → reason why the partition has no rows. Main and ledger do not change for it."""
     commit_id: str
     """Commit of main that holds everything in `merged`."""
 
@@ -68,12 +68,12 @@ class PublishResult:
 def publish(
     store: VersionedStore, ledger: Ledger, spec: TableSpec, incoming: Iterable[Incoming], run: PublishingRun
 ) -> PublishResult:
-    """Judge the partitions of `incoming` and bring the good ones to main, all or none of them.
+    """Validate the partitions of `incoming` and merge the good ones into main, all or none of them.
 
-    `incoming` is read once, one partition at a time; the frames are held until they are judged. Publishing
-    content that stands on main already changes nothing. Where another run changed a partition meanwhile, the
-    later merge wins. Raises `LakeBusy` or `MergeConflict` after `ATTEMPTS` lost races, `KeyRefused` and
-    `KeyTwice` for keys the table cannot have. Bad data never raises.
+    Reads `incoming` once, one partition at a time, and holds all frames until they are validated. Publishing content
+    that main already holds changes nothing. If another run changed a partition meanwhile, the later merge wins. Raises
+    `LakeBusy` or `MergeConflict` after `ATTEMPTS` lost races, `KeyRefused` for a key that the table cannot have and
+    `KeyTwice` for a repeated key. Bad data never raises.
     """
     partitions, failed = prepare_all(spec, incoming)
     branches: dict[str, str] = {}
@@ -108,7 +108,7 @@ def publish(
 
 
 class _Overtaken(Exception):
-    """An acceptance that a verdict was read from is for an older attempt by now."""
+    """A newer attempt came after the acceptance on which a verdict relies."""
 
 
 def _land(
@@ -121,7 +121,7 @@ def _land(
     rows: Mapping[str, NewVerdict],
     run: PublishingRun,
 ) -> Landed:
-    """Merge `good` and record every verdict that the ledger does not say already. `_Overtaken`."""
+    """Merge `good` and record every verdict that the ledger lacks. Raises `_Overtaken`."""
 
     def facts(keys: Sequence[str]) -> CommitFacts:
         return _commit_facts("Publish", spec, keys, run, "passed")
@@ -145,7 +145,7 @@ def _land(
 
 
 def _is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:
-    """True if the newest attempt says the same of the same content and, where rejected, kept it on the same branch."""
+    """True if the newest attempt has the same content and verdict and, if rejected, the same evidence branch."""
     return says(row, new) and row is not None and (new.status != "rejected" or row.branch == new.branch)
 
 
@@ -157,9 +157,9 @@ def _keep_evidence(
     newest: Mapping[str, VerdictRow],
     run: PublishingRun,
 ) -> dict[str, str]:
-    """Commit rejected partitions to a branch that is never merged; key → the branch that holds it.
+    """Commit rejected partitions to a branch that is never merged; return key → its evidence branch.
 
-    Content that was the last to be rejected, by the same rules, has its evidence already.
+    If the newest attempt rejected equal content by the same rules, its branch is used again.
     """
     existing = store.branches(layout.AUDIT) if bad else {}
     kept = {

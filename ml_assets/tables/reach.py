@@ -1,7 +1,7 @@
-"""Modules and packages that a piece of code reaches by its imports, read from their text.
+"""Modules and packages that code imports, directly or through other modules, read from the source text.
 
-Here: following imports through the project's own modules, and refusing what cannot be followed. Not here: which
-statements of a module count (syntax), what is made of it (code_version).
+Here: following imports through the project's own modules, and refusing imports that cannot be followed. Not here: the
+choice of statements in a module (syntax), the version (code_version).
 """
 
 import ast
@@ -22,11 +22,11 @@ _RUNS_ANYTHING = {
     "__import__", "eval", "exec", "import_module", "run_module", "run_path", "spec_from_file_location",
 }  # fmt: skip
 _BUILTINS = {"__import__", "eval", "exec"}
-"""`model.eval()` and `frame.eval(…)` are methods of that name."""
+"""Functions that are only refused as builtins: `model.eval()` and `frame.eval(…)` are harmless methods."""
 
 
 class SourceUnavailable(ValueError):
-    """Code cannot be followed with certainty, so its version is unknown. The message names the line and a remedy."""
+    """Code whose imports cannot be followed with certainty has no version. The message names the line and a remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,21 +34,21 @@ class Reached:
     """The modules that code imports, directly or through others."""
 
     modules: dict[str, Path]
-    """Project modules by name, the one the code stands in left out."""
+    """Name → file of project modules, without the module that holds the code."""
     packages: frozenset[str]
     """Top-level names of installed packages, without Python's own."""
     returns: bool
-    """True where one of them imports the module the code stands in."""
+    """True if a reached module imports the module that holds the code."""
 
 
 def reached_from(
     statements: Iterable[ast.stmt], module: str, file: Path, *, is_script: bool = False
 ) -> Reached:
-    """Follow the imports of `statements`, which stand in `module`, and those of its parent packages. A script finds
-    the modules beside it by their own names, too.
+    """Follow the imports of `statements` of `module` and of its parent packages.
 
-    Project modules are those of the module's own top-level package, of the platform, and whatever is not installed
-    in `site-packages`. Raises `SourceUnavailable` for an import by a computed name.
+    A script (`is_script`) also finds the modules in its own folder without their package name. Project modules belong
+    to the module's top-level package, to the platform, or to a package that is not installed in `site-packages`.
+    Raises `SourceUnavailable` for an import by a computed name.
     """
     beside = package_of(module, file) if is_script else ""
     followed = _followed(list(statements), module, file, beside)
@@ -56,9 +56,9 @@ def reached_from(
 
 
 def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
-    """Follow whole `modules` and what they import, `without` some modules or packages and what only those import.
+    """Follow all imports of `modules`. Skip the modules or packages in `without` and modules that only those import.
 
-    Each of them may be a script, which finds the modules beside it by their own names.
+    Each of `modules` may be a script, which finds the modules in its own folder without their package name.
     """
     names = sorted(modules)
     reached = [
@@ -73,7 +73,7 @@ def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
 
 
 def _walk(todo: list[str], module: str, without: frozenset[str] | None = None, beside: str = "") -> Reached:
-    """Follow `todo`. `module` counts as reached itself where there are modules to leave out."""
+    """Follow the module names in `todo`. With `without`, `module` itself counts as reached."""
     found: dict[str, Path] = {}
     outside: set[str] = set()
     returns = False
@@ -95,7 +95,7 @@ def _walk(todo: list[str], module: str, without: frozenset[str] | None = None, b
 
 
 def is_project(name: str, module: str) -> bool:
-    """Return True where a module named `name` belongs to the project that `module` is part of."""
+    """Return True if the module `name` belongs to the same project as `module`."""
     top = name.split(".")[0]
     if top in (module.split(".")[0], *_PLATFORM):
         return True
@@ -104,7 +104,7 @@ def is_project(name: str, module: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_own(top: str, _path: tuple[str, ...]) -> bool:
-    """Return True for an importable package that was not installed from elsewhere."""
+    """Return True for an importable package that lies outside `site-packages` and the standard library."""
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -124,13 +124,13 @@ def imports_of(statements: Iterable[ast.stmt], module: str, file: Path) -> set[s
 
 
 def _followed(statements: list[ast.stmt], module: str, file: Path, beside: str = "") -> set[str]:
-    """Return the imports of `statements` and their parent packages, which run first. Refuse computed imports.
+    """Return the imports of `statements` with their parent packages, which run first. Refuse computed imports.
 
-    `beside` is the package of the script that all this is for: names of modules in there are found without it.
+    `beside` is the package of the script: its modules are also found without the package name.
     """
     names = imports_of(statements, module, file)
     is_platform = module.split(".")[0] in _PLATFORM and not f"{module}.".startswith(f"{_PIPELINES}.")
-    if not is_platform:  # which imports by name what a job names, and that has a version of its own
+    if not is_platform:  # The platform imports by name what a job names. That code has its own version.
         names |= _imported_by_text(statements, module, file)
         names = {_found_beside(name, beside) for name in names}
         _refuse_unfound(statements, names, module, file)
@@ -138,7 +138,7 @@ def _followed(statements: list[ast.stmt], module: str, file: Path, beside: str =
 
 
 def _found_beside(name: str, package: str) -> str:
-    """The full name of a module that lies in `package`, else `name`."""
+    """Return the full name of a module that lies in `package`; otherwise `name`."""
     if not package or not name:
         return name
     tops = (name, name.split(".")[0])
@@ -146,7 +146,7 @@ def _found_beside(name: str, package: str) -> str:
 
 
 def _imported_by_text(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:
-    """Return modules named as literals in `import_module("a.b")`; refuse every other way to run code by its name."""
+    """Return modules named as literals in `import_module("a.b")`. Refuse all other ways to run code by name."""
     names: set[str] = set()
     for node in _through(statements):
         if isinstance(node, ast.Call):
@@ -173,7 +173,7 @@ def _imported_by_text(statements: Iterable[ast.stmt], module: str, file: Path) -
 
 
 def _through(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield calls and imports, and as calls without arguments the places that hand such a function on."""
+    """Yield calls and imports. Also yield each other mention of a function in `_RUNS_ANYTHING`, as an empty call."""
     for statement in statements:
         called = {id(node.func) for node in nodes_of(statement) if isinstance(node, ast.Call)}
         for node in nodes_of(statement):
@@ -184,7 +184,7 @@ def _through(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _mentioned(node: ast.expr) -> str | None:
-    """Return which function that runs code by name this is, if any."""
+    """Return the name of the function in `_RUNS_ANYTHING` that `node` mentions; None if it mentions none."""
     if isinstance(node, ast.Name) and node.id in _RUNS_ANYTHING:
         return node.id
     if isinstance(node, ast.Attribute) and node.attr in _RUNS_ANYTHING:
@@ -196,7 +196,7 @@ def _mentioned(node: ast.expr) -> str | None:
 
 
 def _refuse_unfound(statements: Iterable[ast.stmt], names: set[str], module: str, file: Path) -> None:
-    """Refuse `import helper` where `helper.py` lies beside the file and is found only by a changed `sys.path`."""
+    """Refuse `import helper` if `helper.py` lies beside the file and only a changed `sys.path` would find it."""
     package = package_of(module, file)
     for top in sorted({name.split(".")[0] for name in names if name}):
         beside = file.parent / f"{top}.py"

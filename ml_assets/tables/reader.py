@@ -1,6 +1,6 @@
-"""Reading tables at one commit. Listing answers most questions; files are opened only for their rows.
+"""Reader of tables at one commit. A listing answers most questions; data files are opened only for their rows.
 
-A content digest follows from paths and SHA-256s alone, so "what changed over a year" is one listing.
+A content digest needs only paths and SHA-256s, so one listing shows the changes of a whole year.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from resources.words import name_some
 
 
 class PartitionMissing(Exception):
-    """Partitions that were asked for are not in the lake at this commit."""
+    """Requested partitions are not in the lake at this commit."""
 
     def __init__(self, table: str, keys: tuple[str, ...], commit_id: str) -> None:
         super().__init__(
@@ -27,13 +27,13 @@ class PartitionMissing(Exception):
 
 
 class ColumnsDiffer(Exception):
-    """Partitions that are read together have other columns from some partition on."""
+    """Partitions that are read together do not have the same columns."""
 
     def __init__(self, table: str, schemas: Mapping[str, Mapping[str, str]]) -> None:
         """`schemas`: key → column → type name, keys in the order of reading; at least two differ."""
         (before, first), *later = schemas.items()
         changed = next(key for key, schema in later if list(schema.items()) != list(first.items()))
-        # The newest partition was made by the declaration of today, or is nearest to it.
+        # The newest partition was made by today's declaration or by the nearest to it.
         newest = list(schemas[max(schemas)].items())
         odd = [key for key, schema in schemas.items() if list(schema.items()) != newest]
         super().__init__(
@@ -46,7 +46,7 @@ class ColumnsDiffer(Exception):
 
 
 class TableReader:
-    """The tables as of one commit: immutable, so listings and manifests are read once and remembered."""
+    """Tables at one commit. A commit is immutable, so listings and manifests are read once and cached."""
 
     def __init__(self, store: VersionedStore, commit_id: str) -> None:
         self.store = store
@@ -58,15 +58,15 @@ class TableReader:
 
     @classmethod
     def at(cls, store: VersionedStore, ref: str = "main") -> "TableReader":
-        """Reader at the commit `ref` names now; it does not follow the branch."""
+        """Return a reader at the commit that `ref` names now. It does not follow the branch."""
         return cls(store, store.resolve(ref))
 
     def keys(self, table: str) -> list[str]:
-        """Keys of the partitions that exist, sorted."""
+        """Return the keys of the existing partitions, sorted."""
         return sorted(self._partitions(table))
 
     def digests(self, table: str) -> Mapping[str, str]:
-        """Key → content digest of every partition that exists, sorted by key."""
+        """Return key → content digest of the existing partitions, sorted by key."""
         if table not in self._digests:
             self._digests[table] = {
                 key: content_digest((f.path, f.sha256) for f in files)
@@ -75,11 +75,11 @@ class TableReader:
         return self._digests[table]
 
     def manifest(self, table: str, key: str) -> PartitionManifest:
-        """Manifest of one partition. `PartitionMissing` if there is none."""
+        """Return the manifest of one partition. Raises `PartitionMissing`."""
         return self.manifests(table, [key])[key]
 
     def manifests(self, table: str, keys: Sequence[str]) -> dict[str, PartitionManifest]:
-        """Key → manifest, in the order of `keys`. `PartitionMissing` names those that do not exist."""
+        """Return key → manifest, in the order of `keys`. `PartitionMissing` names the keys that do not exist."""
         self._require(table, keys)
         unread = [k for k in keys if (table, k) not in self._manifests]
         paths = {layout.manifest_path(table, k): k for k in unread}
@@ -90,7 +90,7 @@ class TableReader:
     def checked_manifests(
         self, table: str, keys: Sequence[str]
     ) -> tuple[dict[str, PartitionManifest], dict[str, str]]:
-        """Manifests of `keys` (all must exist) that describe the files there are, and key → what is wrong."""
+        """Return key → manifest that matches its files, and key → fault for the others. All `keys` must exist."""
         wrong: dict[str, str] = {}
         readable = [key for key in keys if layout.manifest_path(table, key) in self.object_hashes(table, key)]
         try:
@@ -110,10 +110,10 @@ class TableReader:
         return {key: one for key, one in found.items() if key not in wrong}, wrong
 
     def scan(self, table: str, keys: Sequence[str]) -> pl.LazyFrame:
-        """Rows of `keys`, in that order and within each in file order. `PartitionMissing` names what lacks.
+        """Return the rows of `keys`, in that order; within a partition in file order.
 
-        The frame reads immutable local files in place. `ColumnsDiffer` unless all partitions have the same columns,
-        of the same types.
+        The frame reads immutable local files in place. Raises `PartitionMissing`, and `ColumnsDiffer` if the
+        partitions do not all have the same columns of the same types.
         """
         if not keys:
             raise ValueError(f"no keys to scan of {table}: name at least one partition")
@@ -125,13 +125,15 @@ class TableReader:
         return pl.scan_parquet([local[p] for p in paths], glob=False)
 
     def input_digests(self, table: str, keys: Iterable[str]) -> dict[str, str]:
-        """Key → content digest, empty where the partition does not exist: what a derived table read."""
+        """Return key → content digest, as the record of a derived table's inputs; empty if a partition is missing."""
         digests = self.digests(table)
         return {key: digests.get(key, "") for key in keys}
 
     def behind(self, read: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str, str], ...]:
-        """Sorted (table, key, content digest) of what the partitions `read` (table → keys) were made from, at any
-        depth; those that do not exist were made from nothing."""
+        """Return (table, key, content digest), sorted, of all partitions behind those in `read`, at any depth.
+
+        `read` is table → keys. Missing partitions contribute nothing.
+        """
         found: set[tuple[str, str, str]] = set()
         for table, keys in read.items():
             present = [key for key in keys if key in self._partitions(table)]
@@ -146,7 +148,7 @@ class TableReader:
         return tuple(sorted(found))
 
     def object_hashes(self, table: str, key: str) -> dict[str, str]:
-        """Path → SHA-256 of every object of a partition, its manifest included; empty if there is none."""
+        """Return path → SHA-256 of all objects of a partition, its manifest included; empty if it does not exist."""
         if table not in self._manifest_hashes:
             listed = self.store.list(self.commit_id, layout.manifest_prefix(table))
             self._manifest_hashes[table] = {stat.path: stat.sha256 for stat in listed}
@@ -156,7 +158,7 @@ class TableReader:
         return files if manifest is None else files | {path: manifest}
 
     def files(self, table: str, keys: Sequence[str]) -> list[ObjectStat]:
-        """Data files of `keys`, in that order. `PartitionMissing` names what lacks."""
+        """Return the data files of `keys`, in that order. `PartitionMissing` names the keys that do not exist."""
         self._require(table, keys)
         partitions = self._partitions(table)
         return [f for k in keys for f in partitions[k]]
@@ -168,7 +170,7 @@ class TableReader:
             raise PartitionMissing(table, lacking, self.commit_id)
 
     def _require_same_columns(self, table: str, keys: Sequence[str]) -> None:
-        # By the manifests: polars notices only while it reads, and then names a file and not the partition.
+        # Compare manifests: polars would notice only while it reads, and would name a file instead of the partition.
         described = [k for k in keys if layout.manifest_path(table, k) in self.object_hashes(table, k)]
         found = self.manifests(table, described)
         if len({manifest.schema_hash for manifest in found.values()}) > 1:
@@ -180,7 +182,7 @@ class TableReader:
             for stat in self.store.list(self.commit_id, layout.data_prefix(table)):
                 found.setdefault(layout.key_of_part(stat.path), []).append(stat)
             for files in found.values():
-                # Listed by name, part-10 comes before part-2.
+                # In a listing by name, part-10 comes before part-2.
                 files.sort(key=lambda stat: (len(stat.path), stat.path))
             self._files[table] = found
         return self._files[table]

@@ -1,6 +1,6 @@
-"""Refusal to build on inputs: the sentence for people, and the facts a sensor acts on.
+"""Errors that refuse to build on unusable inputs, with a sentence for people and facts for a sensor.
 
-Here: the errors. Not here: finding what is unusable (`guard`), showing it on a page (`components.failures`).
+Here: the errors. Not here: finding unusable inputs (`guard`), showing them on a page (`components.failures`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from resources.words import name_some
 _NAMED = 5
 """Unusable inputs that the message names."""
 _KEYS_NAMED = 12
-"""Missing partitions that it names."""
+"""Missing partitions that the message names."""
 
 
 class BuildRefused(Exception):
-    """Nothing is built; the message is a whole sentence that says why and what helps. Trying again cannot help."""
+    """Nothing is built, and a retry cannot help. The message is a whole sentence with the reason and the remedy."""
 
 
 class InputsRefused(BuildRefused):
@@ -27,10 +27,10 @@ class InputsRefused(BuildRefused):
         missing: Mapping[str, Sequence[str]] | None = None,
         more: str = "",
     ) -> None:
-        """`who` cannot be built because of `refused`: what cannot be used → why, for people.
+        """Compose the message: `who` cannot be built because of `refused`, which is input → reason.
 
-        `missing`: table → keys that could simply be built, which the failed-upstream sensor then requests. `more`: the
-        end of the message.
+        `missing` is table → keys that can be built; the failed-upstream sensor requests them. `more` is appended to the
+        message.
         """
         self.refused, self.missing = (
             dict(refused),

@@ -1,4 +1,4 @@
-"""Specification of a table for publishing, and the values that go in. No lake, no judging."""
+"""Specification of a table for publishing, and the values that go in. No lake, no validation."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class TableSpec:
     contract: Contract
     cadence: Cadence
     volume: VolumeRule
-    """Allowed distance of a partition's number of rows from the usual one; says, too, if it may be empty."""
+    """Allowed deviation of a partition's row count from the usual count, and if a partition may be empty."""
     code_version: str = ""
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()
@@ -44,37 +44,37 @@ class TableSpec:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Columns rows are sorted by first."""
+        """Columns by which rows are sorted first."""
         event_time = (self.contract.event_time,) if self.contract.event_time else ()
         return self.sort_key or (*self.contract.primary_key, *event_time)
 
     @property
     def rules_digest(self) -> str:
-        """Identity of all a partition is judged by: what passed by these rules is not judged again."""
+        """SHA-256 of all rules for a partition. Content that passed by these rules is not validated again."""
         rules = (self.contract.contract_digest, self.volume.model_dump_json(), self.cadence.kind)
         return hashlib.sha256("\n".join(rules).encode()).hexdigest()
 
 
 class SourceFailed(Exception):
-    """The source could not give one partition. The others are published all the same.
+    """The source could not return one partition. The other partitions are still published.
 
-    The message is shown without the credentials of addresses in it.
+    The message is shown after credentials in its addresses are removed.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
-    """One partition as it comes from a source: its rows, or why there are none."""
+    """One partition from a source: its rows, or the reason why there are none."""
 
     key: str
     data: pl.DataFrame | SourceFailed
-    """Any columns: a frame that breaks the contract is judged and kept like any other."""
+    """Any columns. A frame that breaks the contract is validated and kept like any other."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """For a derived table: table → key → content digest of each partition the rows were made from."""
+    """For a derived table: table → key → content digest of each input partition."""
     behind: tuple[tuple[str, str, str], ...] = ()
     """Inputs of those inputs: see `TableReader.behind`."""
     watermark: datetime | None = None
-    """Watermark of the source. Must follow from the content: a clock here makes every re-run a change."""
+    """Watermark of the source. It must follow from the content: with a clock, every re-run would be a change."""
 
 
 @dataclass(frozen=True, kw_only=True)

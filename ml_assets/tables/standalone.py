@@ -1,7 +1,7 @@
-"""A function taken out of its module, with what it uses there, to work where this project is not installed.
+"""Extraction of a function and its helpers from a module, so that it works without this project installed.
 
-A model that reads samples takes the pipeline's `decode` along like this. The text is read, nothing is imported. Here:
-the text, and what is refused. Not here: calling it (release.runtime).
+A bundle of a model that reads samples contains the pipeline's `decode` in this form. The module is read as text and not
+imported. Here: the extracted text, and the refusals. Not here: calling the function (release.runtime).
 """
 
 import ast
@@ -15,25 +15,25 @@ _PROJECT = ("ml_assets", "resources")
 
 
 class NotStandalone(ValueError):
-    """A function cannot be taken out of its module; the message says what it needs there."""
+    """A function cannot be extracted from its module. The message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standalone:
-    """A module of its own for one function."""
+    """Module that holds one function and its helpers."""
 
     function: str
-    """Its name there."""
+    """Name of the function in it."""
     source: str
-    """The text of the module, without comments."""
+    """Text of the module, without comments."""
     packages: tuple[str, ...]
-    """Imported packages that Python does not bring, by top-level name, sorted."""
+    """Top-level names of imported packages outside the standard library, sorted."""
 
 
 def standalone(path: str) -> Standalone:
-    """The function at `package.module.function`, and the statements of its module that it needs.
+    """Extract the function at `package.module.function` and the statements of its module that it needs.
 
-    `NotStandalone` where there is no such function, or where it needs another module of the project.
+    Raises `NotStandalone` if there is no such function, or if it needs another module of the project.
     """
     module, _, name = path.rpartition(".")
     file = source_of(module) if module else None
@@ -71,7 +71,7 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def _is_never_run(statement: ast.stmt) -> bool:
-    """Blocks for type checkers, and for a module that is run as a program."""
+    """True for blocks that only type checkers read or that run only when the module is a program."""
     if not isinstance(statement, ast.If) or statement.orelse:
         return False
     return ast.unparse(statement.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")

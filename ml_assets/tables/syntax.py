@@ -1,8 +1,7 @@
 """Statements, names and imports of code, read from its text. Nothing is imported or run.
 
-Here: which statements of a module a name needs, which modules those import, where a module's file lies. Not here: which
-modules are reached from there (reach), what follows for a version (code_version) or for taking a function elsewhere
-(standalone).
+Here: the statements of a module that a name needs, the modules that those import, the file of a module. Not here:
+following imports (reach), the version of code (code_version), the extraction of a function (standalone).
 """
 
 import ast
@@ -14,28 +13,28 @@ from pathlib import Path
 
 @lru_cache(maxsize=512)
 def parse_text(text: str) -> ast.Module:
-    """Return the syntax tree of a module's text, which is shared: do not change it."""
+    """Return the syntax tree of a module's text. The tree is cached and shared: do not change it."""
     return ast.parse(text)
 
 
 def parse(path: Path) -> ast.Module:
-    """The syntax tree of a file, which is shared: do not change it."""
+    """Return the syntax tree of a file. The tree is cached and shared: do not change it."""
     return parse_text(path.read_text(encoding="utf-8"))
 
 
 @lru_cache(maxsize=4096)
 def nodes_of(statement: ast.AST) -> tuple[ast.AST, ...]:
-    """Return all nodes of a statement. Kept, since loading the definitions looks at each of them a dozen times."""
+    """Return all nodes of a statement. Cached, because loading the definitions visits each node a dozen times."""
     return tuple(ast.walk(statement))
 
 
 def used_by(
     tree: ast.Module, name: str, always: Callable[[ast.stmt], bool] = lambda _: False
 ) -> list[ast.stmt]:
-    """Return the top-level statements of a module that `name` needs, in file order; all if no statement binds it.
+    """Return the top-level statements of a module that `name` needs, in file order; all if no statement binds `name`.
 
-    Statements that bind no name (calls, blocks) may have any effect, so they always count. So do those for which
-    `always` is true.
+    Statements that bind no name (calls, blocks) may have any effect, so they always count. Statements for which
+    `always` returns True count, too.
     """
     # `*` may bind any name, so the statement counts as one that binds none.
     bound = {statement: frozenset(names_bound_by(statement)) - {"*"} for statement in tree.body}
@@ -52,10 +51,10 @@ def used_by(
 
 
 def runs_code(statement: ast.stmt) -> bool:
-    """Return True unless importing the module does nothing here but bind a name to a value.
+    """Return False if an import of the module only binds a name to a value here; True for any other statement.
 
-    True for `build = make(18.0)`, `_ = TABLE.update(x=1)`, decorators and base classes: each may change what another
-    name of the module means. False for plain functions, classes without bases, and assigned literals.
+    True for `build = make(18.0)`, `_ = TABLE.update(x=1)`, decorators and base classes: each may change the meaning of
+    another name of the module. False for imports, plain functions, classes without bases, and assigned literals.
     """
     match statement:
         case ast.Import() | ast.ImportFrom():
@@ -84,7 +83,7 @@ def runs_code(statement: ast.stmt) -> bool:
 
 
 def _is_inert(value: ast.expr | None) -> bool:
-    """Return True for literals, names, and containers or arithmetic of literals: computing them changes nothing."""
+    """Return True for literals, names, and containers or arithmetic of literals: evaluating them has no effect."""
     match value:
         case None | ast.Constant() | ast.Name():
             return True
@@ -106,7 +105,7 @@ def _calls(value: ast.expr | None) -> bool:
 
 
 def looks_itself_up(statements: Iterable[ast.stmt]) -> bool:
-    """Return True where code may read names of its own module by text: then no statement can be left out."""
+    """Return True if code may look up names of its own module as text. Then no statement can be left out."""
     return any(
         (isinstance(node, ast.Name) and node.id in _BY_TEXT)
         or (isinstance(node, ast.Attribute) and node.attr in _BY_TEXT_OF)
@@ -120,7 +119,7 @@ _BY_TEXT_OF = {"modules", "__dict__", "__globals__", "f_globals", "import_module
 
 
 def reads_docstrings(statements: Iterable[ast.stmt]) -> bool:
-    """Return True where code mentions `__doc__`: its docstrings are then data."""
+    """Return True if code mentions `__doc__`. Its docstrings are then data."""
     return any(
         "__doc__" in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "value", ""))
         for statement in statements
@@ -129,7 +128,7 @@ def reads_docstrings(statements: Iterable[ast.stmt]) -> bool:
 
 
 def names_bound_by(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement defines, those of `:=` inside it included; `*` for an import of all names."""
+    """Yield the names that a statement defines, also by `:=` in an assignment; `*` for an import of all names."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             yield statement.name
@@ -150,12 +149,12 @@ def _names(statement: ast.stmt) -> frozenset[str]:
 
 
 def package_of(module: str, file: Path) -> str:
-    """Return the package from which `module` counts its relative imports; `file` is the module's."""
+    """Return the package to which relative imports in `module` refer. `file` is the module's file."""
     return module if file.name == "__init__.py" else module.rpartition(".")[0]
 
 
 def base_of(node: ast.ImportFrom, package: str) -> str:
-    """Return the full name of the module after `from` in a module of `package`."""
+    """Return the full name of the module after `from`, for an import in a module of `package`."""
     parts = package.split(".") if node.level else []
     parent = parts[: len(parts) - node.level + 1]
     return ".".join([*parent, *([node.module] if node.module else [])])
@@ -168,14 +167,14 @@ def with_parents(name: str) -> Iterator[str]:
 
 
 def imported_by(statements: Iterable[ast.stmt], package: str) -> set[str]:
-    """Full names of modules that `statements` may import, functions' own imports included."""
+    """Return the full names of modules that `statements` may import, imports inside functions included."""
     found: set[str] = set()
     for node in (n for s in statements for n in nodes_of(s)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = base_of(node, package)
-            # `from a import b` may name the module a.b or something inside a: both are tried.
+            # `from a import b` may name the module a.b or a name inside a: return both.
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     return found
 
@@ -183,7 +182,7 @@ def imported_by(statements: Iterable[ast.stmt], package: str) -> set[str]:
 def source_of(name: str) -> Path | None:
     """Return the file of a module; None if `name` is not a module (`from a import b` may name a function).
 
-    Found by path below the top-level package: asking the import system would execute the parents.
+    Looks up the path below the top-level package, because the import system would execute the parents.
     """
     root, *rest = name.split(".")
     top = importlib.util.find_spec(root)
@@ -201,7 +200,7 @@ def source_of(name: str) -> Path | None:
 
 
 def is_docstring(node: ast.AST) -> bool:
-    """Return True for a statement that is a text alone."""
+    """Return True for a statement that is only a string."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

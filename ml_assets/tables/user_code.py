@@ -1,7 +1,6 @@
-"""Functions that a pipeline's author wrote, called so that what goes wrong in them is said in their terms.
+"""Calls of functions that a pipeline's author wrote, with errors that name the author's file and line.
 
-Here: the file and line of the author's own code, and what a function should have returned. Not here: finding
-functions by import path.
+Here: the place in the author's code, and the check of the returned type. Not here: finding functions by import path.
 """
 
 import inspect
@@ -18,7 +17,7 @@ from ml_assets.checkout import ROOT
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PASS = (ConnectionError, TimeoutError)
-"""The retry policy repeats the step for these, by their type."""
+"""Errors for which the retry policy repeats the step, by their type."""
 _HINTS = {
     "polars.LazyFrame": "; call .collect() on it",
     "pandas.DataFrame": "; polars.from_pandas(…) makes one",
@@ -28,14 +27,14 @@ _HINTS = {
 
 
 class FeatureFunctionError(Exception):
-    """A source or feature function raised, or answered with something other than the rows asked for."""
+    """A source or feature function raised an error or did not return the requested rows."""
 
 
 def answering(function: Function) -> Function:
-    """Return `function` with its failures as `FeatureFunctionError`, which names the line of the author's file.
+    """Wrap `function` so that its failures become `FeatureFunctionError`, which names the line of the author's file.
 
-    Whatever it raises counts, polars' panics too; `ConnectionError` and `TimeoutError` pass as they are. An answer
-    that is not a `polars.DataFrame` is a failure as well.
+    Any error counts, panics of polars too. `ConnectionError` and `TimeoutError` pass unchanged. A result that is not
+    a `polars.DataFrame` is a failure as well.
     """
 
     name = getattr(function, "__name__", type(function).__name__)
@@ -60,11 +59,11 @@ def answering(function: Function) -> Function:
 
 
 def place_of(function: Callable[..., Any], error: BaseException | None = None) -> str:
-    """`file:line` of the author's line that led to `error`: the innermost in the folder of the function's file.
+    """Return `file:line` of the author's line that led to `error`: the innermost in the folder of the function's file.
 
-    Without an error, or where it came from no such line, the line on which the function begins.
+    Without an error, or if no line of that folder led to it, return the line on which the function begins.
     """
-    # A callable object has its code in its class.
+    # The code of a callable object is in its class.
     code: Any = inspect.unwrap(getattr(function, "__func__", function))
     file = inspect.getsourcefile(cast(Any, code if inspect.isroutine(code) else type(code))) or "<unknown>"
     line = code.__code__.co_firstlineno if isinstance(code, FunctionType) else 1

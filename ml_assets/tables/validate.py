@@ -1,8 +1,8 @@
-"""Verdicts for prepared partitions: what is known is looked up, what is new is stored as one frame.
+"""Verdicts for prepared partitions: look up known verdicts, and validate new content as one joined frame.
 
-A verdict that let content pass holds for as long as content and rules stay. One that rejected it is reached
-anew, because the number of rows is stored by a history that grows. What the rules are belongs in
-`ml_assets.validation`, what follows from a verdict in `publish.py`.
+A verdict that let content pass holds as long as content and rules stay the same. A rejected partition is validated
+again, because the rule on its row count compares with a history that grows. The rules are in `ml_assets.validation`,
+the consequences of a verdict in `publish.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from resources.ledger import Ledger, NewVerdict, VerdictRow
 def validate(
     ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], newest: Mapping[str, VerdictRow]
 ) -> dict[str, Verdict]:
-    """Key → verdict on exactly this content. `newest` is the ledger's newest attempt per key."""
+    """Return key → verdict on exactly this content. `newest` is the ledger's newest attempt per key."""
     digests = {key: one.digest for key, one in partitions.items()}
     stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
-    # A person's word is for one attempt: it holds while that is the newest.
+    # An acceptance covers one attempt: it holds while that attempt is the newest.
     known = {
         key: verdict_of(row)
         for key, row in stored.items()
@@ -33,12 +33,12 @@ def validate(
 
 
 def verdict_of(row: VerdictRow) -> Verdict:
-    """The verdict as recorded, with the status it has now (a person may have accepted it since)."""
+    """Return the recorded verdict with its current status: a person may have accepted the partition since."""
     return replace(Verdict.from_json(row.body_json), status=row.status)
 
 
 def says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
-    """True if a recorded attempt says just what `verdict` does of the same content."""
+    """True if a recorded attempt has the same content, rules and status as `verdict`."""
     return row is not None and (row.content_digest, row.contract_digest, row.status) == (
         verdict.content_digest,
         verdict.contract_digest,
@@ -47,7 +47,7 @@ def says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
 
 
 def new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
-    """Return the ledger's row for a verdict."""
+    """Return a verdict as a row for the ledger."""
     return NewVerdict(
         table=verdict.table,
         key=verdict.key,
@@ -64,7 +64,7 @@ def new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
 def _validate_new(
     ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], known: Mapping[str, Verdict]
 ) -> dict[str, Verdict]:
-    # Here, because pandera is heavy and definitions load this module.
+    # Imported here, because pandera is heavy and definitions load this module.
     from ml_assets.validation.check import check_partitions
 
     is_partitioned = spec.cadence.kind != "none"
@@ -74,7 +74,7 @@ def _validate_new(
         bounds={key: spec.cadence.bounds(key) for key in partitions} if is_partitioned else None,
     )
     history = ledger.volumes(spec.table) | {key: verdict.rows for key, verdict in known.items()}
-    # Rows are counted only where they are this table's: a broken day says nothing about the days after it.
+    # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
     counted = {key: one.frame.height for key, one in partitions.items() if not _blocks(findings[key])}
     volumes = volume_findings(counted, history, spec.volume)
     return {
