@@ -1,14 +1,14 @@
 """Evaluation of a challenger on a holdout: metrics, slices, bootstrap intervals, gates, report.
 
 Everything here works in memory on labels and predictions of one holdout. Nothing here reads the lake, loads a model,
-talks to the tracker or uses stored metrics: the champion predicts these very rows anew.
+talks to the tracker or uses stored metrics: the champion predicts the same rows again.
 
     spec.py           the YAML section (EvaluationSpec)
     metrics.py        metrics on rows                  block_counts.py  the same metrics as functions of blocks
     bootstrap.py      redraws and intervals            slices.py        rows of each slice
     baseline.py       the naive model to beat          curves.py        calibration, ROC, histograms, as numbers
     reference.py      a regression on the same columns
-    gates.py          rules, gate decision             sentences.py     sentences of the decision
+    gates.py          gate results, gate decision      sentences.py     sentences of the decision
     holdout.py        holdout in, Evaluation out       evaluation_document.py  Evaluation as JSON
     report.py         HTML and JSON                    pictures.py      plots
 """

@@ -1,4 +1,4 @@
-"""The naive model a challenger has to beat: the mean label of a group, fitted on training rows."""
+"""Naive model that a challenger has to beat: the mean label of a group, fitted on training rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from ml_assets.evaluation.metrics import METRICS, Objective, Vector
 from ml_assets.evaluation.spec import BaselineSpec
 
 PRIORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
-"""`prior_rows` that are tried on the validation rows, unless the pipeline gives one."""
+"""Values of `prior_rows` that are tried on the validation rows, unless the pipeline sets `prior_rows`."""
 _MEAN, _PARENT, _SUM, _ROWS = "__mean", "__parent", "__sum", "__rows"
 
 
@@ -21,8 +21,8 @@ class GroupMeans:
     """Shrunken mean labels, coarse to fine.
 
     The mean of a group of n rows is (sum of labels + prior_rows × mean of its parent) / (n + prior_rows).
-    The parent leaves out the last column; the parent of the first level is the overall mean. A group that
-    training has not seen gets its parent's mean; nulls form a group like any other value.
+    The parent groups by the same columns without the last; the parent of the first level is the overall mean. A group
+    without training rows gets its parent's mean. Nulls form a group like any other value.
     """
 
     groups: tuple[str, ...]
@@ -31,7 +31,7 @@ class GroupMeans:
     levels: tuple[pl.DataFrame, ...]
     """Level i: the first i + 1 group columns and the mean, one row a group."""
     chosen: bool = False
-    """True where `prior_rows` is the best of `PRIORS` on the validation rows."""
+    """True if `prior_rows` is the best of `PRIORS` on the validation rows."""
 
     @classmethod
     def best(
@@ -45,8 +45,8 @@ class GroupMeans:
     ) -> Self:
         """Fit on the training rows, with the prior of `PRIORS` that predicts the validation rows best.
 
-        Best is the smallest log loss (binary) or RMSE (regression); of equals, the smallest prior. A prior that
-        `spec` gives is taken as it is. Raises `EvaluationInputError` as `fit` does.
+        Best is the smallest log loss (binary) or RMSE (regression); among equals, the smallest prior. If `spec` sets a
+        prior, that prior is used. Raises `EvaluationInputError` like `fit`.
         """
 
         def fitted(prior: float) -> Self:
@@ -55,7 +55,7 @@ class GroupMeans:
         if spec.prior_rows is not None:
             return fitted(spec.prior_rows)
         if not spec.groups:
-            return fitted(PRIORS[0])  # one mean for all has no parent to shrink towards
+            return fitted(PRIORS[0])  # the overall mean has no parent to shrink towards
         known = validation.drop_nulls(label)
         y = known.get_column(label).cast(pl.Float64).to_numpy()
         loss = METRICS["logloss" if objective == "binary" else "rmse"].on_rows
@@ -91,7 +91,7 @@ class GroupMeans:
         return fitted
 
     def predict(self, frame: pl.DataFrame) -> Vector:
-        """The mean of each row's finest known group, float64 `[N]`."""
+        """Return the mean of each row's finest known group, float64 `[N]`."""
         means = np.full(frame.height, self.overall)
         for depth, level in enumerate(self.levels, start=1):
             columns = list(self.groups[:depth])
@@ -104,7 +104,7 @@ class GroupMeans:
 
     @property
     def name(self) -> str:
-        """Name in a report, with the prior and who chose it."""
+        """Name in a report, with the prior; says if the prior was chosen on validation rows."""
         if not self.groups:
             return "naive baseline (mean)"
         rows = f"{self.prior_rows:g} row{'' if self.prior_rows == 1 else 's'}"

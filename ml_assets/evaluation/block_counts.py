@@ -1,16 +1,16 @@
-"""Metrics as functions of how often each block was drawn. Drawing and intervals are in `bootstrap.py`.
+"""Metrics as functions of the number of times each block was drawn. Drawing and intervals are in `bootstrap.py`.
 
-A block (one day of the holdout) is drawn or not as a whole, so a resample is a vector of B counts, and a
-metric over it needs only what each block contributes; the N rows are visited once, not once per draw.
+A block (one day of the holdout) is always drawn as a whole. A resample is therefore a vector of B counts, and a metric
+needs only the contribution of each block. The N rows are visited once, not once per draw.
 
 * means (log loss, Brier, MAE, RMSE, R²): per-block sums;
-* calibration error: per-block sums per bin, the bins being those of the full holdout;
+* calibration error: per-block sums per bin, with the bins of the full holdout;
 * AUC: the matrix `wins[a, b]` of pairs (positive of block a, negative of block b) that are ranked right. With
   counts w the resample has Σ w_a w_b wins[a, b] such pairs, so
-  AUC(w) = wᵀ·wins·w / (wᵀ·positives × wᵀ·negatives). The matrix takes B² × 8 bytes: from `MOST_PAIRED_BLOCKS` on
+  AUC(w) = wᵀ·wins·w / (wᵀ·positives × wᵀ·negatives). The matrix takes B² × 8 bytes. Above `MOST_PAIRED_BLOCKS` blocks,
   each resample visits the sorted rows instead, which takes more time and little memory.
 
-All are exact: with counts w they give what the metric gives on the rows repeated accordingly (to rounding).
+All forms are exact: with counts w they equal the metric on rows repeated w times, up to rounding.
 """
 
 from collections.abc import Callable
@@ -30,17 +30,17 @@ Matrix = npt.NDArray[np.float64]
 BlockIds = npt.NDArray[np.intp]
 """Block of each row, `[N]`, 0 to B − 1."""
 BlockForm = Callable[[Matrix], Vector]
-"""Counts `[D, B]` to the metric of each of the D resamples, `[D]`; NaN where it is not defined."""
+"""Function from counts `[D, B]` to the metric of each of the D resamples, `[D]`; NaN where it is not defined."""
 
 
 MOST_PAIRED_BLOCKS = 2_048
-"""Blocks up to which AUC keeps a number for each pair of them: 32 MiB."""
+"""Blocks up to which AUC holds the matrix of block pairs: 32 MiB."""
 _CELLS = 1 << 20
-"""Resamples times rows that AUC without that matrix looks at together: 8 MiB for each of a few arrays."""
+"""Resamples times rows that AUC without that matrix processes together: 8 MiB for each of a few arrays."""
 
 
 def block_form(metric: Metric, y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
-    """Prepare `metric` over `count` blocks; one visit of the rows."""
+    """Prepare `metric` over `count` blocks; visits the rows once."""
     return _FORMS[metric.name](y, p, blocks, count)
 
 
@@ -61,12 +61,12 @@ def _rmse(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
 
 
 def _r2(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
-    # Σ(y − ȳ)² is taken from sums of y and y²; centring first keeps that subtraction from losing digits.
+    # Σ(y − ȳ)² comes from sums of y and y². Centre first, so that the subtraction loses no digits.
     centred = y - (y.mean() if len(y) else 0.0)
     mean_square = _mean_of((y - p) ** 2, blocks, count)
     mean = _mean_of(centred, blocks, count)
     mean_of_squares = _mean_of(centred**2, blocks, count)
-    # Below this the variance is rounding: a constant label.
+    # A variance below this is rounding error: the label is constant.
     nothing = 1e-12 * float((centred**2).mean()) if len(y) else 0.0
 
     def value(counts: Matrix) -> Vector:
@@ -92,7 +92,7 @@ def _auc(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
 def _auc_by_rows(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
     order = np.argsort(p, kind="stable")
     scores, positive, block_of = p[order], (y > 0)[order], blocks[order]
-    # Where each run of equal scores ends: a pair within a run counts half.
+    # Ends of the runs of equal scores: a pair within a run counts half.
     ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) if len(scores) else np.empty(0, np.intp)
     together = max(1, _CELLS // max(1, len(scores)))
 
@@ -113,7 +113,7 @@ def _auc_by_rows(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockFor
 
 def _auc_by_pairs(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
     positive = y > 0
-    order = np.argsort(p[positive])  # sorted queries make the many searches below run through the cache
+    order = np.argsort(p[positive])  # sorted queries keep the many searches below in the cache
     scores, score_blocks = p[positive][order], blocks[positive][order]
     wins = np.zeros((count, count))
     negative_scores, negative_blocks = p[~positive], blocks[~positive]

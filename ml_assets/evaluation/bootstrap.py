@@ -1,13 +1,13 @@
-"""Redraws of whole blocks, and the intervals read from them. What a metric is does not belong here.
+"""Redraws of whole blocks, and intervals from them. Metrics are in `metrics.py`.
 
-Flights of one day share its weather, so their errors are not independent: resampling single rows makes
-intervals several times too narrow. Whole blocks (days) are drawn with replacement instead, the same draws for
-every model and every slice, so that differences are paired.
+Flights of one day share its weather, so their errors are not independent. Resampling single rows would make intervals
+several times too narrow. Instead, whole blocks (days) are drawn with replacement. Every model and every slice uses the
+same draws, so differences are paired.
 
-The interval is symmetric about the measured value: measured ± the half-width that holds `confidence` of the
-redraws. Two reasons against plain percentiles: it always contains the measured value (the redraws of a
-calibration error lie above it), and it extends to several slices at once (`joint_intervals`). Few blocks make
-redraws too narrow; the half-width is widened by √(B/(B−1)) and the ratio of Student's to the normal quantile.
+The interval is symmetric: measured value ± the half-width that contains `confidence` of the redraws. It has two
+advantages over plain percentiles. It always contains the measured value, although the redraws of a calibration error
+lie above it. It also extends to several slices at once (`joint_intervals`). With few blocks the redraws vary too
+little, so the half-width is multiplied by √(B/(B−1)) and by the ratio of Student's to the normal quantile.
 """
 
 import math
@@ -21,12 +21,12 @@ from ml_assets.evaluation.block_counts import BlockForm, Matrix
 from ml_assets.evaluation.metrics import Vector
 
 UNDEFINED_SHARE = 0.05
-"""A metric that is undefined (one class only) in more than this share of redraws gets no interval."""
+"""Share of undefined redraws (one class only) above which a metric gets no interval."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured value and where it could as well have been; None where that is not defined."""
+    """A measured value and its confidence interval; None where they are not defined."""
 
     value: float | None
     low: float | None = None
@@ -39,9 +39,9 @@ class Sample:
 
     value: float
     draws: Vector
-    """`[D]`, NaN where a redraw leaves the statistic undefined."""
+    """`[D]`; NaN for redraws on which the statistic is undefined."""
     blocks: int
-    """Blocks that hold rows of it."""
+    """Blocks that hold the statistic's rows."""
 
 
 def draw_blocks(blocks: int, draws: int, seed: int) -> Matrix:
@@ -51,7 +51,7 @@ def draw_blocks(blocks: int, draws: int, seed: int) -> Matrix:
 
 
 def sample(form: BlockForm, counts: Matrix, blocks: int) -> Sample:
-    """Measure `form` on the holdout as it is and on every redraw in `counts` `[D, B]`."""
+    """Measure `form` on the holdout itself and on every redraw in `counts` `[D, B]`."""
     measured = form(np.ones((1, counts.shape[1])))
     return Sample(float(measured[0]), form(counts), blocks)
 
@@ -59,9 +59,9 @@ def sample(form: BlockForm, counts: Matrix, blocks: int) -> Sample:
 def paired(
     challenger: Sample, reference: Sample, *, higher_is_better: bool, relative: bool = False
 ) -> Sample:
-    """The improvement of the challenger over the reference, positive where better, redraw by redraw.
+    """Return the challenger's improvement over the reference for each redraw; positive if the challenger is better.
 
-    `relative`: as a share of the reference's own value (0.005 for half a percent).
+    `relative`: as a share of the reference's value (0.005 is half a percent).
     """
     sign = 1.0 if higher_is_better else -1.0
     value = sign * (challenger.value - reference.value)
@@ -75,7 +75,7 @@ def paired(
 def interval(
     one: Sample, confidence: float, *, lowest: float = -math.inf, highest: float = math.inf
 ) -> Interval:
-    """The interval of one statistic, cut to its range."""
+    """Return the interval of one statistic, cut to the range `lowest`..`highest`."""
     (found,) = joint_intervals([one], confidence)
     if found.low is None or found.high is None:
         return found
@@ -83,17 +83,17 @@ def interval(
 
 
 def joint_intervals(samples: Sequence[Sample], confidence: float) -> list[Interval]:
-    """Intervals that hold together: in `confidence` of the redraws *all* statistics lie within theirs.
+    """Return joint intervals: in `confidence` of the redraws, *all* statistics lie within their intervals.
 
-    Each is `value ± c × standard error` with one c for all (the max-t method), so looking at fourteen
-    carriers does not find one of them worse by luck. For one statistic it is its plain symmetric interval.
+    Each interval is `value ± c × standard error` with the same c for all (the max-t method). Without it, one of
+    fourteen carriers would look worse by luck. For a single statistic, it is the plain symmetric interval.
     """
     usable = [one for one in samples if _defined(one)]
     if not usable:
         return [Interval(_finite(one.value)) for one in samples]
     distance = np.stack([np.abs(one.draws - one.value) for one in usable])
     errors = np.sqrt(np.nanmean(distance**2, axis=1))
-    # A statistic that never moves (a model against itself) has no error; any scale will do for it.
+    # A statistic that never varies (a model against itself) has error 0, so any scale works.
     scale = np.where(errors > 0, errors, 1.0)
     farthest = np.where(np.isnan(distance), -1.0, distance / scale[:, None]).max(axis=0)
     critical = float(np.quantile(farthest[farthest >= 0], confidence))
@@ -109,10 +109,10 @@ def joint_intervals(samples: Sequence[Sample], confidence: float) -> list[Interv
 
 
 def widening(blocks: int, confidence: float) -> float:
-    """Factor on a half-width that makes up for few blocks; 1.03 for 61 blocks, 1.28 for 8, at 95 %.
+    """Return the factor on a half-width that corrects for few blocks: 1.03 for 61 blocks, 1.28 for 8, at 95 %.
 
-    √(B/(B−1)) for the variance of a mean of B, times Student's quantile over the normal one (Cornish–Fisher
-    expansion, within 1 % from 4 degrees of freedom on).
+    The factor is √(B/(B−1)), for the variance of a mean of B, times the ratio of Student's to the normal quantile
+    (Cornish–Fisher expansion, within 1 % for 4 degrees of freedom or more).
     """
     free = blocks - 1
     z = NormalDist().inv_cdf((1 + confidence) / 2)

@@ -22,7 +22,7 @@ def curves(
     counts: Matrix,
     confidence: float,
 ) -> Curves:
-    """All curves of one holdout; `counts` `[D, B]` are the redraws of its blocks."""
+    """Return all curves of one holdout; `counts` `[D, B]` are the redraws of its blocks."""
     binary = objective == "binary"
     challenger = predictions["challenger"]
     return Curves(
@@ -36,7 +36,7 @@ def curves(
 def reliability(
     y: Vector, p: Vector, blocks: BlockIds, counts: Matrix, confidence: float
 ) -> tuple[CalibrationBin, ...]:
-    """Mean label against mean prediction in 15 equal-mass bins; empty bins (ties) are left out."""
+    """Return mean label and mean prediction in 15 equal-mass bins; empty bins (from ties) are left out."""
     edges = calibration_edges(p)
     bins, size = len(edges) + 1, counts.shape[1]
     cell = blocks * bins + calibration_bin(p, edges)
@@ -65,13 +65,13 @@ def reliability(
 
 
 def roc(y: Vector, p: Vector) -> tuple[tuple[float, float], ...]:
-    """(false positive rate, true positive rate) over falling thresholds, thinned; empty for one class."""
+    """Return (false positive rate, true positive rate) for falling thresholds, at most 200; empty for one class."""
     order = np.argsort(-p, kind="stable")
     scores, positive = p[order], (y[order] > 0).astype(np.float64)
     hits, misses = np.cumsum(positive), np.cumsum(1 - positive)
     if not len(y) or hits[-1] == 0 or misses[-1] == 0:
         return ()
-    # Rows with the same score enter together: only the last of a tie is a point of the curve.
+    # Rows with equal scores count together: only the last row of a tie is a point of the curve.
     ends = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
     thinned = ends[np.unique(np.linspace(0, len(ends) - 1, ROC_POINTS - 1).round().astype(int))]
     points = zip(misses[thinned] / misses[-1], hits[thinned] / hits[-1], strict=True)
@@ -86,7 +86,7 @@ def _scores(y: Vector, p: Vector) -> Histogram:
 
 def _residuals(y: Vector, p: Vector) -> Histogram:
     residuals = y - p
-    # A few wild rows must not squeeze all others into one bar; the outermost bars hold what lies beyond.
+    # A few extreme rows must not squeeze all others into one bar, so the outermost bars hold all rows beyond them.
     low, high = np.quantile(residuals, [0.005, 0.995])
     reach = max(abs(float(low)), abs(float(high))) or 1.0
     edges = np.linspace(-reach, reach, SCORE_BINS + 1)

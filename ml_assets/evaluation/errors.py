@@ -1,4 +1,4 @@
-"""Errors of an evaluation, as types whose message says what to do. A rejection is not an error."""
+"""Errors of an evaluation. Each message names the remedy. A rejection is not an error."""
 
 
 class EvaluationInputError(ValueError):

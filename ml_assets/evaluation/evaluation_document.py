@@ -1,4 +1,4 @@
-"""The documents of an evaluation: what `evaluation.json` holds and the report is made of. Only data."""
+"""Documents of an evaluation: the content of `evaluation.json` and of the report. Only data."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ DecisionStatus = Literal["blessed", "rejected", "undecided"]
 
 
 class Document(BaseModel):
-    """Base: immutable, and unknown keys are errors when read back."""
+    """Base class: immutable; unknown keys are errors when a document is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,24 +36,24 @@ class RuleResult(Document):
     """`at least 0.7000`, `> 0.50 % better than champion`."""
     rows: int | None
     measured: Interval | None
-    """Value threshold: the challenger's metric. Change threshold: its improvement, positive where better."""
+    """Value threshold: the challenger's metric. Change threshold: its improvement, positive if better."""
     limit: float
-    """Value threshold, or the margin the improvement must clear."""
+    """Value threshold, or the margin that the improvement must exceed."""
     relative: bool
-    """True where improvement and margin are shares of the reference's value."""
+    """True if improvement and margin are shares of the reference's value."""
     explanation: str
     would_pass: str | None
-    """Condition under which it would pass; None where it passed or does not apply."""
+    """Condition under which the rule would pass; None if it passed or does not apply."""
 
 
 class GateDecision(Document):
-    """Blessed, rejected or undecided, and why."""
+    """Blessed, rejected or undecided, with the reasons."""
 
     status: DecisionStatus
     summary: str
     """One sentence."""
     reasons: tuple[str, ...]
-    """The sentences that decided: of failed rules, or of undecided ones, or of those that passed."""
+    """Sentences of the rules that decided: the failed rules, else the undecided rules, else those that passed."""
     rules: tuple[RuleResult, ...]
 
 
@@ -69,9 +69,9 @@ class Part(Document):
     """Observed rate (binary) or mean label."""
     prediction_mean: dict[Role, float]
     metrics: dict[Role, dict[str, Interval]]
-    """Empty where the slice is too small to measure."""
+    """Empty if the slice is too small to measure."""
     improvements: dict[Reference, dict[str, Interval]]
-    """Improvement of the challenger over the reference, for every metric; positive where the challenger is better."""
+    """Improvement of the challenger over the reference, for every metric; positive if the challenger is better."""
 
 
 class CalibrationBin(Document):
@@ -107,14 +107,14 @@ class Curves(Document):
     roc: dict[Role, tuple[tuple[float, float], ...]]
     """(false positive rate, true positive rate), at most 200 points; empty for regression."""
     scores: Histogram
-    """Scores of the challenger. Binary: those of `negative` and `positive` rows. Regression: `residual`, label −
-    prediction, the outermost bars holding what lies beyond."""
+    """Scores of the challenger. Binary: scores of `negative` and `positive` rows. Regression: `residual`, label −
+    prediction; the outermost bars hold all rows beyond them."""
     density: Density | None
     """Regression only."""
 
 
 class Evaluation(Document):
-    """Everything known about one challenger on one holdout."""
+    """All results of one challenger on one holdout."""
 
     objective: Objective
     rows: int
@@ -129,16 +129,16 @@ class Evaluation(Document):
     names: dict[Role, str]
     """Name of each model in prose, such as `champion (version 7)`."""
     champion_seen: tuple[str, ...] = ()
-    """Partitions of this holdout that the champion was trained or selected on: its numbers are flattered."""
+    """Partitions of this holdout on which the champion was trained or selected. Its metrics here look too good."""
     champion_cannot_score: str = ""
-    """Reason for which the champion has no numbers on this holdout; empty where it has, or where there is none."""
+    """Reason why the champion has no metrics on this holdout; empty if it has, or if there is no champion."""
     overall: Part
     slices: tuple[Part, ...]
     curves: Curves
     decision: GateDecision
 
     def values(self, role: Role = "challenger") -> dict[str, float]:
-        """The metrics of one model on the whole holdout, without intervals; undefined ones are left out."""
+        """Return the defined metrics of one model on the whole holdout, without intervals."""
         measured: Mapping[str, Interval] = self.overall.metrics.get(role, {})
         return {name: one.value for name, one in measured.items() if one.value is not None}
 
@@ -153,7 +153,7 @@ class LossCurve(Document):
 
 
 class SplitRows(Document):
-    """Rows of one split: those taken, and those left out."""
+    """Row counts of one split: rows used and rows left out."""
 
     split: str
     """train, validation or holdout."""
@@ -164,7 +164,7 @@ class SplitRows(Document):
     left_out: dict[str, int]
     """Reason → rows."""
     known_by: str
-    """ISO 8601 UTC: rows whose label was known only later are among those left out."""
+    """ISO 8601 UTC. Rows whose label became known later are left out."""
 
     @property
     def lost(self) -> int:
@@ -173,24 +173,25 @@ class SplitRows(Document):
 
 
 class Report(Document):
-    """An evaluation and where it came from: `evaluation.json`, and all that the HTML is made of."""
+    """An evaluation with its lineage: the content of `evaluation.json` and the only source of the HTML."""
 
     title: str
     """Name of the model."""
     partition: str
     lineage: dict[str, str]
-    """Such as lake commit, snapshot digest, MLflow run, Dagster run; a value may be an http(s) address."""
+    """Origin of the model, such as lake commit, snapshot digest, MLflow run, Dagster run. A value may be an http(s)
+    address."""
     splits: tuple[SplitRows, ...] = ()
     """Splits on which the model was trained, selected and measured, oldest first."""
     loss: LossCurve | None = None
     recoveries: tuple[Recovery, ...] = ()
-    """Interruptions of the training and the cost of going on, by attempt."""
+    """Interruptions of the training and the cost of each resume, by attempt."""
     rows_lost: int | None = None
-    """Rows that an epoch of an interrupted training left out, summed over epochs: 0, or there is a bug."""
+    """Rows that an interrupted training left out, summed over epochs. Anything but 0 is a bug."""
     evaluation: Evaluation
 
     def to_json(self) -> str:
-        """The content of `evaluation.json`; equal reports give equal text."""
+        """Return the content of `evaluation.json`; equal reports give equal text."""
         return self.model_dump_json(indent=1)
 
     @property

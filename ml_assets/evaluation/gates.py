@@ -1,12 +1,12 @@
-"""Judging rules on measurements. What a rule is: `spec.py`; how it is said: `sentences.py`.
+"""Gate results and the gate decision, from measurements. Rules are declared in `spec.py`, worded in `sentences.py`.
 
-A rule sees samples (a value and its redraws) of predictions made on this very holdout. There is no way in for
-a metric that was measured elsewhere or stored with the champion.
+A rule sees only samples (a value and its redraws) of predictions on this holdout. It cannot use a metric that was
+measured elsewhere or stored with the champion.
 
     a rule failed                                 → rejected
-    none failed, one is undecided                 → undecided
+    no rule failed, one is undecided              → undecided
     the champion has seen rows of this holdout    → undecided, unless rejected
-    the champion cannot score this holdout        → as `on_incomparable` says, undecided unless written otherwise
+    the champion cannot score this holdout        → as `on_incomparable` says, by default undecided
     no rule applied                               → undecided
     else                                          → blessed
 """
@@ -32,18 +32,18 @@ from ml_assets.evaluation.spec import EVERY, EvaluationSpec, Gate, Reference
 
 @dataclass(frozen=True)
 class Champion:
-    """The model in production, as far as a gate may know it. Its stored metrics are deliberately not here."""
+    """Facts that a gate may know about the model in production. Stored metrics are deliberately not among them."""
 
     name: str
     """Such as `version 7`."""
     seen: tuple[str, ...] = ()
-    """Partition keys of this holdout that it was trained or selected on."""
+    """Partition keys of this holdout on which it was trained or selected."""
     cannot_score: str = ""
-    """Reason for which it has no predictions for this holdout, such as a column that it reads and that is gone."""
+    """Reason why it has no predictions for this holdout, such as a dropped column that it reads."""
 
     @classmethod
     def compare(cls, name: str, *, trained_on: Iterable[str], holdout: Iterable[str]) -> Self:
-        """From the partition keys of its training and validation rows and those of this holdout."""
+        """Compare the partition keys of its training and validation rows with the keys of this holdout."""
         return cls(name, tuple(sorted(set(trained_on) & set(holdout))))
 
 
@@ -55,13 +55,13 @@ class Cell:
     rows: int
     blocks: int
     samples: Mapping[tuple[Role, str], Sample]
-    """By role and metric; empty where the slice was too small to measure."""
+    """By role and metric; empty if the slice is too small to measure."""
     has_one_label: bool = False
-    """All rows have the same label, which tells no good model from a bad one."""
+    """True if all rows have the same label. Such rows cannot separate a good model from a bad one."""
 
 
 def decide(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None) -> GateDecision:
-    """Judge every gate of `spec` on `cells`."""
+    """Check every gate of `spec` on `cells`."""
     gates = list(spec.gates)
     if champion is None:
         gates += _against_baseline(spec, "first model")
@@ -72,7 +72,10 @@ def decide(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | Non
 
 
 def _against_baseline(spec: EvaluationSpec, why: str) -> list[Gate]:
-    """Without a champion to compare with the baseline decides, also where nobody wrote a rule about it."""
+    """Return a gate against the baseline in place of the gate against the champion, which cannot be measured.
+
+    Return none if the spec has no gate against the champion, or already has a gate against the baseline.
+    """
     asked = next((gate for gate in spec.gates if gate.better_than == "champion"), None)
     if asked is None or any(gate.better_than == "baseline" for gate in spec.gates):
         return []
@@ -155,7 +158,7 @@ def _check_change(
         )
         for cell in cells
     ]
-    # Too few blocks make a slice's redraws worthless; they must not set the width for the others either.
+    # The redraws of a slice with too few blocks are worthless, and must not set the width for other slices.
     enough = [cell.blocks >= spec.min_blocks for cell in cells]
     kept = [one for one, fine in zip(improvements, enough, strict=True) if fine]
     found = iter(joint_intervals(kept, gate.confidence or spec.confidence))
@@ -199,7 +202,7 @@ _TELLING = "a longer holdout, or a larger slice"
 
 
 def _flaw(cell: Cell, spec: EvaluationSpec) -> str:
-    """Return the reason for which no measurement on these rows can let a rule pass; empty where one can."""
+    """Return the reason why no measurement on these rows can let a rule pass; empty if a rule can pass."""
     if cell.blocks < spec.min_blocks:
         return f"{cell.blocks} blocks, at least {spec.min_blocks} are needed"
     return "all rows have the same label" if cell.has_one_label else ""
@@ -290,7 +293,7 @@ def _conclude(rules: Sequence[RuleResult], champion: Champion | None, spec: Eval
     decided = len(rules) - len(by_status["not_applicable"])
     status: DecisionStatus
     if by_status["failed"] or harm == "failed":
-        # What is said of the champion is not said again by each rule about it.
+        # Do not repeat a sentence about the champion for each rule that compares with it.
         failed = [one for one in by_status["failed"] if one.explanation not in about]
         status, reasons = "rejected", [*(about if harm == "failed" else []), *_sentences(failed)]
         summary = f"Rejected: {len(by_status['failed'])} of {decided} rules failed."
@@ -314,7 +317,7 @@ def _conclude(rules: Sequence[RuleResult], champion: Champion | None, spec: Eval
 
 
 def _doubt(champion: Champion | None, spec: EvaluationSpec) -> tuple[list[str], str, RuleStatus]:
-    """Sentences that put the comparison with the champion in doubt, a short form, and their effect on the decision."""
+    """Return the doubts about a comparison with the champion: sentences, a short form, the effect on the decision."""
     if champion is not None and champion.cannot_score:
         if spec.on_incomparable == "ignore":
             return [], "", "not_applicable"
@@ -326,7 +329,7 @@ def _doubt(champion: Champion | None, spec: EvaluationSpec) -> tuple[list[str], 
 
 
 def _condensed(passed: Sequence[RuleResult]) -> list[str]:
-    """One sentence a rule: of many slices that passed, the one that came closest to failing."""
+    """Return one sentence per rule. For a rule that passed on many slices, it is about the slice nearest to failing."""
     sentences: list[str] = []
     for name in dict.fromkeys(rule.rule for rule in passed):
         alike = [rule for rule in passed if rule.rule == name]
@@ -337,8 +340,9 @@ def _condensed(passed: Sequence[RuleResult]) -> list[str]:
 
 
 def distance_to_limit(rule: RuleResult) -> float:
-    """Return the distance of the measurement to the limit, positive on the good side; it finds the closest call of a
-    rule.
+    """Return the distance from limit to measurement, infinite without a measurement; the smallest is the closest call.
+
+    With an interval it is the interval's lower end minus the limit, otherwise the absolute difference.
     """
     measured = rule.measured.value if rule.measured else None
     if measured is None:

@@ -1,6 +1,6 @@
-"""Holdout and predictions in, `Evaluation` out. The one function the pipeline calls.
+"""Evaluation of predictions on a holdout: the function that the pipeline calls.
 
-Reading the holdout, scoring the models and keeping the result belong to the caller.
+The caller reads the holdout, scores the models and stores the result.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ def evaluate(
     baseline_name: str = "naive baseline",
     reference_name: str = "regression on the same columns",
 ) -> Evaluation:
-    """Measure, compare and judge a challenger on one holdout.
+    """Measure a challenger on one holdout, compare it and decide its gates.
 
-    `holdout`: one row a prediction, with `label` (binary: 0/1 or bool; regression: numbers; no nulls), the
-    block column and the slice columns of `spec`. `predictions`: float64 `[N]` in the rows' order (binary:
-    probabilities) for `challenger`, `baseline` and `reference`, and for `champion` exactly when `champion` is given and
+    `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; regression: numbers; no nulls), the
+    block column and the slice columns of `spec`. `predictions` are float64 `[N]` in the rows' order (binary:
+    probabilities) for `challenger`, `baseline` and `reference`, and for `champion` exactly if `champion` is given and
     can score.
 
-    Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.verdict`.
+    Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
     spec = with_values_of(spec, holdout.schema)
     y = _labels(holdout, label, spec)

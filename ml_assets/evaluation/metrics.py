@@ -1,9 +1,9 @@
 """Metrics: direction, range, and value on rows.
 
-The same metrics as functions of resampled blocks are in `block_counts.py`; a property test holds the two together.
+`block_counts.py` has the same metrics as functions of resampled blocks; a property test requires equal results.
 
 All functions take labels `y` and predictions `p`, float64 `[N]`, and return a float; NaN where the metric is
-not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, `p` is a probability.
+not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, and `p` is a probability.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _SMALLEST = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric as gates and reports speak of it."""
+    """One metric with its names, direction and range."""
 
     name: str
-    """As written in a gate."""
+    """Name in a gate."""
     label: str
-    """As written in a report."""
+    """Name in a report."""
     objective: Objective
     higher_is_better: bool
     lowest: float
@@ -40,12 +40,12 @@ class Metric:
     on_rows: Callable[[Vector, Vector], float]
 
     def improvement(self, challenger: float, reference: float) -> float:
-        """Return the challenger's improvement in the metric's unit; negative where it is worse."""
+        """Return the challenger's improvement in the metric's unit; negative if it is worse."""
         return challenger - reference if self.higher_is_better else reference - challenger
 
 
 def auc(y: Vector, p: Vector) -> float:
-    """Area under the ROC curve: share of (positive, negative) pairs ranked right, ties count one half."""
+    """Return the area under the ROC curve: share of (positive, negative) pairs ranked right; a tie counts one half."""
     positives, negatives = p[y > 0], np.sort(p[y <= 0])
     if not len(positives) or not len(negatives):
         return float("nan")
@@ -54,30 +54,30 @@ def auc(y: Vector, p: Vector) -> float:
 
 
 def clipped(p: Vector) -> Vector:
-    """Probabilities kept off 0 and 1 by the float64 epsilon (as scikit-learn does): logs stay finite."""
+    """Keep probabilities away from 0 and 1 by the float64 epsilon (like scikit-learn), so that logs stay finite."""
     return np.clip(p, _SMALLEST, 1 - _SMALLEST)
 
 
 def log_losses(y: Vector, p: Vector) -> Vector:
-    """Cross-entropy of each row in nats, `[N]`."""
+    """Return the cross-entropy of each row in nats, `[N]`."""
     safe = clipped(p)
     return -(y * np.log(safe) + (1 - y) * np.log1p(-safe))
 
 
 def calibration_edges(p: Vector, bins: int = CALIBRATION_BINS) -> Vector:
-    """Inner edges, `[bins - 1]`, that put equally many predictions into each bin (but for ties)."""
+    """Return inner edges, `[bins - 1]`, that give each bin the same number of predictions, except for ties."""
     return np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]) if len(p) else np.zeros(bins - 1)
 
 
 def calibration_bin(p: Vector, edges: Vector) -> npt.NDArray[np.intp]:
-    """Bin of each prediction, `[N]`, 0 to `len(edges)`; an edge belongs to the bin above it."""
+    """Return the bin of each prediction, `[N]`, 0 to `len(edges)`; an edge belongs to the bin above it."""
     return np.searchsorted(edges, p, "right")
 
 
 def ece(y: Vector, p: Vector, edges: Vector | None = None) -> float:
-    """Expected calibration error: mean over rows of |mean prediction − observed rate| of the row's bin.
+    """Return the expected calibration error: mean over rows of |mean prediction − observed rate| of the row's bin.
 
-    15 equal-mass bins (Nguyen & O'Connor 2015) unless `edges` are given. It is biased upwards on few rows.
+    Uses 15 equal-mass bins (Nguyen & O'Connor 2015) unless `edges` are given. The error is biased upwards on few rows.
     """
     if not len(y):
         return float("nan")
@@ -87,7 +87,7 @@ def ece(y: Vector, p: Vector, edges: Vector | None = None) -> float:
 
 
 def r2(y: Vector, p: Vector) -> float:
-    """Share of the label's variance explained; negative where the mean would have been better."""
+    """Return the explained share of the label's variance; negative if the mean would predict better."""
     total = float(((y - y.mean()) ** 2).sum()) if len(y) else 0.0
     return 1 - float(((y - p) ** 2).sum()) / total if total > 0 else float("nan")
 
@@ -168,12 +168,12 @@ METRICS: dict[str, Metric] = {
 
 
 def metrics_of(objective: Objective) -> tuple[Metric, ...]:
-    """The metrics of an objective, in the order a report shows them."""
+    """Return the metrics of an objective, in the order of a report."""
     return tuple(metric for metric in METRICS.values() if metric.objective == objective)
 
 
 def metric_named(name: str, objective: Objective) -> Metric:
-    """Look a metric up; raises `UnknownMetric` with the names that would do."""
+    """Return a metric by its name. `UnknownMetric` lists the valid names."""
     metric = METRICS.get(name)
     if metric is None or metric.objective != objective:
         known = ", ".join(one.name for one in metrics_of(objective))

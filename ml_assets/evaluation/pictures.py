@@ -1,7 +1,7 @@
 """Plots of an evaluation: SVG for the report, small PNG for an asset page. Computes nothing.
 
-matplotlib is imported when the first picture is drawn, and used without pyplot; its style is the process's while one is
-drawn, so one thread at a time.
+matplotlib is imported for the first picture, and used without pyplot. Its style is global to the process while a
+picture is drawn, so only one thread at a time may draw.
 """
 
 import base64
@@ -21,23 +21,23 @@ COLOURS: dict[Role, str] = {
     "reference": "#3f8f6b",
 }
 _LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-", "reference": ":"}
-"""So that nobody has to tell colours apart."""
+"""Line style of each role, so that readers do not depend on colours."""
 _FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challenger")
 _POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
 _INK, _GRID = "#2b3138", "#e3e6ea"
 
 Axes = Any
-"""matplotlib.axes.Axes, whose own annotations are only partly known."""
+"""matplotlib.axes.Axes; Any, because its annotations are incomplete."""
 _Draw = Callable[[Axes], None]
 
 
 def pictures(
     evaluation: Evaluation, loss: LossCurve | None = None, *, form: Literal["png", "svg"] = "png"
 ) -> dict[str, str]:
-    """Base64 of each picture by name: `calibration`, `ranking` or `fit`, `scores` or `residuals`, and `loss`.
+    """Return each picture in base64 by name: `calibration`, `ranking` or `fit`, `scores` or `residuals`, and `loss`.
 
-    PNGs are 420 × 330 pixels and below 50 kB each, small enough to be embedded into an asset's metadata.
-    The same evaluation gives the same bytes.
+    A PNG has 420 × 330 pixels and less than 50 kB, small enough for the metadata of an asset. The same evaluation gives
+    the same bytes.
     """
     binary = evaluation.objective == "binary"
     drawings: dict[str, _Draw] = {
@@ -64,7 +64,7 @@ def _encoded(draw: _Draw, form: Literal["png", "svg"]) -> str:
     from matplotlib.figure import Figure
 
     style: dict[Any, Any] = {
-        "font.family": "DejaVu Sans",  # shipped with matplotlib, so the picture is the same everywhere
+        "font.family": "DejaVu Sans",  # part of matplotlib, so the picture is the same everywhere
         "font.size": 8,
         "axes.edgecolor": "#b9bfc7",
         "axes.labelcolor": _INK,
@@ -89,7 +89,7 @@ def _encoded(draw: _Draw, form: Literal["png", "svg"]) -> str:
         figure: Any = Figure(figsize=(4.2, 3.3), layout="constrained")
         draw(figure.subplots())
         buffer = io.BytesIO()
-        # No creation date: identical evaluations make identical files.
+        # No creation date, so that equal evaluations give equal files.
         figure.savefig(buffer, format=form, dpi=100, metadata={"Date": None} if form == "svg" else None)
     return base64.b64encode(buffer.getvalue()).decode()
 
@@ -107,7 +107,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
     if evaluation.objective == "binary":
         low = 0.0
     axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-    # The challenger is drawn last, on top.
+    # Draw the challenger last, on top.
     for role in sorted(curves, key=_FIRST_DRAWN.index):
         bins = curves[role]
         x, y = [one.predicted for one in bins], [one.observed.value or 0.0 for one in bins]
@@ -221,7 +221,7 @@ def _loss(axes: Axes, loss: LossCurve) -> None:
             )
     if loss.best_step is not None:
         axes.axvline(loss.best_step, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), label="kept weights")
-    # The first steps tower over everything that matters later.
+    # Ignore the first steps: their losses are so high that later changes would be invisible.
     heights = [value for _, value in loss.training[len(loss.training) // 20 :]]
     heights += [value for _, value in loss.validation]
     low, high = min(heights), max(heights)
@@ -233,7 +233,7 @@ def _loss(axes: Axes, loss: LossCurve) -> None:
 
 
 def caption(name: str, evaluation: Evaluation) -> str:
-    """One sentence that says how to read a picture."""
+    """Return one sentence that explains how to read a picture."""
     bars = f"bars: {evaluation.confidence:.0%} intervals over blocks by {evaluation.bootstrap_unit}"
     return {
         "calibration": f"On the dashed line predictions are right on average; {bars}.",

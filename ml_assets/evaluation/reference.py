@@ -1,7 +1,8 @@
-"""The reference model: a logistic or linear regression on the challenger's own columns, with an L2 penalty.
+"""Reference model: a logistic or linear regression on the challenger's own columns, with an L2 penalty.
 
-It says what the columns are worth without a network. Newton's method on the normal equations: exact, the same on every
-call, a few seconds for 250,000 rows × 40 columns, where scikit-learn's L-BFGS takes half a minute over the penalties.
+It shows the worth of the columns without a network. It uses Newton's method on the normal equations: exact, with equal
+results on every call. 250,000 rows × 40 columns take a few seconds; scikit-learn's L-BFGS takes half a minute for all
+penalties.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -22,20 +23,21 @@ Encode = Callable[[pl.DataFrame], tuple[NDArray[np.float32], NDArray[np.int32]]]
 """Rows → standardised numbers `[rows, F]`, NaN where missing, and category ids `[rows, C]`: `FittedState.encode`."""
 
 PENALTIES = (10_000.0, 1_000.0, 100.0, 10.0, 1.0)
-"""Tried on the validation rows, strongest first. A category of so many rows counts about half itself, half nothing."""
+"""Penalties to try on the validation rows, strongest first. The weight of a category with as many rows as the penalty
+is shrunk to about half."""
 MOST_VALUES = 10_000_000
-"""Rows × columns that are fitted: of more, rows spread evenly over the window."""
+"""Largest rows × columns to fit. From larger windows, evenly spread rows are used."""
 MOST_CATEGORIES = 1_000
-"""Categories of all columns together that have a weight of their own, the most frequent; the others count nothing."""
+"""Categories, over all columns, that get a weight: the most frequent. The others have no effect."""
 
 _STEPS, _HALVINGS = 50, 10
 _SMALL_GRADIENT = 1e-6
-"""Mean over rows: the optimum is reached."""
+"""Gradient per row at which the optimum counts as reached."""
 _ENOUGH = 0.3
 _IN_CACHE = 16_384
-"""Rows that are added up in one go."""
+"""Rows that are summed at once."""
 _AT_ONCE = 100_000
-"""Rows that are predicted in one go."""
+"""Rows that are predicted at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +45,15 @@ class _Columns:
     """Positions of encoded values among the weights: intercept, numbers, missing marks; then categories."""
 
     missing: NDArray[np.intp]
-    """Numeric columns that had missing values in training; each has a mark of its own."""
+    """Numeric columns that had missing values in training; each has its own mark."""
     places: tuple[NDArray[np.intp], ...]
-    """Category column → id → place among the categories' weights; `count` where an id has none."""
+    """Category column → id → place among the categories' weights; `count` for an id without a weight."""
     count: int
     """Categories with a weight."""
 
     @classmethod
     def of(cls, numeric: NDArray[np.float32], category: NDArray[np.int32]) -> Self:
-        """Decide on training rows."""
+        """Choose the columns and categories from encoded training rows."""
         rows = [np.bincount(ids) for ids in category.T]
         seen = sorted(
             ((int(n), -c, -i) for c, ids in enumerate(rows) for i, n in enumerate(ids) if n), reverse=True
@@ -63,13 +65,13 @@ class _Columns:
         return cls(missing=np.flatnonzero(np.isnan(numeric).any(axis=0)), places=places, count=len(kept))
 
     def dense(self, numeric: NDArray[np.float32]) -> NDArray[np.float64]:
-        """`[rows, 1 + F + missing]`: a missing number counts as the mean, which is 0, and sets its mark."""
+        """Return `[rows, 1 + F + missing]`. A missing number becomes 0, which is the mean, and sets its mark."""
         ones = np.ones((len(numeric), 1))
         filled = np.nan_to_num(numeric.astype(np.float64), nan=0.0)
         return np.hstack([ones, filled, np.isnan(numeric[:, self.missing]).astype(np.float64)])
 
     def sparse(self, category: NDArray[np.int32]) -> NDArray[np.intp]:
-        """`[rows, C]` places of the categories; an id that training has not seen has place `count`."""
+        """Return the places of the categories, `[rows, C]`; an id that training has not seen has place `count`."""
         found = [
             places[np.minimum(ids, len(places) - 1)]
             for places, ids in zip(self.places, category.T, strict=True)
@@ -92,9 +94,9 @@ class LinearReference:
     """Standard deviation of the training labels (regression), 1 (binary)."""
     penalty: float
     rows: int
-    """Training rows it was fitted on."""
+    """Training rows that the fit used."""
     all_rows: int
-    """Training rows."""
+    """All training rows."""
 
     @classmethod
     def fit(
@@ -108,7 +110,7 @@ class LinearReference:
     ) -> Self:
         """Fit on the training rows, with the penalty of `PENALTIES` that predicts the validation rows best.
 
-        Best is the smallest log loss (binary) or RMSE (regression); of equals, the strongest penalty. No label
+        Best is the smallest log loss (binary) or RMSE (regression); among equals, the strongest penalty. No label
         may be null.
         """
         from threadpoolctl import threadpool_limits
@@ -124,7 +126,7 @@ class LinearReference:
         known = tried.get_column(label).cast(pl.Float64).to_numpy()
         loss = METRICS["logloss" if binary else "rmse"].on_rows
         best: tuple[float, Self] | None = None
-        # One thread: the order of additions, so the result, does not depend on the machine's cores.
+        # One thread, so that the order of additions and the result do not depend on the machine's cores.
         with threadpool_limits(limits=1, user_api="blas"):
             paths = list(problem.path(PENALTIES))
         for penalty, weights in zip(PENALTIES, paths, strict=True):
@@ -146,7 +148,7 @@ class LinearReference:
         return best[1]
 
     def predict(self, frame: pl.DataFrame) -> Vector:
-        """Probability (binary) or value (regression) of each row, float64 `[N]`."""
+        """Return the probability (binary) or value (regression) of each row, float64 `[N]`."""
         parts = [self._sums(part) for part in frame.iter_slices(_AT_ONCE)]
         sums = np.concatenate(parts) if parts else np.empty(0)
         return _sigmoid(sums) if self.objective == "binary" else self.offset + self.scale * sums
@@ -154,7 +156,7 @@ class LinearReference:
     def _sums(self, frame: pl.DataFrame) -> Vector:
         numeric, category = self.encode(frame)
         dense = self.columns.dense(numeric)
-        # The last weight is that of categories without one.
+        # The appended 0 is the weight of categories at place `count`.
         of_categories = np.append(self.weights[dense.shape[1] :], 0.0)
         return dense @ self.weights[: dense.shape[1]] + of_categories[self.columns.sparse(category)].sum(
             axis=1
@@ -162,7 +164,7 @@ class LinearReference:
 
     @property
     def name(self) -> str:
-        """Name in a report, with the penalty and the rows it was fitted on."""
+        """Name in a report, with the penalty and, if the fit used only some rows, their number."""
         kind = "logistic" if self.objective == "binary" else "linear"
         if len(self.weights) == 1:
             return f"{kind} regression without a column: the mean"
@@ -205,10 +207,10 @@ class _Problem:
         return self.dense.shape[1] + self.categories.shape[1]
 
     def path(self, penalties: Sequence[float]) -> Iterator[Vector]:
-        """The weights of least loss for each penalty in turn, by Newton's method from those of the one before.
+        """Yield the weights of least loss for each penalty, by Newton's method from the weights before.
 
-        Second derivatives are the dear part, and change little from step to step: they are computed again only where a
-        step shrank the gradient by less than `_ENOUGH`. Steps that do not lower the loss are halved.
+        Second derivatives are expensive and change little from step to step. They are computed again only after a step
+        that left more than `_ENOUGH` of the gradient. A step that does not lower the loss is halved.
         """
         from scipy import linalg
 
@@ -230,7 +232,7 @@ class _Problem:
                         break
                     step = step / 2
                 else:
-                    break  # float64 knows no better weights
+                    break  # float64 has no better weights
                 weights = weights - step
                 value, gradient, curvature = after
                 if np.abs(gradient).max() > _ENOUGH * slope:
@@ -239,7 +241,7 @@ class _Problem:
             yield weights
 
     def _loss(self, penalties: Vector, weights: Vector) -> tuple[float, Vector, Vector]:
-        """Loss, its gradient `[size]`, and each row's second derivative `[rows]`."""
+        """Return the loss, its gradient `[size]`, and each row's second derivative `[rows]`."""
         width = self.dense.shape[1]
         sums = self.dense @ weights[:width] + self.categories @ weights[width:]
         penalised = float((penalties * weights**2).sum()) / 2
@@ -257,7 +259,7 @@ class _Problem:
         return loss + penalised, gradient + penalties * weights, curvature
 
     def _hessian(self, curvature: Vector) -> NDArray[np.float64]:
-        """Second derivatives of the loss without its penalty, `[size, size]`."""
+        """Return the second derivatives of the loss without its penalty, `[size, size]`."""
         width = self.dense.shape[1]
         total = np.zeros((self.size, self.size))
         for first in range(0, len(self.y), _IN_CACHE):
@@ -272,7 +274,7 @@ class _Problem:
 
 
 def _spread(frame: pl.DataFrame, encode: Encode) -> pl.DataFrame:
-    """Rows spread evenly over `frame`, as many as `MOST_VALUES` allows."""
+    """Return as many rows as `MOST_VALUES` allows, spread evenly over `frame`."""
     numeric, category = encode(frame.head(1))
     most = MOST_VALUES // max(numeric.shape[1] + category.shape[1], 1)
     if frame.height <= most:

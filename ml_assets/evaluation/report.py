@@ -1,6 +1,6 @@
-"""The report a reviewer reads: two pages of HTML that need nothing else, and its JSON beside it.
+"""Report for a reviewer: two self-contained pages of HTML, and the JSON beside them.
 
-What the numbers mean is decided elsewhere; this module arranges them. The layout is `report.html.j2`.
+This module only arranges numbers and sentences. The layout is `report.html.j2`.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,12 @@ from ml_assets.evaluation.spec import Reference
 from resources.job.recoveries import Recovery
 
 MOST_SLICES = 12
-"""Slices of one cut that the report shows, the largest; the JSON has all."""
+"""Slices per cut that the report shows: the largest. The JSON has all."""
 MOST_CASES = 3
-"""Slices of one rule that the report shows one by one, the worst."""
+"""Slices per rule that the report shows singly: the worst."""
 MOST_RECOVERIES = 8
-"""Interruptions of the training that the report shows, the longest; the JSON has all."""
+"""Interruptions of the training that the report shows: those that repeated most rows, then the longest. The JSON has
+all."""
 
 _WORST_FIRST = ("failed", "undecided", "passed", "not_applicable")
 
@@ -38,7 +39,7 @@ class ReportFiles:
 
 @dataclass(frozen=True)
 class Whisker:
-    """An interval placed on a scale, all in percent of the scale's width."""
+    """Interval on a scale, in percent of the scale's width."""
 
     low: float
     value: float
@@ -64,11 +65,11 @@ class Scale:
     high: float
 
     def at(self, value: float) -> float:
-        """Percent of the axis."""
+        """Return the position of `value` in percent of the axis."""
         return round(100 * (value - self.low) / (self.high - self.low), 2)
 
     def place(self, one: Interval) -> Whisker | None:
-        """An interval on this axis, or None without one."""
+        """Return an interval's position on this axis; None if a value or an end is missing."""
         if one.value is None or one.low is None or one.high is None:
             return None
         return Whisker(self.at(max(one.low, self.low)), self.at(one.value), self.at(min(one.high, self.high)))
@@ -77,25 +78,25 @@ class Scale:
 def write_report(report: Report, folder: Path) -> ReportFiles:
     """Write `report.html` and `evaluation.json` (the `Report`, read back by its `model_validate_json`).
 
-    `folder` belongs to this one report. A report that is there whole stays as it is.
+    `folder` belongs to this report alone. If it already holds the complete report, nothing is written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = ReportFiles(folder / "report.html", folder / "evaluation.json")
     content = report.to_json()
     if files.json.is_file() and files.json.read_text(encoding="utf-8") == content:
         return files
-    # The JSON last: with it the report is whole.
+    # Write the JSON last: its presence marks the report as complete.
     files.html.write_text(render(report), encoding="utf-8")
     files.json.write_text(content, encoding="utf-8")
     return files
 
 
 def render(report: Report) -> str:
-    """The HTML; a pure function of the report, so the same report gives the same bytes."""
+    """Return the HTML. A pure function: the same report gives the same bytes."""
     from jinja2 import Environment, StrictUndefined
 
     evaluation = report.evaluation
-    # Any: jinja's own annotations leave the filters unknown.
+    # Any, because jinja's annotations do not cover the filters.
     environment: Any = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -134,18 +135,18 @@ def render(report: Report) -> str:
 
 
 def reference_of(evaluation: Evaluation) -> Reference:
-    """Return the first reference of the challenger: the champion, where there is one."""
+    """Return the challenger's main reference: the champion if it was measured here, otherwise the baseline."""
     return "champion" if "champion" in evaluation.overall.improvements else "baseline"
 
 
 def plain_findings(evaluation: Evaluation) -> list[str]:
-    """Return the comparison for someone who reads nothing else: one sentence a reference."""
+    """Return one sentence per reference with the result of the comparison, for someone who reads nothing else."""
     found: list[str] = []
     if evaluation.champion_cannot_score:
         found.append(f"The champion is not compared with: {evaluation.champion_cannot_score}.")
     for reference, improvements in evaluation.overall.improvements.items():
         if reference == "champion" and evaluation.champion_seen:
-            continue  # not a fair comparison; the decision says why
+            continue  # not a fair comparison; the decision explains why
         better: list[str] = []
         worse: list[str] = []
         level: list[str] = []
@@ -178,7 +179,7 @@ def _reference_is_better(evaluation: Evaluation) -> str:
 
 
 def survived(report: Report) -> str:
-    """Return the total cost of the training's interruptions in one sentence; empty where there was none."""
+    """Return the total cost of the training's interruptions in one sentence; empty without interruptions."""
     told = report.recoveries
     if not told:
         return ""
@@ -197,7 +198,7 @@ def survived(report: Report) -> str:
 
 
 def left_out(report: Report) -> list[str]:
-    """Say of each split how many of its rows were left out, and why; nothing of one that has them all."""
+    """Return one sentence per split that left out rows, with their number and the reasons."""
     return [
         f"{sentences.count(one.lost)} of {sentences.count(one.rows + one.lost)} {one.split} rows are left out: "
         + ", ".join(f"{reason} ({sentences.count(rows)})" for reason, rows in one.left_out.items())
@@ -208,7 +209,10 @@ def left_out(report: Report) -> list[str]:
 
 
 def summary_markdown(report: Report, images: dict[str, str] | None = None) -> str:
-    """Decision, metrics and pictures (base64 PNGs by name, drawn unless given) for an asset page."""
+    """Return decision, metrics and pictures as Markdown for an asset page.
+
+    `images` are base64 PNGs by name; they are drawn unless given.
+    """
     evaluation = report.evaluation
     roles = list(evaluation.overall.metrics)
     lines = [f"**{evaluation.decision.summary}** {' '.join(plain_findings(evaluation))}", ""]
@@ -226,7 +230,10 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
 
 
 def _longest(recoveries: Sequence[Recovery]) -> list[Recovery]:
-    """Those the report shows: what cost rows before all, in the order they happened."""
+    """Return the interruptions that the report shows, in the order in which they happened.
+
+    Chosen by the rows they repeated, then by their seconds.
+    """
     worst = sorted(recoveries, key=lambda one: (one.rows_repeated or 0, one.seconds), reverse=True)
     return [one for one in recoveries if one in worst[:MOST_RECOVERIES]]
 
@@ -241,7 +248,7 @@ def _by_rule(rules: Sequence[RuleResult]) -> list[list[RuleResult]]:
 
 @dataclass(frozen=True)
 class RuleRow:
-    """One rule in the table: the results shown, and a line for those that are not."""
+    """One rule in the table: the results shown, and a line that counts the others."""
 
     shown: tuple[RuleResult, ...]
     rest: str
@@ -253,7 +260,7 @@ def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
     if len(ordered) == 1:
         return RuleRow(tuple(ordered), "", 1)
     bad = [one for one in ordered if one.status in ("failed", "undecided")]
-    # The same sentence is not said twice: a champion that has seen the holdout undecides every slice alike.
+    # Show each sentence once: a champion that has seen the holdout makes every slice undecided in the same words.
     telling = list({one.explanation: one for one in reversed(bad)}.values())[::-1]
     shown = tuple(telling[:MOST_CASES] or ordered[:1])
     hidden = [one for one in ordered if one not in shown]
@@ -266,7 +273,7 @@ def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
 def _slice_rows(
     evaluation: Evaluation, cut: str | None, metric: Metric, against: Reference
 ) -> tuple[list[SliceRow], list[Part], int]:
-    """Measured slices of one cut (largest first, months in order), the small ones, how many are not shown."""
+    """Return the measured slices of one cut (largest first; months in order), the small slices, the number left out."""
     parts = [part for part in evaluation.slices if part.slice == cut]
     large = [part for part in parts if part.metrics]
     if cut != "month":

@@ -14,7 +14,7 @@ THE: dict[Reference, str] = {
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
-    """A measurement for people: four decimals, fewer where it is large; `–` where undefined."""
+    """Format a measurement: four decimals, fewer if it is large; `–` if undefined."""
     if value is None or not math.isfinite(value):
         return "–"
     return format(value, f"{'+' if signed else 'z'},.{_digits(value)}f").replace("-", "−")
@@ -26,14 +26,14 @@ def _digits(value: float) -> int:
 
 
 def share(value: float | None, *, signed: bool = False) -> str:
-    """A fraction in percent, two decimals."""
+    """Format a fraction in percent with two decimals; `–` if undefined."""
     if value is None or not math.isfinite(value):
         return "–"
     return format(100 * value, "+.2f" if signed else ".2f").replace("-", "−") + "\u00a0%"
 
 
 def with_interval(one: Interval, *, signed: bool = False, relative: bool = False) -> str:
-    """`0.7290 [0.7021, 0.7559]`."""
+    """Format a value with its interval: `0.7290 [0.7021, 0.7559]`."""
     write = share if relative else number
     value = write(one.value, signed=signed)
     if one.low is None or one.high is None:
@@ -42,9 +42,9 @@ def with_interval(one: Interval, *, signed: bool = False, relative: bool = False
 
 
 def half_width(one: Interval) -> str:
-    """`± 0.0127`, with as many decimals as the value; empty without an interval.
+    """Format the half-width as `± 0.0127`, with the decimals of the value; empty without an interval.
 
-    Taken from the upper end, because the lower one may be cut to the metric's range.
+    Measured at the upper end, because the lower end may be cut to the metric's range.
     """
     if one.value is None or one.high is None:
         return ""
@@ -52,12 +52,12 @@ def half_width(one: Interval) -> str:
 
 
 def gain(one: Interval, relative: bool) -> str:
-    """An improvement with its interval, signed."""
+    """Format an improvement with its interval, signed."""
     return with_interval(one, signed=True, relative=relative)
 
 
 def count(rows: int) -> str:
-    """`53,991`."""
+    """Format a number of rows: `53,991`."""
     return f"{rows:,}"
 
 
@@ -77,7 +77,7 @@ def asks(gate: Gate) -> str:
 def value_rule(
     metric: Metric, measured: Interval, limit: float, *, least: bool, where: str
 ) -> tuple[str, str]:
-    """Explanation and what would pass, for a value threshold."""
+    """Return the explanation of a value threshold's result, and the condition under which it would pass."""
     asked = f"at {'least' if least else 'most'} {number(limit)}"
     explanation = f"{metric.label}{where} is {with_interval(measured)}; {asked} is asked"
     if measured.value is None:
@@ -97,7 +97,10 @@ def change_rule(
     where: str,
     joint: int,
 ) -> tuple[str, str]:
-    """Explanation and what would pass, for a change threshold that has an interval."""
+    """Return the explanation of a change threshold's result, and the condition under which it would pass.
+
+    The improvement `measured` has an interval.
+    """
     write = share if margin.relative else number
     low, high, value = measured.low or 0.0, measured.high or 0.0, measured.value or 0.0
     asked = write(margin.amount, signed=True) if margin.amount else "zero"

@@ -16,7 +16,7 @@ Rows = npt.NDArray[np.intp]
 NOTHING = "(none)"
 """Value of the slice of rows whose column is null."""
 _SHOWN = 12
-"""Values of a column that a refusal names."""
+"""Values of a column that an error names."""
 
 
 @dataclass(frozen=True, order=True)
@@ -31,9 +31,9 @@ class SliceKey:
 
 
 def slice_rows(frame: pl.DataFrame, cuts: Iterable[SliceBy]) -> dict[SliceKey, Rows]:
-    """Row numbers (ascending) of each slice, ordered by cut and then by value.
+    """Return the row numbers (ascending) of each slice, ordered by cut and then by value.
 
-    Raises `EvaluationInputError` for a missing column, or `by: month` of a column that holds no dates.
+    Raises `EvaluationInputError` for a missing column, or for `by: month` on a column without dates.
     """
     found: dict[SliceKey, Rows] = {}
     for cut in cuts:
@@ -58,9 +58,10 @@ def slice_rows(frame: pl.DataFrame, cuts: Iterable[SliceBy]) -> dict[SliceKey, R
 
 
 def with_values_of(spec: EvaluationSpec, schema: Mapping[str, pl.DataType]) -> EvaluationSpec:
-    """`spec` with the slice value of each gate as the text that `slice_rows` gives for columns of `schema`.
+    """Return `spec` with each gate's slice value as the text that `slice_rows` uses for columns of `schema`.
 
-    Raises `EvaluationInputError` for a value that no such column holds, like YAML's `NO`, which is false, for text.
+    Raises `EvaluationInputError` for a value that the column's type cannot hold. Example: an unquoted `NO` for a text
+    column, which YAML reads as false.
     """
     cuts = {cut.name: cut for cut in spec.sliced_by}
     gates = [
@@ -75,10 +76,10 @@ def with_values_of(spec: EvaluationSpec, schema: Mapping[str, pl.DataType]) -> E
 
 
 def slice_faults(spec: EvaluationSpec, schema: Mapping[str, pl.DataType]) -> Iterator[tuple[str, str]]:
-    """Dotted key below the section and sentence of each slice that no column of `schema` can be cut into, or whose
-    value in a gate no such column holds.
+    """Yield (dotted key below the section, sentence) for slices that do not fit the column types in `schema`.
 
-    Columns that `schema` lacks are left to others.
+    A slice does not fit if its column cannot be cut that way, or if a gate's value does not have the column's type.
+    Columns that `schema` lacks are checked elsewhere.
     """
     for cut in spec.sliced_by:
         dtype = schema.get(cut.column)
@@ -96,9 +97,9 @@ def slice_faults(spec: EvaluationSpec, schema: Mapping[str, pl.DataType]) -> Ite
 
 
 def require_slices(spec: EvaluationSpec, rows: pl.DataFrame) -> None:
-    """Refuse a gate whose slice none of `rows`, all that a model is trained and judged on, belongs to.
+    """Refuse a gate whose slice has none of `rows`, which are all rows that train and measure a model.
 
-    Raises `EvaluationInputError`. A slice that only the holdout lacks is left to the gate.
+    Raises `EvaluationInputError`. If only the holdout lacks the slice, the gate decides.
     """
     typed = with_values_of(spec, rows.schema)
     wanted = {gate.name: gate.sliced for gate in typed.gates if gate.sliced and gate.sliced[1] != EVERY}
@@ -134,7 +135,7 @@ def _text(gate: str, value: SliceValue, cut: SliceBy, schema: Mapping[str, pl.Da
 
 
 def _as_column(value: SliceValue, dtype: pl.DataType) -> str | None:
-    """Text of `value` in a column of `dtype`; None where such a column cannot hold it."""
+    """Return the text of `value` in a column of `dtype`; None if such a column cannot hold it."""
     if dtype == pl.Boolean:
         text = str(value).lower()
         return text if isinstance(value, bool | str) and text in ("true", "false") else None

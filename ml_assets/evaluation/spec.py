@@ -1,4 +1,4 @@
-"""Settings of an evaluation, the `evaluation` section of a pipeline's file. Judges nothing."""
+"""Settings of an evaluation: the `evaluation` section of a pipeline's file. Decides nothing."""
 
 import math
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from ml_assets.evaluation.metrics import Metric, Objective, metric_named
 from ml_assets.sections import Section, Seed
 
 Reference = Literal["champion", "baseline", "reference"]
-"""Model that a challenger is compared with: in production, the naive one, or a regression on the same columns."""
+"""Model to compare a challenger with: the version in production, the naive model, or a regression on the same
+columns."""
 SliceValue = str | bool | int | float | date
 EVERY = "*"
-"""As a slice's value: each value of the column in turn."""
+"""Slice value that stands for every value of the column."""
 
 
 class SliceBy(Section):
@@ -27,7 +28,7 @@ class SliceBy(Section):
 
     @property
     def name(self) -> str:
-        """Return its name in gates and reports."""
+        """Name of the cut in gates and reports."""
         return self.column if self.by == "value" else self.by
 
 
@@ -94,7 +95,7 @@ class Gate(Section):
 
     @property
     def required_margin(self) -> Margin:
-        """Return `margin` as a number with its unit."""
+        """`margin` as a number with its unit."""
         return _read(self.margin)
 
     @property
@@ -143,7 +144,7 @@ class EvaluationSpec(Section):
 
     @model_validator(mode="after")
     def _gates_fit(self) -> Self:
-        # Not `min_length`: pydantic would report it as well whenever the one gate has a typo.
+        # Not `min_length`: pydantic would also report it whenever the only gate has a typo.
         if not self.gates:
             raise ValueError("gates must name at least one rule: a model without gates cannot be blessed")
         names = [gate.name for gate in self.gates]
@@ -163,12 +164,12 @@ class EvaluationSpec(Section):
 
     @property
     def sliced_by(self) -> tuple[SliceBy, ...]:
-        """The slices with their short form spelt out."""
+        """`slices` with each plain string as a `SliceBy`."""
         return tuple(SliceBy(column=one) if isinstance(one, str) else one for one in self.slices)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that a holdout must bring besides the label: block, slices, baseline groups; each once."""
+        """Columns that a holdout needs in addition to the label: block, slices, baseline groups; each once."""
         return tuple(
             dict.fromkeys(
                 (self.bootstrap_unit, *(one.column for one in self.sliced_by), *self.baseline.groups)
@@ -177,11 +178,11 @@ class EvaluationSpec(Section):
 
     @property
     def fewest_slice_rows(self) -> int:
-        """Rows from which a slice is worth measuring, for the report or for any gate."""
+        """Fewest rows with which a slice is measured, for the report or for a gate."""
         return min(self.min_slice_rows, *(gate.min_rows or self.min_slice_rows for gate in self.gates))
 
     def metric(self, gate: Gate) -> Metric:
-        """The metric a gate speaks of."""
+        """Return the metric that `gate` names."""
         return metric_named(gate.metric, self.objective)
 
 

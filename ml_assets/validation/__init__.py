@@ -1,16 +1,16 @@
-"""Judging a table: contract, volume, profile, drift, verdict. Reads frames, returns values; stores nothing.
+"""Validation of a table: contract, volume, profile, drift, verdict. Reads frames, returns values; stores nothing.
 
-    column_types.py  our names of types; schema_of(frame), schema_hash(schema)
+    column_types.py  names of column types; schema_of(frame), schema_hash(schema)
     contract.py      Contract, Column: a section of defs.yaml; schema_drift(expected, frame)
     check.py         check_partitions(frames, contract, bounds, now) -> {key: [Finding]}
     schema_check.py  findings about columns and types
-    compiled.py      the contract as a pandera schema
-    explain.py       words for broken rules
+    compiled_contract.py  the contract as a pandera schema
+    explain.py       findings in words for broken rules
     findings.py      Finding; table_rows(key, findings) for an asset page
     volume.py        VolumeRule; volume_findings(rows, history, rule)
     verdict.py       Verdict.of(…), explain(), to_json(), from_json(text)
     profile.py       profile(frame): completeness, ranges, distributions as JSON
     drift.py         drift(baseline, current): distances between stored profiles
 
-pandera is loaded by the first check, never by an import.
+The first check loads pandera; an import of this package never does.
 """

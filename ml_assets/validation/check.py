@@ -1,7 +1,7 @@
-"""Judge many partitions by one contract, as one frame, and say for each what is wrong.
+"""Validate many partitions by one contract as one joined frame, and return the findings of each.
 
-What belongs here: values, keys and event times of partitions. Columns and types: `schema_check.py`; row
-counts: `volume.py`; the pandera schema: `compiled_contract.py`.
+Here: values, keys and event times of partitions. Not here: columns and types (`schema_check.py`), row counts
+(`volume.py`), the pandera schema (`compiled_contract.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from ml_assets.validation.midnight import midnight
 from ml_assets.validation.schema_check import schema_findings
 
 Days = tuple[date, date]
-"""First and last day of a partition, both inside."""
+"""First and last day of a partition, both inclusive."""
 
 
 def check_partitions(
@@ -28,11 +28,11 @@ def check_partitions(
     bounds: Mapping[str, Days] | None = None,
     now: datetime | None = None,
 ) -> dict[str, list[Finding]]:
-    """Findings of every partition; an empty list means that nothing is wrong.
+    """Return the findings of every partition; an empty list if no rule is broken.
 
-    `frames` is partition key → its rows. `bounds` is partition key → its days, for event times; without it
-    (an unpartitioned table) only the future is refused. `now` (aware; default: this moment) is what
-    `max_future_hours` counts from. Never raises for bad data.
+    `frames` is partition key → rows. `bounds` is partition key → days, for event times. Without `bounds` (a table
+    without partitions) only event times in the future are findings. `max_future_hours` counts from `now`
+    (timezone-aware; default: the current time). Never raises for bad data.
     """
     findings = {key: schema_findings(frame, contract) for key, frame in frames.items()}
     clean = {
@@ -60,7 +60,7 @@ def _value_findings(clean: Mapping[str, pl.DataFrame], contract: Contract) -> Se
     starts = np.concatenate([[0], np.cumsum(heights)])
     found: list[tuple[str, Finding]] = []
     for violation in violations(joined, contract):
-        # Where each partition's share of the (ascending) failing rows begins.
+        # Start of each partition's share in the failing rows, which are ascending.
         cuts = np.searchsorted(violation.rows, starts)
         for index in np.flatnonzero(np.diff(cuts)):
             rows = violation.rows[cuts[index] : cuts[index + 1]] - starts[index]
@@ -77,8 +77,8 @@ def _event_findings(
         return []
     times = frame.get_column(name)
     if times.dtype == pl.Date():
-        # A day without a time counts as its first moment in the table's own zone. Not by polars, which has none for a
-        # midnight that clocks skip: such rows passed in any partition.
+        # A day without a time counts as its first moment in the table's own zone. Not computed by polars, which returns
+        # null for a midnight that clocks skip: such rows passed in any partition.
         days_found = times.unique().drop_nulls()
         moments = [midnight(day, contract.event_time_zone) for day in days_found]
         times = times.replace_strict(
@@ -104,7 +104,7 @@ def _event_findings(
 
 def _instants(contract: Contract, days: Days) -> tuple[datetime, datetime]:
     zone, slack = contract.event_time_zone, timedelta(hours=contract.event_slack_hours)
-    # To UTC before the slack: hours added to a local time ignore changes of daylight saving time.
+    # Convert to UTC before adding the slack: hours added to a local time ignore changes of daylight saving time.
     return midnight(days[0], zone) - slack, midnight(days[1] + timedelta(days=1), zone) + slack
 
 

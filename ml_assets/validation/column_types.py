@@ -1,6 +1,6 @@
-"""Our own names of column types, and polars' types behind them.
+"""This project's names of column types, and the polars type of each.
 
-Names, because `str(polars_dtype)` changes between polars versions while a stored schema hash must not.
+The names are our own, because `str(polars_dtype)` changes between polars versions and a stored schema hash must not.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ TypeName = Literal[
     "datetime",
     "binary",
 ]
-"""`datetime` is in microseconds and UTC; anything else has another name and so breaks the contract. `binary` is bytes:
+"""`datetime` is in microseconds and UTC. Other times get another name and so break the contract. `binary` is bytes:
 an image, a sound, a text."""
 
 POLARS_TYPES: dict[str, pl.DataType] = {
@@ -57,7 +57,7 @@ Schema = tuple[tuple[str, str], ...]
 
 
 def type_name(dtype: pl.DataType) -> str:
-    """Our name of a polars type; types that no contract can ask for get a telling one."""
+    """Return this project's name of a polars type. Types that no contract can name get a descriptive name."""
     if dtype in _NAMES:
         return _NAMES[dtype]
     if isinstance(dtype, pl.Datetime):
@@ -69,18 +69,18 @@ def type_name(dtype: pl.DataType) -> str:
 
 
 def schema_of(frame: pl.DataFrame | pl.LazyFrame) -> Schema:
-    """Ordered (name, type name) of a frame's columns."""
+    """Return (name, type name) of a frame's columns, in order."""
     return tuple((name, type_name(dtype)) for name, dtype in frame.collect_schema().items())
 
 
 def schema_hash(schema: Sequence[tuple[str, str]]) -> str:
-    """SHA-256, 64 hex digits, of ordered (name, type name): what training asserts before it is launched."""
+    """Return the SHA-256 (64 hex digits) of ordered (name, type name). Training compares it before it is launched."""
     canonical = json.dumps([list(column) for column in schema], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def explain_columns(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Say in words how `found` (column → type name, in order) differs from `expected`; empty where they are equal."""
+    """Return in words how `found` (column → type name, in order) differs from `expected`; empty if they are equal."""
     said = [
         f"{name} is {dtype}, not {expected[name]}"
         for name, dtype in found.items()

@@ -1,7 +1,7 @@
-"""A contract as a pandera schema, and pandera's answer as rows that break rules.
+"""Contract as a pandera schema, and pandera's result as rows that break rules.
 
-The one file that knows pandera; it is imported inside functions because loading it takes most of a second.
-Naming and explaining what it finds belongs in `check.py`.
+Only this file knows pandera. It imports pandera inside functions, because loading takes most of a second. `check.py`
+turns the violations into findings.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     import pandera.polars as pa
 
 PARTITION = "__partition"
-"""Helper column: which partition a row of the joined frame belongs to."""
+"""Helper column: number of the partition to which a row of the joined frame belongs."""
 
 
 class CheckFailed(RuntimeError):
-    """A rule could not be evaluated at all: a fault of the program or the rule, not of the data."""
+    """A rule could not be evaluated. The fault is in the program or the rule, not in the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """One rule broken somewhere in the joined frame."""
+    """Rule that rows of the joined frame break."""
 
     rule: str
     column: str | None
@@ -38,18 +38,19 @@ class Violation:
 
 
 def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
-    """Validate one frame: the contract's columns and, where anything has to be unique, `PARTITION`.
+    """Validate one joined frame; return the broken rules in the contract's order of columns, uniqueness last.
 
-    In the contract's order of columns, what has to be unique last. `CheckFailed` if a rule cannot be asked.
+    The frame has the contract's columns. If the contract has a primary key or unique columns, it also has `PARTITION`.
+    Raises `CheckFailed` if a rule cannot be evaluated.
     """
     from pandera.config import ValidationDepth, config_context
     from pandera.errors import SchemaErrors
 
-    # Of bytes only their being there is judged, and where a row breaks a rule pandera writes all of it as JSON.
+    # Replace bytes by True or null: only nulls are checked, and pandera would write all bytes of a bad row as JSON.
     there = [
         pl.when(pl.col(name).is_not_null()).then(statement=True).alias(name) for name in _binary(contract)
     ]
-    # The depth is said because the environment can change it: by default even to "schema only".
+    # Set the depth, because the environment can change it: by default even to "schema only".
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         try:
             _compile(contract).validate(frame.with_columns(there), lazy=True)
@@ -86,10 +87,10 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
         for name, column in contract.by_name.items()
         if column.unique
     ]
-    # A rule over rows belongs to no column for pandera, so its name says which one it is about.
+    # For pandera a rule over rows belongs to no column, so the name of the rule holds the column.
     return pa.DataFrameSchema(
         {
-            # Nullable for pandera, because its own null check keeps every failing row in memory.
+            # Nullable for pandera, because pandera's own null check keeps every failing row in memory.
             name: pa.Column(
                 pl.Boolean() if column.dtype == "binary" else POLARS_TYPES[column.dtype],
                 checks=_checks(column),
@@ -125,7 +126,7 @@ def _in_range(value: pl.Expr, column: Column) -> pl.Expr:
         inside = value.is_between(column.ge, column.le)
     else:
         inside = value >= column.ge if column.le is None else value <= column.le
-    # A NaN is a missing value, which `nullable` judges; polars takes it for the largest number.
+    # A NaN is a missing value, so the rule for `nullable` checks it; polars treats it as the largest number.
     return inside | value.is_nan() if column.dtype in FLOATS and column.le is not None else inside
 
 
@@ -135,7 +136,7 @@ def _rule(name: str, holds: Callable[[pl.Expr], pl.Expr], *, nulls_pass: bool = 
     def check(data: Any) -> pl.LazyFrame:
         return data.lazyframe.select(holds(pl.col(data.key)))
 
-    # One failure case is enough for pandera: which rows fail is read from the check's output.
+    # One failure case is enough: `_violation` reads the failing rows from the check's output.
     return pa.Check(check, name=name, ignore_na=nulls_pass, n_failure_cases=1)
 
 

@@ -1,6 +1,6 @@
 """Contract of a table: its columns, their types and ranges, its primary key and its event time.
 
-A pydantic section of `defs.yaml`; unknown keys are errors. Judging data by it belongs in `check.py`.
+A pydantic section of `defs.yaml`; unknown keys are errors. `check.py` validates data by it.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ class Column(Section):
     def _check_pattern(self, who: str, pattern: str) -> None:
         if self.dtype != "string":
             raise ValueError(f"{who}: `pattern` is for strings, not for {self.dtype}")
-        # Both: only the first refuses `a)|(?:b`, only the second a comment at the end that hides what follows it.
+        # Try both: only the first refuses `a)|(?:b`, only the second a comment at the end that hides the closing `)`.
         for expression in (pattern, whole(pattern)):
             try:
                 pl.Series([""]).str.contains(expression)
@@ -104,12 +104,12 @@ class Column(Section):
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """`names`, or the one `name`."""
+        """Return `names`, or `name` as a tuple."""
         return self.names if self.name is None else (self.name,)
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """JSON values that are equal for columns with equal rules."""
+        """Rules of the column as JSON values, equal for columns with equal rules."""
         facts = self.model_dump(mode="json", exclude={"names", "description"})
         for bound in ("ge", "le"):
             if isinstance(facts[bound], float) and facts[bound].is_integer():
@@ -119,12 +119,12 @@ class Column(Section):
         return facts
 
     def apart(self) -> list["Column"]:
-        """One column per name."""
+        """Return one column per name."""
         return [self.model_copy(update={"name": name, "names": ()}) for name in self.all_names]
 
 
 def whole(pattern: str) -> str:
-    """Return the expression that is found where `pattern` matches the whole string."""
+    """Return a regular expression that matches only if `pattern` matches the whole string."""
     return f"^(?:{pattern})$"
 
 
@@ -175,7 +175,7 @@ class Contract(Section):
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
-        """Name → its column, in stored order, `names` taken apart."""
+        """Name → column, in stored order, with one column per name of `names`."""
         return {column.all_names[0]: column for group in self.columns for column in group.apart()}
 
     @property
@@ -184,16 +184,17 @@ class Contract(Section):
         return tuple(self.by_name)
 
     def hides(self, name: str) -> bool:
-        """True for a sensitive column. Where there is one, also for any that the contract does not know.
+        """True if values of column `name` must not be shown: the column is sensitive.
 
-        A sensitive column may have come under another name.
+        If the contract has a sensitive column, this is also True for unknown columns, because a sensitive column may
+        have been renamed.
         """
         column = self.by_name.get(name)
         return any(one.sensitive for one in self.by_name.values()) if column is None else column.sensitive
 
     @property
     def stored_schema(self) -> Schema:
-        """Ordered (name, type name)."""
+        """(name, type name) of the columns, in stored order."""
         return tuple((name, column.dtype) for name, column in self.by_name.items())
 
     @cached_property
@@ -203,9 +204,9 @@ class Contract(Section):
 
     @cached_property
     def contract_digest(self) -> str:
-        """SHA-256 of every rule, 64 hex digits: equal for contracts that mean the same.
+        """SHA-256 of every rule, 64 hex digits: equal for contracts with equal rules.
 
-        Descriptions, how columns are grouped, the order of `isin`, and `1` against `1.0` do not matter.
+        Descriptions, the grouping of columns, the order of `isin`, and `1` against `1.0` do not change it.
         """
         facts: dict[str, Any] = self.model_dump(mode="json", exclude={"columns"})
         facts["columns"] = [column.meaning for column in self.by_name.values()]
@@ -215,7 +216,7 @@ class Contract(Section):
         return hash(self.contract_digest)
 
     def in_order(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame with its columns in stored order, where it has exactly the contract's; else as it is."""
+        """Return the frame with its columns in stored order; unchanged if they are not exactly the contract's."""
         if set(frame.columns) == set(self.names) and tuple(frame.columns) != self.names:
             return frame.select(self.names)
         return frame
@@ -226,14 +227,14 @@ class SchemaDrift:
     """Differences of a frame's columns from a contract's. Order does not count: `Contract.in_order` mends it."""
 
     added: tuple[tuple[str, str], ...] = ()
-    """(name, type name) the contract does not know."""
+    """(name, type name) that only the frame has."""
     removed: tuple[tuple[str, str], ...] = ()
-    """(name, type name) the contract asks for and the frame lacks."""
+    """(name, type name) that only the contract has."""
     changed: tuple[tuple[str, str, str], ...] = ()
     """(name, type name expected, type name found)."""
 
     def __bool__(self) -> bool:
-        """True where anything differs."""
+        """True if anything differs."""
         return bool(self.added or self.removed or self.changed)
 
 

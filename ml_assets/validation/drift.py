@@ -1,7 +1,7 @@
 """Distances between two stored profiles of a table, column by column. No thresholds.
 
-Both sides are lists of profiles (`profile.py`), so that a window of daily partitions is compared without
-reading a row. What distance matters is decided where a rule is declared, not here.
+Both sides are lists of profiles (`profile.py`), so a window of daily partitions is compared without reading a row.
+Thresholds belong to the declaration of a rule.
 """
 
 import math
@@ -21,7 +21,7 @@ BINS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Distances between the distributions of one column; missing values are left out of them."""
+    """Distances between the distributions of one column, without its missing values."""
 
     psi: float
     """Population stability index: sum of (q - p) ln(q / p), 0 to infinity."""
@@ -45,9 +45,9 @@ class Drift:
 
 
 def drift(baseline: Sequence[Column], current: Sequence[Column]) -> dict[str, Drift]:
-    """Column → its distances, for columns that have a distribution on both sides.
+    """Return column → distances, for columns that have a distribution on both sides.
 
-    Exact at edges that both sides share; between the edges of a profile its rows count as evenly spread.
+    Exact at edges that both sides share. Between two edges of a profile, rows are assumed to be evenly spread.
     """
     found: dict[str, Drift] = {}
     for name in baseline[0]["columns"] if baseline else ():
@@ -61,11 +61,11 @@ def drift(baseline: Sequence[Column], current: Sequence[Column]) -> dict[str, Dr
 
 
 def _histograms(before: Sequence[Column], now: Sequence[Column]) -> tuple[Floats, Floats]:
-    """Counts of both sides in bins between quantiles of the baseline."""
+    """Return the counts of both sides in bins between quantiles of the baseline."""
     points = np.unique(np.concatenate([_points(column)[0] for column in before]))
     cumulative = _cumulative(before, points)
     wanted = cumulative[-1] * np.arange(1, BINS) / BINS
-    # Of the points where the baseline's count is known, those nearest to its quantiles.
+    # Take the known points of the baseline that are nearest to its quantiles.
     nearest = np.abs(cumulative[:, None] - wanted).argmin(axis=0)
     edges = np.unique(points[nearest])
     p, q = (np.append(_cumulative(side, edges), _rows(side)) for side in (before, now))
@@ -73,7 +73,7 @@ def _histograms(before: Sequence[Column], now: Sequence[Column]) -> tuple[Floats
 
 
 def _cumulative(side: Sequence[Column], at: Floats) -> Floats:
-    """Rows with a value of at most each point."""
+    """Return for each point in `at` the rows with a value of at most that point."""
     total = np.zeros(len(at))
     for column in side:
         points, counts = _points(column)
@@ -85,7 +85,7 @@ def _cumulative(side: Sequence[Column], at: Floats) -> Floats:
 
 
 def _points(column: Column) -> tuple[Floats, Floats]:
-    """Return the values at which a profiled column's cumulative count is known, and those counts."""
+    """Return the values at which a column's profile gives the cumulative count, and the counts."""
     if "values" in column:
         ordered = sorted(column["values"])
         return np.array([value for value, _ in ordered]), np.cumsum(
@@ -102,7 +102,7 @@ def _rows(side: Sequence[Column]) -> float:
 
 
 def _categories(before: Sequence[Column], now: Sequence[Column]) -> tuple[Floats, Floats]:
-    """Counts of both sides per value the baseline lists, and of all others together."""
+    """Return the counts of both sides per value that the baseline lists; last, the count of all other values."""
     listed = sorted({value for column in before for value, _ in column.get("values", [])}, key=str)
     place = {value: index for index, value in enumerate(listed)}
 
@@ -121,7 +121,7 @@ def _distances(before: Floats, now: Floats, is_number: bool, missing: tuple[floa
     n, m = before.sum(), now.sum()
     used = (before + now) > 0
     before, now = before[used], now[used]
-    # Half a row in every bin (Jeffreys), so that an empty one is a large distance and not an infinite one.
+    # Add half a row to every bin (Jeffreys), so that an empty bin gives a large distance and not an infinite one.
     p, q = (before + 0.5) / (n + len(before) / 2), (now + 0.5) / (m + len(now) / 2)
     middle = (p + q) / 2
     return Drift(

@@ -1,6 +1,6 @@
-"""Words for broken rules: what was found, what was expected, which rows, and what helps.
+"""Findings in words for broken rules: the measurement, the expectation, the rows, and the remedy.
 
-Which rows break a rule is decided elsewhere (`compiled_contract.py`, `check.py`); here they are only described.
+Other modules decide which rows break a rule (`compiled_contract.py`, `check.py`); this module describes them.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from ml_assets.validation.contract import Column, Contract
 from ml_assets.validation.findings import Finding
 
 EXAMPLES = 5
-"""Failing rows shown of one finding."""
+"""Failing rows that a finding shows."""
 VALUES = 4
-"""Distinct failing values named in one line."""
+"""Distinct failing values that a line names."""
 LONGEST = 60
-"""Characters of one value."""
+"""Characters of one value; longer values are cut."""
 HIDDEN = "(hidden)"
-"""Stands for each value of a sensitive column."""
+"""Text in place of each value of a sensitive column."""
 
 
 def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) -> Finding:
-    """The finding for rows of one partition that break one rule of columns or primary key."""
+    """Return the finding for rows of one partition that break a rule of a column or of the primary key."""
     if violation.column is None:
         return _repeated(frame, contract, violation, list(contract.primary_key))
     if violation.rule == "duplicate_value":
@@ -48,7 +48,7 @@ def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) 
 def row_examples(
     frame: pl.DataFrame, contract: Contract, column: str, rows: npt.NDArray[np.int64]
 ) -> tuple[str, ...]:
-    """The first failing rows with their primary key: `'ZZ' in row 12 (flight=1545, origin='EWR')`."""
+    """Describe the first failing rows with their primary key: `'ZZ' in row 12 (flight=1545, origin='EWR')`."""
     first = _masked(frame[rows[:EXAMPLES]], contract)
     identity = _named(first, [name for name in contract.primary_key if name != column])
     return tuple(
@@ -58,28 +58,28 @@ def row_examples(
 
 
 def shown(values: pl.Series, contract: Contract) -> pl.Series:
-    """The values of a column, or `HIDDEN` for each if the contract keeps them from people; nulls stay."""
+    """Return the values of a column; if the contract hides them, `HIDDEN` in place of each. Nulls stay."""
     if not contract.hides(values.name):
         return values
     return pl.select(pl.when(values.is_not_null()).then(pl.lit(HIDDEN)).alias(values.name)).to_series()
 
 
 def _masked(frame: pl.DataFrame, contract: Contract) -> pl.DataFrame:
-    """The columns as people may see them."""
+    """Return the frame with the values of sensitive columns hidden."""
     return frame.with_columns(
         shown(frame[name], contract) for name in frame.columns if name in contract.by_name
     )
 
 
 def texts(values: pl.Series) -> list[str]:
-    """Values as a person writes them: strings in quotes, times in ISO form, null."""
+    """Format values for people: strings in quotes, times in ISO form, null."""
     if isinstance(values.dtype, pl.Date | pl.Datetime):
-        # Not by way of Python's datetime, which ends with the year 9999; bad data does not.
+        # Formatted by polars: Python's datetime ends with the year 9999, and bad data holds later years.
         form = "%Y-%m-%d" if values.dtype == pl.Date else "%Y-%m-%dT%H:%M:%SZ"
         return values.dt.to_string(form).fill_null("null").to_list()
     try:
         return [_text(value) for value in values.to_list()]
-    except pl.exceptions.PanicException:  # a time like that inside a list or a struct
+    except pl.exceptions.PanicException:  # a time after the year 9999 inside a list or a struct
         return [f"a {values.dtype} that Python cannot hold"] * values.len()
 
 
@@ -100,7 +100,7 @@ def _extent(values: pl.Series) -> str:
 
 
 def _named(rows: pl.DataFrame, columns: list[str]) -> list[str]:
-    """Per row: `origin='EWR', flight=1545`."""
+    """Return per row: `origin='EWR', flight=1545`."""
     cells = [[f"{name}={text}" for text in texts(rows[name])] for name in columns]
     return [", ".join(row) for row in zip(*cells, strict=True)] if cells else [""] * rows.height
 
@@ -195,7 +195,7 @@ _WORDS: dict[str, Callable[[str, Column, pl.Series], tuple[str, str, str]]] = {
 def explain_times(
     frame: pl.DataFrame, contract: Contract, column: str, rule: str, rows: npt.NDArray[np.int64], limit: str
 ) -> Finding:
-    """The finding for event times that are not where they belong; `rows` are positions, ascending."""
+    """Return the finding for event times in the future or outside their partition. `rows`: positions, ascending."""
     failing = frame.get_column(column).gather(rows)
     where = {
         "future_event": "in the future",

@@ -1,6 +1,6 @@
-"""One broken rule, said so that a person knows what is wrong, where, and what helps.
+"""Finding: one broken rule, described for people with the fault, the place and the remedy.
 
-Values only: finding them belongs in `check.py` and `volume.py`, deciding by them in `verdict.py`.
+Values only. `check.py` and `volume.py` produce findings; `verdict.py` decides by them.
 """
 
 import dataclasses
@@ -26,19 +26,19 @@ class Finding:
     limit: str
     """Expectation, in short: `one of 16 values`."""
     failing_rows: int = 0
-    """Rows that break the rule; 0 where the rule is not about rows."""
+    """Rows that break the rule; 0 if the rule is not about rows."""
     examples: tuple[str, ...] = ()
     """Up to five failing rows: `'ZZ' in row 12 (flight=1545, origin='EWR')`; rows count from 0."""
     explanation: str
-    """One or two sentences: what is wrong, and what helps."""
+    """One or two sentences: the fault and the remedy."""
 
     @property
     def blocks(self) -> bool:
-        """True where the partition may not reach main."""
+        """True if the finding keeps the partition from main."""
         return self.severity == "block"
 
     def to_facts(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the finding as JSON values."""
         return {**dataclasses.asdict(self), "examples": list(self.examples)}
 
     @classmethod
@@ -62,7 +62,7 @@ TABLE_COLUMNS = (
 
 
 def table_rows(partition: str, findings: Sequence[Finding]) -> list[dict[str, str | int]]:
-    """Findings as rows of `TABLE_COLUMNS`, the worst first, for an asset page or a terminal."""
+    """Return findings as rows of `TABLE_COLUMNS`, the worst first, for an asset page or a terminal."""
     worst_first = sorted(findings, key=lambda finding: (not finding.blocks, -finding.failing_rows))
     return [
         dict(

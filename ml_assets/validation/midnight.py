@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 def midnight(day: date, zone: str) -> datetime:
     """Return the first moment (UTC) of `day` in `zone`.
 
-    Where clocks skip midnight, as in Cairo in spring, the day begins with the skip; where midnight comes twice, with
-    the first.
+    If clocks skip midnight, as in Cairo in spring, the day begins at the skip. If midnight comes twice, the day begins
+    at the first.
     """
-    # Of a time that clocks skip, Python takes the offset from before: at midnight that is the moment of the skip.
+    # For a time that clocks skip, Python uses the earlier offset. At midnight this gives the moment of the skip.
     return datetime.combine(day, time(), ZoneInfo(zone)).astimezone(UTC)

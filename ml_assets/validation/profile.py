@@ -1,6 +1,6 @@
-"""Profile of a partition: completeness, ranges, distributions. Kept in its manifest as JSON.
+"""Profile of a partition: completeness, ranges, distributions. The manifest holds it as JSON.
 
-The same content gives the same profile. Comparing two profiles belongs in `drift.py`.
+The same content gives the same profile. `drift.py` compares two profiles.
 """
 
 import hashlib
@@ -15,28 +15,28 @@ import polars as pl
 BINS = 10
 """Quantile bins of a numeric column."""
 TAILS = (0.01, 0.05, 0.95, 0.99)
-"""Further quantiles: `drift.py` takes rows as evenly spread in a bin, in the outermost far from true."""
+"""Further quantiles. `drift.py` assumes evenly spread rows in a bin, which is far from true in the outermost bins."""
 FEW = 24
-"""A column with at most so many different values is counted value by value; of others the most frequent."""
+"""Distinct values of a column up to which each value is counted. Of texts with more, the most frequent are counted."""
 LONGEST = 48
-"""Characters of one text; a longer one is cut, and a hash of the whole tells it from others that begin alike."""
+"""Characters of one text. A longer text is cut and gets a hash of the whole, so that equal beginnings stay apart."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ()) -> dict[str, Any]:
-    """JSON values: `{"rows": n, "columns": {name: …}}`, where a column has
+    """Return JSON values: `{"rows": n, "columns": {name: …}}`. A column has
 
-    * `nulls`: rows without a value, NaN included; `infinite`, where there are any
-    * numbers: `min`, `max`, `mean` (all of finite values), then `values` or, where more than `FEW` differ,
-      `edges` (inner quantiles and `TAILS`, ascending) and `counts` (one more: rows up to and including
-      each edge, then the rest)
+    * `nulls`: rows without a value, NaN included; `infinite`: infinite values, if there are any
+    * numbers: `min`, `max`, `mean` of the finite values; then `values`, or for more than `FEW` distinct values
+      `edges` (inner quantiles and `TAILS`, ascending) and `counts` (one item more than `edges`: rows of each
+      interval up to and including its edge, then the rows above the last edge)
     * strings and booleans: `distinct`, `values` (the most frequent, cut to `LONGEST`), `others` (rows with
       another value)
-    * dates and times: `min`, `max` (ISO 8601; of times in UTC)
+    * dates and times: `min`, `max` (ISO 8601; times in UTC)
 
-    `values` is a list of [value, rows], the most frequent first. A column of `hidden` has `nulls` and
-    `hidden: true`, nothing else.
+    `values` is a list of [value, rows], the most frequent first. A column in `hidden` has only `nulls` and
+    `hidden: true`.
     """
     seen = frame.drop(hidden, strict=False)
     columns: dict[str, dict[str, Any]] = _numbers(seen.select(pl.selectors.numeric()), bins)
@@ -57,7 +57,7 @@ def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ())
 
 
 def completeness(profiled: Mapping[str, Any]) -> dict[str, float]:
-    """Column → share of rows with a value, 0 to 1; 1 where there are no rows."""
+    """Return column → share of rows with a value, 0 to 1; 1 if there are no rows."""
     rows: int = profiled["rows"]
     return {name: 1 - column["nulls"] / rows if rows else 1.0 for name, column in profiled["columns"].items()}
 
@@ -65,14 +65,14 @@ def completeness(profiled: Mapping[str, Any]) -> dict[str, float]:
 def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
     if not frame.width:
         return {}
-    # One matrix, sorted once, with everything that is not finite at the end: a loop over columns of a small
-    # partition would cost more in calls than in work.
+    # Sort one matrix once, with all values that are not finite at the end. In a small partition, a loop over the
+    # columns would spend more time on calls than on work.
     matrix = frame.cast(pl.Float64).to_numpy().astype(np.float64, copy=True)
     infinite = np.isinf(matrix)
     matrix[infinite] = np.nan
     nulls = np.isnan(matrix).sum(axis=0) - infinite.sum(axis=0)
     with np.errstate(all="ignore"):
-        ordered = np.sort(matrix, axis=0) + 0.0  # of 0.0 and -0.0, which are equal, any may come first
+        ordered = np.sort(matrix, axis=0) + 0.0  # -0.0 becomes 0.0: they are equal and sort in any order
         sums = np.nansum(ordered, axis=0)
     sizes = frame.height - nulls - infinite.sum(axis=0)
     profiled: dict[str, dict[str, Any]] = {}
@@ -93,7 +93,7 @@ def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
 
 
 def _mean(values: Floats, total: float) -> float:
-    # The sum of numbers near the largest there are is infinite, which JSON cannot say; their mean is not.
+    # The sum of very large numbers may be infinite, which JSON cannot hold; their mean is finite.
     if np.isfinite(total):
         return total / len(values)
     with np.errstate(over="ignore"):  # rounding may still pass the largest number
@@ -102,7 +102,7 @@ def _mean(values: Floats, total: float) -> float:
 
 def _distribution(values: Floats, bins: int) -> dict[str, Any]:
     size = len(values)
-    # Where a new value begins, in ascending order.
+    # Positions at which a new value begins; the values are ascending.
     begins = np.flatnonzero(values[1:] != values[:-1]) + 1
     if len(begins) < FEW:
         bounds = [0, *begins.tolist(), size]
@@ -134,7 +134,7 @@ def _categories(series: pl.Series) -> dict[str, Any]:
 def _times(series: pl.Series) -> dict[str, Any]:
     column: dict[str, Any] = {"nulls": series.null_count()}
     if column["nulls"] < series.len():
-        # As text by polars: Python's datetime ends with the year 9999, bad data does not.
+        # Formatted by polars: Python's datetime ends with the year 9999, and bad data holds later years.
         form = "%Y-%m-%d" if series.dtype == pl.Date else "%Y-%m-%dT%H:%M:%SZ"
         edges = series.drop_nulls().sort().gather([0, -1])
         column["min"], column["max"] = edges.dt.to_string(form).to_list()
@@ -148,5 +148,5 @@ def _cut(value: str | bool) -> str | bool:
 
 
 def _short(value: float) -> float:
-    """Six significant digits: what a person reads and a histogram needs."""
+    """Round to six significant digits: enough for people and for a histogram."""
     return float(f"{value:.6g}")

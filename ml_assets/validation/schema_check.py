@@ -1,6 +1,6 @@
-"""Findings about the columns of one partition, before any value is looked at. Cheap: names and types only.
+"""Findings about the columns of one partition, before its values are read. Cheap: names and types only.
 
-Values belong in `check.py`, which looks only at partitions that pass here.
+`check.py` checks values, and only of partitions that pass here.
 """
 
 import polars as pl
@@ -12,11 +12,11 @@ from ml_assets.validation.findings import Finding
 from resources.words import name_some
 
 LISTED = 8
-"""Names listed in one sentence before it says how many more there are."""
+"""Names that one sentence lists. It counts the others."""
 
 
 def schema_findings(frame: pl.DataFrame, contract: Contract) -> list[Finding]:
-    """Return the faults of the frame's columns: missing, unexpected, of another type, or another table's."""
+    """Return findings about the frame's columns: missing, unexpected, of the wrong type, or of another table."""
     drift = schema_drift(contract, frame)
     if not drift:
         return []

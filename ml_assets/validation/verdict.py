@@ -1,6 +1,6 @@
-"""The judgement of one partition: a value that is stored, shown, and read by who wants to use the partition.
+"""Verdict on one partition: a value that the ledger stores, pages show, and readers of the partition check.
 
-Storing it belongs to the ledger; finding what is wrong to `check.py` and `volume.py`.
+Not here: storing it (the ledger), and finding faults (`check.py`, `volume.py`).
 """
 
 import dataclasses
@@ -16,20 +16,20 @@ Status = Literal["passed", "warned", "rejected", "accepted"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict: the judged content, the rules, and the outcome."""
+    """Outcome of validating one content of a partition by given rules."""
 
     table: str
     """Table id, such as `datasets/flights`."""
     key: str
     """Partition key, such as `2013-01-01`."""
     status: Status
-    """`rejected` where a finding blocks, `warned` where one warns; `accepted` is a person's later word."""
+    """`rejected` if a finding blocks, `warned` if findings only warn. `accepted` if a person accepted it later."""
     findings: tuple[Finding, ...]
     rows: int
     content_digest: str
     """Identity of the partition's content."""
     contract_digest: str
-    """Identity of the rules it was judged by."""
+    """Identity of the rules that validated it."""
 
     @classmethod
     def of(
@@ -42,7 +42,7 @@ class Verdict:
         content_digest: str,
         contract_digest: str,
     ) -> Self:
-        """The verdict that follows from findings."""
+        """Return the verdict that follows from `findings`."""
         rejected = any(finding.blocks for finding in findings)
         return cls(
             table=table,
@@ -56,11 +56,11 @@ class Verdict:
 
     @property
     def blocks(self) -> bool:
-        """True where nothing may be built on this partition."""
+        """True if nothing may be built on this partition."""
         return self.status == "rejected"
 
     def explain(self) -> str:
-        """A few lines: the outcome, then each finding with what was found, expected, and helps."""
+        """Return a few lines: the outcome, then each finding with measurement, expectation and remedy."""
         outcome = f"{self.table} {self.key}: {self.status}, {self.rows} rows"
         if not self.findings:
             return outcome
@@ -76,7 +76,7 @@ class Verdict:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """One JSON object; the same verdict gives the same text."""
+        """Return one JSON object; the same verdict gives the same text."""
         facts = dataclasses.asdict(self)
         facts["findings"] = [finding.to_facts() for finding in self.findings]
         return json.dumps(facts, ensure_ascii=False, sort_keys=True, allow_nan=False)

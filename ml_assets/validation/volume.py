@@ -1,6 +1,6 @@
-"""Is a partition as large as its predecessors let us expect? Counts only.
+"""Comparison of a partition's row count with the counts of its predecessors.
 
-Where the history comes from belongs to the ledger (`volumes`): rows of partitions that passed.
+The history comes from the ledger (`volumes`): row counts of partitions that passed.
 """
 
 import statistics
@@ -54,10 +54,10 @@ VolumeSection = Annotated[
 
 
 def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: VolumeRule) -> Finding | None:
-    """The finding about a partition's number of rows, or None where it is as usual or cannot be judged.
+    """Return the finding about a partition's row count; None if the count is usual or there is too little history.
 
-    `history` is partition key → rows of partitions that passed; only keys before `key` count, and for a
-    table without partitions the version before. An empty partition blocks unless the rule allows it.
+    `history` is partition key → row count of partitions that passed. Only keys before `key` count; for a table without
+    partitions, the version before. An empty partition blocks unless the rule allows it.
     """
     if rows == 0:
         return None if rule.allow_empty else _empty(key)
@@ -89,11 +89,11 @@ def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: Volume
 def volume_findings(
     rows: Mapping[str, int], history: Mapping[str, int], rule: VolumeRule
 ) -> dict[str, Finding]:
-    """Partition key → its finding, for those that have one.
+    """Return partition key → finding, for partitions that have one.
 
-    In order of keys, so that a backfill judges each day by the days before it, also by those of the same
-    backfill; but not by those that block. Partitions that other rules reject should not be among `rows`:
-    what is not this table's rows says nothing about the days after it.
+    Goes through `rows` in the order of keys: a backfill compares each day with the days before it, also with days of
+    the same backfill, but not with days that block. Leave partitions that other rules reject out of `rows`: a broken
+    day says nothing about the days after it.
     """
     known, found = dict(history), dict[str, Finding]()
     for key in sorted(rows):
@@ -118,11 +118,11 @@ def _empty(key: str) -> Finding:
 
 
 def _usual(key: str, history: Mapping[str, int], rule: VolumeRule) -> tuple[float, str]:
-    """The usual number of rows and its name; 0 where nothing can be said."""
+    """Return the usual row count and its name; 0 if there is too little history."""
     today = _as_date(key)
     if today is None:
         return history.get(key, 0), "the version before it"
-    # Days without rows are legal where they passed, and say nothing about the others.
+    # Days without rows are legal if they passed, and say nothing about other days.
     past = {day: rows for day, rows in ((_as_date(other), n) for other, n in history.items()) if day and rows}
     if rule.kind == "previous":
         before = max((day for day in past if day < today), default=None)
