@@ -75,6 +75,7 @@ def start(
                 group=user,
                 extra_groups=None if user is None else [],
                 start_new_session=True,
+                preexec_fn=_hear_signals,
             )
         except OSError as error:
             raise ServerFailed(f"{name} cannot be started as {command[0]}: {error.strerror}.") from error
@@ -82,6 +83,13 @@ def start(
     began = _stat(child.pid)
     assert began is not None  # not reaped yet, so /proc has it even if it died already
     return Process(name, child.pid, began.started, str(log))
+
+
+def _hear_signals() -> None:
+    """Reset, in a new process, what its starter ignores or blocks: a shell in the background ignores SIGINT."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def process_of(name: str, pid: int, log: str = "") -> Process | None:

@@ -35,6 +35,9 @@ def _launching(terminal: Terminal) -> Iterator[subprocess.Popen[bytes]]:
             stdout=said,
             stderr=said,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # ignored in the background of a shell
         )
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.lake.merge import Node, combine, merge_base
+from resources.lake.merge import CommitNode, combine, merge_base
 from resources.lake.store import ObjectStat
 
 State = dict[str, ObjectStat]
@@ -77,21 +77,21 @@ def test_an_unchanged_side_takes_the_other(base: State, side: State) -> None:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> dict[str, Node]:
+def histories(draw: st.DrawFn) -> dict[str, CommitNode]:
     """Commits by id, every one with one or two earlier ones as parents, all from one root."""
-    graph = {"00": Node((), 0)}
+    graph = {"00": CommitNode((), 0)}
     for number in range(1, draw(st.integers(1, 25))):
         parents = tuple(draw(st.lists(st.sampled_from(sorted(graph)), min_size=1, max_size=2, unique=True)))
-        graph[f"{number:02}"] = Node(parents, 1 + max(graph[parent].generation for parent in parents))
+        graph[f"{number:02}"] = CommitNode(parents, 1 + max(graph[parent].generation for parent in parents))
     return graph
 
 
-def ancestors(graph: dict[str, Node], commit: str) -> set[str]:
+def ancestors(graph: dict[str, CommitNode], commit: str) -> set[str]:
     return {commit}.union(*(ancestors(graph, parent) for parent in graph[commit].parents))
 
 
 @given(histories(), st.data())
-def test_the_merge_base_is_a_best_common_ancestor(graph: dict[str, Node], data: st.DataObject) -> None:
+def test_the_merge_base_is_a_best_common_ancestor(graph: dict[str, CommitNode], data: st.DataObject) -> None:
     left, right = (data.draw(st.sampled_from(sorted(graph))) for _ in range(2))
     base = merge_base(left, right, graph.__getitem__)
     common = ancestors(graph, left) & ancestors(graph, right)
@@ -101,14 +101,14 @@ def test_the_merge_base_is_a_best_common_ancestor(graph: dict[str, Node], data: 
 
 
 def test_the_merge_base_of_long_histories_reads_each_commit_once() -> None:
-    graph = {"main-0": Node((), 0)}
+    graph = {"main-0": CommitNode((), 0)}
     for day in range(1, 2_000):
-        graph[f"audit-{day}"] = Node((f"main-{day - 1}",), 2 * day - 1)
-        graph[f"main-{day}"] = Node((f"main-{day - 1}", f"audit-{day}"), 2 * day)
-    graph["late"] = Node(("main-5",), 11)
+        graph[f"audit-{day}"] = CommitNode((f"main-{day - 1}",), 2 * day - 1)
+        graph[f"main-{day}"] = CommitNode((f"main-{day - 1}", f"audit-{day}"), 2 * day)
+    graph["late"] = CommitNode(("main-5",), 11)
     read: list[str] = []
 
-    def counted(commit: str) -> Node:
+    def counted(commit: str) -> CommitNode:
         read.append(commit)
         return graph[commit]
 
