@@ -1,1 +1,1 @@
-"""Several ranks that compute one model or one gradient."""
+"""Parallelism: several ranks that compute one model or one gradient."""

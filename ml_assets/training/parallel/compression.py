@@ -1,7 +1,7 @@
-"""Gradients made smaller for the way between replicas: `gradient_compression`.
+"""Gradient compression: fewer bits for gradients between replicas (`gradient_compression`).
 
-Here: torch's communication hooks, as this engine uses them, and what one of them remembers from step to step. Not here:
-who holds what (layouts), when it is stored (run).
+Here: torch's communication hooks as this engine uses them, and PowerSGD's state between steps. Not here: the parts of a
+model on each rank (layouts), saving that state (training.run).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportArgumentType=false
@@ -24,52 +24,52 @@ from torch.nn.parallel import DistributedDataParallel
 from ml_assets.training.process.group import Group
 
 _RANK = 4
-"""Rank of the matrices that stand for a gradient: the larger of the two with which Vogels et al. (2019) reach plain
-SGD.
+"""Rank of the two matrices that approximate a gradient: the larger of the two ranks with which Vogels et al. (2019)
+match plain SGD.
 """
 _FEWEST_STEPS = 2
-"""Before compression: torch refuses fewer."""
+"""Least number of steps without compression: torch refuses fewer."""
 _LEAST_SAVED = 2
-"""A gradient is compressed where it is then so many times smaller at least; torch's default."""
+"""Compress a gradient only if that makes it at least this many times smaller; torch's default."""
 _LEFT_OUT, _BASIS = "left_out", "basis"
 
 
 def halve(replica: DistributedDataParallel, process_group: distributed.ProcessGroup | None) -> None:
-    """Have `replica` send its gradients in bfloat16."""
+    """Make `replica` send its gradients in bfloat16."""
     replica.register_comm_hook(process_group, bf16_compress_hook)
 
 
 @dataclass(frozen=True)
 class _Remembered:
-    """PowerSGD's memory of one parameter, whose gradient is a matrix of n rows."""
+    """PowerSGD's state for one parameter, whose gradient is a matrix of n rows."""
 
     left_out: torch.Tensor
-    """By this rank, shaped as the parameter: added to its next gradient."""
+    """Error of this rank's last approximation, shaped as the parameter: added to its next gradient."""
     basis: torch.Tensor
-    """`[m * r]`: what the next approximation begins with, the same on all ranks."""
+    """`[m * r]`: starting point of the next approximation, equal on all ranks."""
 
 
 class PowerSgd:
-    """Gradients sent as two thin matrices each, after some steps in which they go whole; and what that left out.
+    """Gradients sent as two thin matrices each, after some steps without compression; and the approximation errors.
 
-    With M the mean over the ranks of gradient + what each has left out, all of them compute P = M Q, made orthonormal,
-    then Q = Mᵀ P, and go on with P Qᵀ (Vogels et al. 2019, algorithm 1). Nothing but the mean of what they have left
-    out counts in it. So a checkpoint holds that mean alone, and Q: any number of ranks can go on from it, each with
-    the mean as its own, and differs from ranks that went on undisturbed by rounding.
+    Let M be the mean over ranks of gradient plus own error. All ranks compute P = M Q, orthonormalise P, compute Q = Mᵀ
+    P and use P Qᵀ as the gradient (Vogels et al. 2019, algorithm 1). Only the mean of the errors enters the result. So
+    a checkpoint holds that mean and Q alone. Any number of ranks can resume from it, each with the mean as its own
+    error, and differs from an uninterrupted training only by rounding.
     """
 
     def __init__(self, model: nn.Module, seed: int, whole_steps: int) -> None:
-        """Gradients go whole in the first `whole_steps` of the training, when they change most: its authors' advice."""
+        """Send whole gradients in the first `whole_steps` steps, when they change most, as the authors advise."""
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._seed, self._whole_steps = seed, whole_steps
         self._remembered: dict[str, _Remembered] = {}
         self._placed: dict[int, list[str]] = {}
-        """Number of a bucket → whose gradients it holds, as torch's memory lies."""
+        """Number of a bucket → the parameters whose gradients it holds, in the order of torch's state."""
 
     def attach(
         self, replica: DistributedDataParallel, process_group: distributed.ProcessGroup | None, step: int
     ) -> None:
-        """Have `replica` send its gradients so, from `step` of the training on."""
+        """Make `replica` compress its gradients from step `step` of the training on."""
         state = PowerSGDState(
             process_group,
             matrix_approximation_rank=_RANK,
@@ -82,8 +82,10 @@ class PowerSgd:
         replica.register_comm_hook(state, self._reduce)
 
     def memory(self, group: Group) -> dict[str, torch.Tensor]:
-        """For a checkpoint: name of a parameter / `left_out` or `basis` → value, the same on all ranks, which have to
-        ask together. Empty while gradients go whole."""
+        """Return the state for a checkpoint: name of a parameter / `left_out` or `basis` → value, equal on all ranks.
+
+        Collective call. Empty before the first compressed step.
+        """
         known = [name for name in self._names.values() if name in self._remembered]
         if not known:
             return {}
@@ -97,7 +99,7 @@ class PowerSgd:
         return found
 
     def restore(self, memory: Mapping[str, torch.Tensor]) -> None:
-        """Go on with what `memory` gave, before the next step."""
+        """Restore the state from `memory()` of an earlier attempt, before the next step."""
         self._placed.clear()
         self._remembered = {
             name: _Remembered(
@@ -110,8 +112,11 @@ class PowerSgd:
     def _reduce(
         self, state: PowerSGDState, bucket: distributed.GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
-        """A bucket takes three sums, each begun when the one before is there. Those of several buckets at once would
-        begin in another order on each rank, and be taken for each other."""
+        """Reduce one bucket; torch's hook for DDP.
+
+        A bucket takes three all-reduces in sequence. All ranks must begin them in the same order, so the hook waits for
+        each bucket. With several buckets in flight, the order would differ between ranks and sums would be mixed up.
+        """
         compresses, index = state.iter >= state.start_powerSGD_iter, bucket.index()
         names = [self._names[parameter] for parameter in bucket.parameters()]
         gradients = dict(zip(names, bucket.gradients(), strict=True))
@@ -124,8 +129,8 @@ class PowerSgd:
         return done
 
     def _place(self, state: PowerSGDState, index: int, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Have torch's memory of a bucket lie as its `gradients` do: after a resume, and again one step later, when DDP
-        has sorted its buckets anew."""
+        """Rearrange torch's state of a bucket in the order of its `gradients`: after a resume, and again one step
+        later, when DDP has rebuilt its buckets."""
         names = list(gradients)
         if self._placed.get(index) == names:
             return
@@ -134,7 +139,7 @@ class PowerSgd:
             of_buckets.pop(index, None)
         known, matrices = self._remembered, _matrices(gradients)
         if not matrices or not matrices.keys() <= known.keys():
-            return  # torch begins with nothing left out
+            return  # torch begins with errors of zero
         errors = [
             known[name].left_out if name in known else torch.zeros_like(gradients[name]) for name in names
         ]
@@ -143,7 +148,7 @@ class PowerSgd:
         state.q_memory_dict[index] = torch.cat([known[name].basis for name in matrices])
 
     def _keep(self, state: PowerSGDState, index: int, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Store what torch remembers of a bucket since this step, by name of the parameter."""
+        """Store torch's state of a bucket after this step, by name of the parameter."""
         parts = state.error_dict[index].split([gradient.numel() for gradient in gradients.values()])
         left_out = dict(zip(gradients, parts, strict=True))
         matrices = _matrices(gradients)
@@ -153,8 +158,8 @@ class PowerSgd:
 
 
 def _matrices(gradients: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int, int]]:
-    """Rows, columns and rank of those that are compressed, in the order in which torch's memory of Q holds them: of one
-    shape after the other. The others go whole, and leave out nothing."""
+    """Return rows, columns and rank of the compressed gradients, ordered as torch's Q: grouped by shape. Other
+    gradients are sent whole and have no error."""
     by_shape: dict[tuple[int, int, int], list[str]] = {}
     for name, gradient in gradients.items():
         n, m = gradient.shape[0], gradient[0].numel()

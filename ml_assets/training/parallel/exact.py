@@ -1,12 +1,13 @@
-"""Sums of gradients that do not depend on how the addends were grouped: the arithmetic of `determinism: bitwise`.
+"""Sums of gradients with the same bits for any grouping of the addends: the arithmetic of `determinism: bitwise`.
 
-Floating-point addition rounds, so that (a + b) + c and a + (b + c) differ. Here all addends of a tensor are first
-rounded to multiples of one power of two, the quantum, chosen so that every partial sum of them is again a multiple
-with at most 24 bits: then no addition rounds, and any grouping gives the same bits.
+Floating-point addition rounds, so (a + b) + c and a + (b + c) differ. Here all addends of a tensor are first rounded to
+multiples of one power of two, the quantum. It is chosen so that every partial sum is again a multiple with at most 24
+bits. Then no addition rounds, and any grouping gives the same bits.
 
-One quantum per tensor would lose the small gradients of a tensor that also has large ones: 91 % of a value of 10⁻⁶ of
-the largest, with 8 addends. So each addend is a high and a low part, with a quantum each; both sums are exact, and the
-result is their sum, rounded once. Not here: whose gradients they are, and what of them is summed where (gradients).
+A single quantum per tensor would lose the small gradients of a tensor that also has large ones: with 8 addends, 91 % of
+a value of 10⁻⁶ of the largest. So each addend is split into a high and a low part with a quantum each. Both sums are
+exact, and the result is their sum, rounded once. Not here: the gradients, and where they are summed
+(training.gradients).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,41 +18,40 @@ from collections.abc import Sequence
 import torch
 
 _MANTISSA_BITS = 24
-"""Mantissa bits of float32, the hidden one included: whole numbers up to 2^24 are exact."""
+"""Mantissa bits of float32, the hidden bit included: whole numbers up to 2^24 are exact."""
 _SMALLEST = -126
-"""Exponent of the smallest normal float32: multiples of less would be flushed to zero on some devices."""
+"""Exponent of the smallest normal float32: some devices flush smaller multiples to zero."""
 
 
 def largest(addends: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`[tensors]`: the largest absolute value of each; infinite or NaN where one of its values is."""
+    """Return `[tensors]`: the largest absolute value of each; infinite or NaN if the tensor has such a value."""
     return torch.stack([torch.linalg.vector_norm(tensor, ord=torch.inf) for tensor in addends])
 
 
 def quanta(largest_of_all: torch.Tensor, addends: int) -> torch.Tensor:
-    """`[tensors]` powers of two: what to round to, where each tensor is the sum of `addends` and none of them
-    is beyond `largest_of_all`.
+    """Return `[tensors]` powers of two to round to, for sums of `addends` tensors that do not exceed `largest_of_all`.
 
-    Rounded, an addend is at most largest / quantum + 1/2, their sum at most 2^23 + addends / 2: below 2^24.
+    A rounded addend is at most largest / quantum + 1/2, and the sum at most 2^23 + addends / 2: below 2^24.
     """
-    _, exponent = torch.frexp(largest_of_all * addends)  # 2^exponent is beyond it
+    _, exponent = torch.frexp(largest_of_all * addends)  # 2^exponent exceeds the sum
     exponent = (exponent - (_MANTISSA_BITS - 1)).clamp(min=_SMALLEST)
     return torch.ldexp(torch.ones_like(largest_of_all), exponent)
 
 
 def low_quanta(high: torch.Tensor, addends: int) -> torch.Tensor:
-    """`[tensors]` powers of two for what rounding to `high` leaves over, which is half of it at most."""
+    """Return `[tensors]` powers of two for the remainder of rounding to `high`, which is at most half of it."""
     return quanta(high / 2, addends)
 
 
 def round_to(tensor: torch.Tensor, quantum: torch.Tensor) -> None:
-    """Round all values to the nearest multiple, in place."""
+    """Round all values to the nearest multiple of `quantum`, in place."""
     tensor.div_(quantum).round_().mul_(quantum)
 
 
 def split_off(tensor: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
-    """Round `tensor` to multiples of `high` in place; return what that left over, rounded to multiples of `low`.
+    """Round `tensor` to multiples of `high` in place; return the remainder, rounded to multiples of `low`.
 
-    The difference of a value and its multiple is exact in float32 (both are multiples of the value's last bit).
+    The difference of a value and its multiple is exact in float32: both are multiples of the value's last bit.
     """
     rest = tensor.clone()
     round_to(tensor, high)

@@ -1,17 +1,18 @@
-"""Layout of one model on the ranks of a job: whole on each of them, or in parts.
+"""Layout of one model on the ranks of a job: a whole model on each rank, or parts of it.
 
     parallel: {shard: full, tensor: 2, pipeline: 2} on eight workers
 
                  stage 0                stage 1
                  tensor 0   tensor 1    tensor 0   tensor 1
-        data 0    rank 0     rank 1      rank 2     rank 3     read the same rows; a stage has some of the layers, a
-                                                               rank of it half of each that can be cut
-        data 1    rank 4     rank 5      rank 6     rank 7     read other rows; a column shares what it has, half each
+        data 0    rank 0     rank 1      rank 2     rank 3     read the same rows; a stage has some of the layers, and
+                                                               each rank of it half of each layer that can be cut
+        data 1    rank 4     rank 5      rank 6     rank 7     read other rows; each rank of a column holds a shard,
+                                                               half of what the column has
 
-Neighbours compute one model between them, those next to each other the same layers, since they talk most. Here: who is
-where, shards of a model, the optimizer over them, the norm of a gradient that no rank has whole. Not here: cutting
-layers (tensor_parallel), dealing them out (pipeline), computing with the parts (gradients), how they lie in a
-checkpoint (state, parts).
+Ranks of a row compute one model together. Adjacent ranks share the same layers, since they communicate most. Here:
+placement of ranks, shards of a model, the optimizer over them, the norm of a gradient that no rank holds whole. Not
+here: cutting layers (tensor_parallel), stages of layers (pipeline), computing with the parts (training.gradients),
+storing the parts (checkpoint.state, checkpoint.parts).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -47,11 +48,11 @@ class DataParallelWrapper:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        """Called like the pipeline's own model."""
+        """Called with the inputs of the pipeline's own model."""
 
     @contextmanager
     def accumulating(self) -> Generator[None]:
-        """For all passes of a step but the last, forward and backward: gradients add up on this rank alone."""
+        """Add up gradients on this rank only. For all passes of a step but the last, forward and backward."""
         if isinstance(self.module, DistributedDataParallel):
             with self.module.no_sync():
                 yield
@@ -65,42 +66,43 @@ class DataParallelWrapper:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A model on the ranks, as this rank sees it."""
+    """Layout of a model on the ranks, as this rank sees it."""
 
     group: Group
     """All ranks."""
     data: Group
-    """This rank among those that read different rows. Whoever reads the same rows as another is in another such
-    group: a sum over it counts each row once."""
+    """Place of this rank among those that read different rows. Ranks that read the same rows are in different such
+    groups: a sum over the group counts each row once."""
     core: nn.Module
     """Part of the pipeline's model that this rank computes."""
     optimizer: torch.optim.Optimizer
-    """Steps all parameters."""
+    """Optimizer that steps all parameters."""
     parameters: list[list[nn.Parameter]]
     """This rank's part of the parameters, grouped by the ranks that hold them."""
     pipe: Pipe | None
-    """Pipeline stage of this rank; None where it computes all layers."""
+    """Pipeline that this rank is a stage of; None if the rank computes all layers."""
     local_optimizer: torch.optim.Optimizer
-    """Optimizer state that this rank keeps: `optimizer`, or its own part of it."""
+    """Optimizer whose state this rank keeps: `optimizer`, or its own part of it."""
 
     @property
     def is_first_copy(self) -> bool:
-        """False where another rank stands for the rows this one reads."""
+        """False if another rank reads the same rows and records them."""
         return self.group.rank % (self.group.world_size // self.data.world_size) == 0
 
     @property
     def is_sharded(self) -> bool:
-        """True under FSDP: all ranks of `data` run each forward pass together, since they gather parameters in it."""
+        """True under FSDP: all ranks of `data` must run each forward pass together, since they gather parameters in
+        it."""
         return isinstance(self.core, FSDPModule)
 
     def spread(self) -> DataParallelWrapper:
-        """Once, before training: replicas leave hooks in the model."""
+        """Return the wrapper for training. Call it once, before training: replicas leave hooks in the model."""
         is_whole = not self.is_sharded and self.data.world_size == self.group.world_size
         return DataParallelWrapper(DistributedDataParallel(self.core) if is_whole else self.core)
 
     def clip(self, most: float) -> float:
-        """Scale the gradient, of all its parts on all ranks, to a norm of `most` where it is larger; the norm before,
-        the same number on every rank."""
+        """Scale the gradient, with all its parts on all ranks, to a norm of at most `most`; return the norm before, the
+        same number on every rank."""
         norms = [_norm(together) for together in self.parameters]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         if self.pipe is not None:
@@ -113,14 +115,14 @@ class Layout:
         """Return the part of `state` that this rank writes into a checkpoint."""
         own = () if self.local_optimizer is self.optimizer else ("optimizer",)
         stages = 1 if self.pipe is None else self.pipe.stages
-        # Alike is what the ranks of a stage have: so many next to each other, of each group of readers.
+        # The ranks of a stage hold equal state: `neighbours` adjacent ranks in each group that reads the same rows.
         neighbours = self.group.world_size // (self.data.world_size * stages)
         place = self.data.rank * neighbours + self.group.rank % neighbours
         return share_of(state, ALIKE, place, self.data.world_size * neighbours, own)
 
 
 def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> None:
-    """Raise `BadConfiguration` where the model cannot lie on these ranks as `settings.parallel` asks for."""
+    """Raise `BadConfiguration` if the model does not fit these ranks as `settings.parallel` requires."""
     parallel = settings.parallel
     if group.world_size % parallel.model_workers:
         raise BadConfiguration(
@@ -144,9 +146,9 @@ def refuse_unfit(core: nn.Module, group: Group, settings: TrainingSettings) -> N
 
 
 def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingSettings) -> Layout:
-    """Leave on this rank its part of `model`, whose part that trains is `core`; in place, and no name changes.
+    """Reduce `model` to this rank's part, in place; `core` is its part that trains. Names do not change.
 
-    All ranks together, each with the same whole model.
+    Collective call: each rank passes the same whole model.
     """
     parallel, data, pipe = settings.parallel, group, None
     if parallel.model_workers > 1 or parallel.shard in ("gradients", "full"):
@@ -156,7 +158,7 @@ def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingS
             cut_layers(core, mesh["tensor"])
         if parallel.pipeline > 1:
             stages = _along(mesh, "pipeline", group)
-            # Shards are cast where they are gathered.
+            # FSDP casts shards when it gathers them.
             core = stage_of(core, stages, "fp32" if _has_shards(mesh, parallel) else settings.precision)
             done = passes(settings, group.world_size)
             pipe = Pipe(core, stages, done, rows_at_once(settings, group.world_size))
@@ -175,7 +177,7 @@ def lay_out(model: nn.Module, core: nn.Module, group: Group, settings: TrainingS
 
 
 def _along(mesh: DeviceMesh, dimension: str, group: Group) -> Group:
-    """The ranks that differ from this one in `dimension` alone."""
+    """Return the ranks that differ from this one in `dimension` alone."""
     return replace(
         group,
         rank=mesh.get_local_rank(dimension),
@@ -187,7 +189,7 @@ def _along(mesh: DeviceMesh, dimension: str, group: Group) -> Group:
 def _mesh(group: Group, parallel: Parallel) -> DeviceMesh:
     names, sizes = ["data"], [group.world_size // parallel.model_workers]
     if parallel.shard == "none":
-        # Replicas of what is cut otherwise: shards of one, averaged over all.
+        # Replicas of a model that is cut otherwise: shards over one rank, gradients averaged over all.
         names.append("whole")
         sizes.append(1)
     for name, size in (("pipeline", parallel.pipeline), ("tensor", parallel.tensor)):
@@ -198,18 +200,18 @@ def _mesh(group: Group, parallel: Parallel) -> DeviceMesh:
 
 
 def _has_shards(mesh: DeviceMesh, parallel: Parallel) -> bool:
-    """False where there is nobody to divide with, nor to average with."""
+    """Return False if this rank has no other rank to divide parameters or average gradients with."""
     return parallel.shard != "none" or mesh["data"].size() > 1
 
 
 def _shard(core: nn.Module, mesh: DeviceMesh, settings: TrainingSettings) -> None:
-    """Units of FSDP2 are the blocks of a model, and what is left. A block's parameters are whole while it computes
-    (`full`), or from forward to backward (`gradients`)."""
+    """Shard `core` with FSDP2: a unit for each block of the model, and one for the rest. A block's parameters are whole
+    while it computes (`full`), or from forward to backward (`gradients`)."""
     parallel, policy = settings.parallel, shard_policy(settings.precision)
     if not _has_shards(mesh, parallel):
         return
     dimensions = ("data", "whole") if parallel.shard == "none" else "data"
-    # None: all but the outermost, with which backward begins.
+    # None: reshard all units but the outermost, with which backward begins.
     reshards = None if parallel.shard == "full" else False
     for unit in [*blocks_of(core), core]:
         fully_shard(unit, mesh=mesh[dimensions], reshard_after_forward=reshards, mp_policy=policy)
@@ -218,7 +220,7 @@ def _shard(core: nn.Module, mesh: DeviceMesh, settings: TrainingSettings) -> Non
 def _optimizers(
     parameters: list[list[nn.Parameter]], settings: TrainingSettings
 ) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
-    """AdamW over what of the parameters is here; and what keeps something of those this rank steps."""
+    """Return AdamW over the parameters of this rank, and the optimizer that keeps the state of those it steps."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.parallel.shard == "optimizer":
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -227,14 +229,14 @@ def _optimizers(
             parameters[0], torch.optim.AdamW, lr=rate, weight_decay=decay, fused=True
         )
         return dealt, dealt.optim
-    # Parts on different ranks are no operands of one operation.
+    # Tensors on different meshes cannot be operands of one operation.
     groups = [{"params": together} for together in parameters]
     whole = torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=True)
     return whole, whole
 
 
 def _by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters that lie on the same ranks, together; one list where all lie whole on each."""
+    """Group parameters by the ranks that hold them; one list if every rank holds all of them whole."""
     found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None

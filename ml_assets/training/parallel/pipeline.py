@@ -1,18 +1,17 @@
-"""Layers dealt out over several ranks, which hand values on to each other: what a model says of itself, and torch's
-schedule made of it.
+"""Pipeline parallelism: layers divided over ranks that pass values on, by the model's plan and torch's schedule.
 
 A module of the model may have
 
     pipeline_plan = ("enter", "blocks.*", "leave")
 
-names of its parts, `*` for any one, in the order in which they are called: the first with what the model reads, each
-other with what the one before gave. Each rank keeps its share of them. A step goes in passes of a few rows
-(`gradient_accumulation_steps`), so that all ranks compute, each another pass:
+with the names of its parts in calling order; `*` matches any name. The first part receives the model's inputs, each
+other part the output of the previous part. Each rank keeps its share of the parts. A step consists of several passes
+of a few rows (`gradient_accumulation_steps`), so that all ranks compute at once, each on another pass:
 
     rank 0   F0 F1    B0 F2 B1 F3 B2    B3      F: forward of a pass, B: its backward
     rank 1      F0 B0 F1 B1 F2 B2 F3 B3         ("1F1B", Narayanan et al. 2019, PipeDream)
 
-Here: one model on the ranks of one pipeline. Not here: several of them that average gradients (layouts).
+Here: one model on the ranks of one pipeline. Not here: several pipelines that average gradients (layouts).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -36,7 +35,7 @@ LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Stage(nn.Module):
-    """Some parts of a model, one after the other; while they learn, computed in `precision`."""
+    """Stage of a pipeline: consecutive parts of a model; in training mode, computed in `precision`."""
 
     def __init__(self, parts: Sequence[nn.Module], precision: Precision, device: torch.device) -> None:
         super().__init__()
@@ -46,10 +45,10 @@ class Stage(nn.Module):
         self._knows_shapes = False
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Compute this stage from the model's inputs, or from the output of the stage before.
+        """Compute this stage from the model's inputs, or from the output of the previous stage.
 
-        The first time that it is to learn, torch only asks what shapes come out, with whatever memory holds: that must
-        move no running mean, nor draw a random number.
+        In the first call in training mode, torch only asks for the output shapes, with arbitrary memory contents. That
+        call must not move a running mean or draw a random number, so it runs in evaluation mode.
         """
         first, *others = self.parts
         learns = first.training
@@ -66,7 +65,7 @@ class Stage(nn.Module):
 
 
 def stage_of(core: nn.Module, stages: Group, precision: Precision) -> Stage:
-    """Leave in `core` the parameters and buffers of this rank's stage alone, under their names; the stage."""
+    """Keep only the parameters and buffers of this rank's stage in `core`, under their names; return the stage."""
     mine = [module for _, module in _share(_parts(core), stages.rank, stages.world_size)]
     kept = {module for part in mine for module in part.modules()}
     for module in core.modules():
@@ -79,7 +78,7 @@ def stage_of(core: nn.Module, stages: Group, precision: Precision) -> Stage:
 
 
 def refuse_undivided(core: nn.Module, stages: int) -> None:
-    """Raise `BadConfiguration` where `core` does not say what its parts are, or has fewer of them than `stages`."""
+    """Raise `BadConfiguration` if `core` does not declare its parts, or has fewer parts than `stages`."""
     parts = _parts(core)
     if len(parts) < stages:
         raise BadConfiguration(
@@ -116,15 +115,15 @@ def refuse_undivided(core: nn.Module, stages: int) -> None:
 
 
 class Pipe:
-    """One pipeline of ranks, seen by one of them. All methods are for all its ranks at once, with the same rows."""
+    """Pipeline of ranks, as one of them sees it. All its ranks call each method together, with the same rows."""
 
     def __init__(self, stage: nn.Module, group: Group, passes: int, rows_a_pass: int) -> None:
-        """`group`: the ranks of the pipeline, by stage. A batch goes in `passes` of at most so many rows."""
+        """`group`: the ranks of the pipeline, by stage. A batch takes `passes` passes of at most `rows_a_pass` rows."""
         self._group = group
         self.stages = group.world_size
         """Number of stages."""
         self.rows = rows_a_pass * passes
-        """Most of them of a batch."""
+        """Most rows of a batch."""
         place = (group.rank, group.world_size, group.device)
         self._loss: Callable[[torch.Tensor, int, int], torch.Tensor]
         self._training = Schedule1F1B(
@@ -138,13 +137,13 @@ class Pipe:
     def backward(
         self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum, weight: float
     ) -> float:
-        """The loss of these rows; gradients of its product with `weight` are added to this stage's parameters."""
+        """Return the loss of these rows; add the gradients of loss times `weight` to this stage's parameters."""
         rows, losses = len(target), list[torch.Tensor]()
 
         def loss(output: torch.Tensor, first: int, last: int) -> torch.Tensor:
             real = min(last, rows) - first
             if real <= 0:
-                return 0 * output.sum()  # backward goes through all stages all the same
+                return 0 * output.sum()  # backward must still go through all stages
             return loss_sum(output[:real].float(), target[first : first + real]) * weight
 
         self._loss = loss
@@ -157,7 +156,7 @@ class Pipe:
         return self._from_last(torch.stack(losses).sum() / weight if self._is_last else None)
 
     def judge(self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum) -> float:
-        """The loss of these rows, without a gradient."""
+        """Return the loss of these rows, without gradients."""
         output: Any = self._judging.step(*(map(self._filled, inputs) if self._is_first else ()))
         return self._from_last(loss_sum(output[: len(target)].float(), target) if self._is_last else None)
 
@@ -176,7 +175,7 @@ class Pipe:
         return self._group.rank == self._group.world_size - 1
 
     def _filled(self, values: torch.Tensor) -> torch.Tensor:
-        """With rows of zeros up to as many as there can be: what ranks send each other has one shape."""
+        """Pad with rows of zeros to the full number of rows: values between ranks have one fixed shape."""
         filled = values.new_zeros((self.rows, *values.shape[1:]))
         filled[: len(values)] = values
         return filled

@@ -1,4 +1,4 @@
-"""Names in the plans by which a model says how it can be divided: `blocks.*.up`, a `*` for any one name."""
+"""Patterns in the plans of a model, like `blocks.*.up`, where a `*` matches any single name."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (the annotations of torch are partial)
@@ -11,8 +11,8 @@ from resources.job.errors import BadConfiguration
 
 
 def matching(core: nn.Module, pattern: str, plan: str) -> list[tuple[str, nn.Module]]:
-    """Name and module of each part of `core` that `pattern` means, in order. Raises `BadConfiguration`, naming the
-    `plan`, where there is none."""
+    """Return name and module of each part of `core` that matches `pattern`, in order. Raises `BadConfiguration`, which
+    names the `plan`, if none matches."""
     wanted = pattern.split(".")
     found = [
         (name, module)

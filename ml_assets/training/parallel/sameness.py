@@ -1,6 +1,6 @@
-"""All ranks hold the same weights: copied from rank 0 at the start, and compared.
+"""Equal weights on all ranks: copied from rank 0 at the start, and compared.
 
-Not here: what a pass may change (trial), sums that give the same bits on all ranks (exact).
+Not here: changes that a pass may make (step.trial), sums that give the same bits on all ranks (exact).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -16,9 +16,10 @@ from resources.job.errors import BadConfiguration
 
 
 def begin_alike(model: nn.Module, group: Group, *, is_bitwise: bool) -> None:
-    """Give all ranks the first weights of rank 0. Collective call.
+    """Copy the first weights of rank 0 to all ranks. Collective call.
 
-    Raises `BadConfiguration` with `is_bitwise` where a rank had drawn others: the next training would begin elsewhere.
+    With `is_bitwise`, raises `BadConfiguration` if a rank drew other weights: the next training would start
+    differently.
     """
     if is_bitwise:
         refuse_differences(
@@ -31,7 +32,7 @@ def begin_alike(model: nn.Module, group: Group, *, is_bitwise: bool) -> None:
 
 
 def refuse_differences(model: nn.Module, group: Group, message: str) -> None:
-    """Raise `BadConfiguration(message)` on all ranks where one holds other weights or buffers. Collective call."""
+    """Raise `BadConfiguration(message)` on all ranks if their weights or buffers differ. Collective call."""
     digest = hashlib.sha256()
     for value in model.state_dict().values():
         digest.update(digest_of(value))

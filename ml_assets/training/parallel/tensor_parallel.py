@@ -1,13 +1,13 @@
-"""Layers cut over several ranks: what a model says of itself, and torch's tensor parallelism made of it.
+"""Tensor parallelism: layers cut over several ranks, by the model's plan and torch's tensor parallelism.
 
 A module of the model may have
 
     tensor_plan = {"blocks.*.attention.query": "colwise", "blocks.*.attention.out": "rowwise", …}
 
-with names of its parts, `*` for any one, and of each whether its outputs are divided (`colwise`: it gives a rank's
-part of them) or its inputs (`rowwise`: it takes such a part and gives the whole sum). An `nn.Linear` or `nn.Embedding`
-can be, or another module with a `ParallelStyle` of torch's own. Where attention is cut, each rank has some of the
-heads, and the module has to say how many there are: `heads`. What the plan does not name every rank computes alike.
+with names of its parts; `*` matches any name. `colwise` divides a layer's outputs: each rank computes a part of them.
+`rowwise` divides its inputs: each rank takes a part, and the layer returns the whole sum. An `nn.Linear` or
+`nn.Embedding` can be cut, or another module with one of torch's `ParallelStyle`s. If attention is cut, each rank has
+some of the heads, and the module must declare their number as `heads`. Every rank computes all other parts in full.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,18 +27,19 @@ _STYLES: dict[str, tuple[type[ParallelStyle], int]] = {
     "colwise": (ColwiseParallel, 0),
     "rowwise": (RowwiseParallel, 1),
 }
-"""Style, and which dimension of a linear layer's weight is divided."""
+"""Style, and the dimension of a linear layer's weight that it divides."""
 
 
 def cut_layers(core: nn.Module, mesh: DeviceMesh) -> None:
-    """Leave on this rank its part of each layer that the plan names; in place. Every rank has the same model before."""
+    """Reduce each layer that the plan names to this rank's part, in place. Before, every rank must have the same
+    model."""
     for _, module, style in _planned(core):
         made = style if isinstance(style, ParallelStyle) else _STYLES[style][0]()
         parallelize_module(module, mesh, made, src_data_rank=None)
 
 
 def refuse_uncuttable(core: nn.Module, ranks: int) -> None:
-    """Raise `BadConfiguration` where `core` has no plan, or something in it is not divisible by `ranks`."""
+    """Raise `BadConfiguration` if `core` has no plan, or a layer in it is not divisible by `ranks`."""
     for name, module in core.named_modules():
         heads = getattr(module, "heads", None)
         if isinstance(heads, int) and heads % ranks:
@@ -65,7 +66,7 @@ def refuse_uncuttable(core: nn.Module, ranks: int) -> None:
 
 
 def _planned(core: nn.Module) -> Iterator[tuple[str, nn.Module, str | ParallelStyle]]:
-    """Name, module and style of each layer that is cut."""
+    """Yield name, module and style of each layer to cut."""
     plan = getattr(core, "tensor_plan", None)
     if not isinstance(plan, Mapping) or not plan:
         raise BadConfiguration(
