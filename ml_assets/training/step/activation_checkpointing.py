@@ -1,14 +1,14 @@
-"""Activation checkpointing: what a block leaves for backward is computed again then, instead of being kept.
+"""Activation checkpointing: backward recomputes the activations of a block, so that memory does not hold them.
 
 A block is a member of an `nn.ModuleList` or `nn.Sequential` that has modules of its own: a layer of a transformer, not
-a lone matrix. Its inputs are kept. The same bits come out: randomness (dropout) is repeated as it was.
+a single matrix. Its inputs are kept. Bits do not change: the recomputation repeats the same randomness (dropout).
 
-Here: which modules, and what they keep. Not here: when they compute (gradients).
+Here: the choice of modules, and the values they keep. Not here: the passes that call them (training.gradients).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-# (the annotations of torch are partial, and buffers are exchanged where a module keeps them)
+# (the annotations of torch are partial, and buffers are swapped in a module's private dictionary)
 
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -37,12 +37,12 @@ _COSTLY: list[Any] = [
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
 ]
-"""Operations `selective` keeps the results of: they take the time, the others (norms, activations, dropout) the rest of
-the memory."""
+"""Operations whose results `selective` keeps: they take most of the time. The others (norms, activations, dropout) take
+most of the memory."""
 
 
 def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
-    """The outermost blocks of a model, in order."""
+    """Yield the outermost blocks of a model, in order."""
     for child in core.children():
         has_parts = next(child.children(), None) is not None
         if isinstance(core, nn.ModuleList | nn.Sequential) and has_parts:
@@ -54,10 +54,10 @@ def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
 def checkpoint_activations(
     core: nn.Module, what: Literal["selective", "full"], *, is_compiled: bool = False
 ) -> None:
-    """Have the blocks of `core` keep only their inputs (`full`), or also the results of products (`selective`).
+    """Make the blocks of `core` keep only their inputs (`full`), or also the results of products (`selective`).
 
-    In place; no module or parameter gets another name. Raises `BadConfiguration` where there are no blocks, and for
-    blocks that do not give the same bits again.
+    Works in place; names of modules and parameters stay. Raises `BadConfiguration` if there are no blocks, or if a
+    block would not compute the same bits again.
     """
     blocks = list(blocks_of(core))
     if not blocks:
@@ -81,7 +81,7 @@ def checkpoint_activations(
     kept = noop_context_fn if what == "full" else partial(create_selective_checkpoint_contexts, _COSTLY)
     for block in blocks:
         with_buffers = [part for part in block.modules() if part._buffers]
-        # The compiler takes contexts that draw no numbers of their own; it is another training anyway.
+        # The compiler only accepts contexts that draw no random numbers. With `compile`, recomputation may change bits.
         contexts = kept if is_compiled and not with_buffers else partial(_alike, kept, with_buffers)
         setattr(block, "forward", _checkpointed(block.forward, contexts))  # noqa: B010 - a method, says pyright
 
@@ -89,10 +89,10 @@ def checkpoint_activations(
 def _alike(
     kept: Callable[[], tuple[_Context, _Context]], parts: Sequence[nn.Module]
 ) -> tuple[_Context, _Context]:
-    """The contexts of `kept`, with the second forward as the first was: it begins with the same buffers of `parts` and
-    the same random numbers of numpy and random, and changes neither. Those of torch are torch's own matter.
+    """Return the contexts of `kept`, with a second forward that repeats the first. It begins with the same buffers of
+    `parts` and the same state of numpy's and Python's random generators, and changes neither. Torch handles its own.
 
-    Updated twice a step, running statistics come to other values: `running_var` 0.288 instead of 0.419.
+    Without this, running statistics are updated twice per step: `running_var` came to 0.288 instead of 0.419.
     """
     first, second = kept()
     buffers = [{name: _copied(value) for name, value in part._buffers.items()} for part in parts]

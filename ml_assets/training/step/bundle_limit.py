@@ -1,18 +1,19 @@
-"""Refusal of models that no bundle can hold: a graph of ONNX is one message of protobuf, of 2 GiB at most.
+"""Size limit of bundles: an ONNX graph is a single protobuf message, of 2 GiB at most.
 
-For models that the platform trains (load), before their training, and for those that scripts hand in (script.model).
+Refuses models that the platform trains before their training (load), and models that scripts hand in
+(script.script_model).
 """
 
 from resources.job.errors import BadConfiguration
 
 PROTOBUF_BYTES = 2**31 - 1
-"""Largest message of protobuf."""
+"""Largest size of a protobuf message, in bytes."""
 
 
 def refuse_beyond_bundle(who: str, arithmetic: str, size: int) -> None:
-    """Raise `BadConfiguration` if `size` bytes are too many for a bundle.
+    """Raise `BadConfiguration` if `size` bytes do not fit into a bundle.
 
-    `who` begins the sentence, `arithmetic` says what the bytes are made of.
+    In the message, `who` begins the sentence and `arithmetic` shows how the size was computed.
     """
     if size > PROTOBUF_BYTES:
         raise BadConfiguration(

@@ -1,6 +1,6 @@
-"""`compile`: the model's operations fused into code of its own by torch.
+"""`compile`: torch fuses the model's operations into code of its own.
 
-Here: asking for it, and where the code is kept. Not here: what is computed (precision, activation_checkpointing).
+Here: the request for it, and the folder of the code. Not here: the operations (precision, activation_checkpointing).
 """
 
 # pyright: reportUnknownMemberType=false
@@ -19,9 +19,9 @@ _FOLDER = "compiled"
 
 
 def compile_core(core: nn.Module, device: torch.device, folder: Path) -> None:
-    """Have `core` compiled when it is first called; in place, names stay.
+    """Compile `core` at its first call; in place, names stay.
 
-    The code lies in the job's folder: another attempt finds it. Raises `BadConfiguration` without a compiler.
+    The code is kept in the job's folder, where another attempt finds it. Raises `BadConfiguration` without a compiler.
     """
     compiler = os.environ.get("CXX", "g++")
     if device.type == "cpu" and shutil.which(compiler) is None:
@@ -32,6 +32,6 @@ def compile_core(core: nn.Module, device: torch.device, folder: Path) -> None:
     import torch._inductor.config as inductor  # costs a second
 
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / _FOLDER)
-    inductor.compile_threads = 1  # no processes that would outlive this one
-    # One code for all numbers of rows: batches differ by a row, and which came first must not matter.
+    inductor.compile_threads = 1  # no processes that could outlive this one
+    # A single compilation for all batch sizes: they differ by a row, and their order must not change the bits.
     core.compile(dynamic=True)

@@ -1,6 +1,6 @@
-"""Errors of the pipeline's own functions before the first step: they would come again in each attempt.
+"""Errors of the pipeline's own functions before the first step: they would repeat in each attempt.
 
-Not here: what a rank's error means once it trains (attempt.exit_code).
+Not here: exit codes of errors during training (attempt.exit_code).
 """
 
 from collections.abc import Callable, Generator
@@ -16,10 +16,10 @@ from resources.job.errors import BadConfiguration, TrainingFailed
 
 @contextmanager
 def refusing(sentence: Callable[[Exception], str]) -> Generator[None]:
-    """Raise `BadConfiguration` with `sentence` of whatever is raised inside, unless another attempt may go better.
+    """Raise `BadConfiguration` with `sentence` of an error inside the block, unless another attempt may succeed.
 
-    That may be so of files, networks, memory, devices and lost workers. One `AssertionError` of a model was tried three
-    times.
+    A retry may help after errors of files, networks, memory, devices and lost workers. A model's `AssertionError` was
+    tried three times.
     """
     try:
         yield

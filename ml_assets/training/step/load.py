@@ -1,8 +1,6 @@
-"""The torch module of a job: built from its configuration, filled with trained weights, asked for
-predictions.
+"""Torch module of a job: built from its configuration, loaded with trained weights, and used for predictions.
 
-For workers, evaluation and export alike, so that nobody rebuilds a model in another way. Not here: training
-it.
+Workers, evaluation and export all use this, so that each builds the same model. Not here: training it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -31,12 +29,12 @@ from resources.job.job import TrainingJob
 
 
 def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
-    """Return the untrained model; its first weights depend on the job's seed alone, drawn from torch, numpy or random.
-    The unknown category begins as the mean of the others.
+    """Return the untrained model. Its first weights depend only on the job's seed, if drawn from torch, numpy or
+    random. The unknown category begins as the mean of the others.
 
-    Raises `BadConfiguration` where the model function cannot be imported, refuses its hyperparameters, or
-    returns something that does not map `[B, F]` float32 and `[B, C]` int64 to `[B]`. Where rows have samples that last
-    one is left to `check_output`, which needs one.
+    Raises `BadConfiguration` if the model function cannot be imported, refuses its hyperparameters, or does not return
+    a model that maps `[B, F]` float32 and `[B, C]` int64 to `[B]`. If rows have samples, `check_output` checks the
+    mapping instead, since it takes a batch with samples.
     """
     function = function_named(job.model_function, "model function")
     with refusing(lambda error: _why_refused(job, error)):
@@ -60,7 +58,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
 
 
 def refuse_chance(job: TrainingJob, inputs: InputSpec) -> None:
-    """Raise `BadConfiguration` where the model function draws other first weights when it is called again."""
+    """Raise `BadConfiguration` if the model function draws other first weights when it is called again."""
     function = function_named(job.model_function, "model function")
     one, other = (_seeded(job, inputs, function).state_dict() for _ in range(2))
     for name, value in one.items():
@@ -95,13 +93,13 @@ def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
 
 
 def _require_storable(job: TrainingJob, core: nn.Module) -> None:
-    """Refuse before training what no bundle could hold after it."""
+    """Refuse, before training, a model that does not fit into a bundle."""
     numbers = sum(tensor.numel() for tensor in (*core.parameters(), *core.buffers()))
     refuse_beyond_bundle(f"the model of {job.model_function}", f"{numbers:,} numbers × 4 bytes", 4 * numbers)
 
 
 def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
-    """The trained model on the CPU, in evaluation mode, from a `model.safetensors` of this job."""
+    """Return the trained model on the CPU, in evaluation mode, from a `model.safetensors` of this job."""
     from safetensors.torch import load_file
 
     model = build_model(job, inputs)
@@ -110,12 +108,13 @@ def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
 
 
 def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) -> NDArray[np.float64]:
-    """Probability (`binary`) or value (`regression`) of each row without a sample, `[rows]` float64, on the CPU."""
+    """Return the probability (`binary`) or value (`regression`) of each row, `[rows]` float64, on the CPU. Not for rows
+    with samples."""
     prediction = objective_of(objective).prediction
     out = np.empty(len(rows), dtype=np.float64)
     with torch.inference_mode():
         for at in range(0, len(rows), batch):
-            # Copies: torch warns about, and must not get, views of a read-only mapping.
+            # Copies: torch warns about views of a read-only mapping, and must not write to them.
             numeric = torch.from_numpy(rows.numeric[at : at + batch].copy())
             category = torch.from_numpy(rows.category[at : at + batch].astype(np.int64))
             out[at : at + batch] = prediction(model(numeric, category).double()).numpy()
@@ -133,8 +132,8 @@ def _begin_unknown_at_mean(core: nn.Module, inputs: InputSpec) -> None:
 
 
 def check_output(job: TrainingJob, model: FullModel, batch: Batch) -> None:
-    """Raise `BadConfiguration` where `model` cannot be called with `batch`, two rows or more on its device, or gives
-    something the objective does not read."""
+    """Raise `BadConfiguration` if `model` cannot be called with `batch` (at least two rows, on its device), or returns
+    an output that the objective does not accept."""
     model.eval()
     try:
         with (

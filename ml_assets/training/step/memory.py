@@ -1,7 +1,7 @@
-"""Number of rows that a worker computes with at once, and advice where its memory did not hold them, or what a script
-made of them.
+"""Rows that a worker computes with at once, and advice after its memory ran out, in the platform's loop or a script's.
 
-Not here: pods a cluster ended for their limit (kubernetes.classify), full disks (storage).
+Not here: pods that a cluster killed at their memory limit (resources.launcher.kubernetes), full disks
+(attempt.storage).
 """
 
 import errno
@@ -23,16 +23,16 @@ _FOR_SCRIPTS = (
 
 
 def passes(settings: TrainingSettings, world_size: int) -> int:
-    """Forward and backward passes of a worker for a step of `tolerance`.
+    """Return the forward and backward passes of a worker per step, under `tolerance`.
 
-    Where there are fewer workers than there should be, more than `gradient_accumulation_steps`: a worker's share is
-    larger then, and its memory is not.
+    With fewer workers than configured, this exceeds `gradient_accumulation_steps`: each worker has more rows, but not
+    more memory.
     """
     return -(-settings.gradient_accumulation_steps * settings.workers // world_size)
 
 
 def rows_at_once(settings: TrainingSettings, world_size: int) -> int:
-    """Most rows of a pass."""
+    """Return the most rows of a pass."""
     lane_rows = settings.global_batch // settings.lane_count
     if settings.determinism == "bitwise":
         return lane_rows
@@ -42,14 +42,14 @@ def rows_at_once(settings: TrainingSettings, world_size: int) -> int:
 
 @contextmanager
 def advising(settings: TrainingSettings, group: Group) -> Generator[None]:
-    """Raise `OutOfMemory`, which says what helps, where memory runs out inside."""
+    """Raise `OutOfMemory` with advice if memory runs out inside the block."""
     with _naming(group.rank, group.world_size, lambda: _advice(settings, group)):
         yield
 
 
 @contextmanager
 def advising_script(rank: int, world_size: int) -> Generator[None]:
-    """The same for a loop that is not ours."""
+    """Raise `OutOfMemory` with advice for a script's own loop."""
     with _naming(rank, world_size, lambda: _FOR_SCRIPTS):
         yield
 
@@ -69,7 +69,7 @@ def _naming(rank: int, world_size: int, advice: Callable[[], str]) -> Generator[
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if memory ran out, of a device or of this machine."""
+    """Return True if a device or this machine ran out of memory."""
     return (
         isinstance(error, MemoryError | torch.OutOfMemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)

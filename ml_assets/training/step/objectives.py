@@ -1,6 +1,6 @@
-"""Losses that training minimises, by their name in a pipeline's configuration.
+"""Objectives that training minimises, by their name in a pipeline's configuration.
 
-An objective is the loss of a row and what a raw output means. Adding one is adding an entry here.
+An objective is the loss of a row and the meaning of the model's raw output. A new objective is a new entry here.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -23,18 +23,18 @@ LossSum: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A loss, and the meaning of the model's output."""
+    """Loss, and meaning of the model's output."""
 
     loss_sum: LossSum
-    """Its gradient is NaN where it is not finite."""
+    """Its gradient is NaN if the loss is not finite."""
     prediction: Callable[[torch.Tensor], torch.Tensor]
-    """Output → what people read, as long as the output: a probability or a value."""
+    """Output → prediction for people, of the same length: a probability or a value."""
     reads_sample: bool = False
-    """The target is the sample, `[B, T]` whole numbers, instead of the label `[B]`; the output has a score of each
-    class, `[B, T, V]`, instead of one number a row."""
+    """The target is the sample, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
+    class, `[B, T, V]`, instead of one number per row."""
 
     def target(self, batch: Batch) -> torch.Tensor:
-        """Return the target of the output. Raises `BadConfiguration` where the rows have none."""
+        """Return the target of the output. Raises `BadConfiguration` if the rows have no target."""
         if not self.reads_sample:
             return batch.label
         if batch.sample is None or batch.sample.dtype != torch.int64 or batch.sample.ndim != 2:
@@ -50,11 +50,11 @@ class Objective:
         return batch.sample
 
     def loss(self, output: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Scalar, summed over the rows of `batch`."""
+        """Return the loss, a scalar summed over the rows of `batch`."""
         return self.loss_sum(output, self.target(batch))
 
     def check(self, output: torch.Tensor, batch: Batch) -> None:
-        """Raise `ValueError` where `output` has another shape than this objective reads."""
+        """Raise `ValueError` if `output` does not have the shape that this objective expects."""
         target = tuple(self.target(batch).shape)
         expected = f"({', '.join(map(str, target))}, classes)" if self.reads_sample else f"{target}"
         if tuple(output.shape[: len(target)]) != target or output.ndim != len(target) + self.reads_sample:
@@ -76,7 +76,8 @@ def _squared_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def _next_token(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Nats a predicted token: of a row of T tokens T - 1 are predicted, each from those before it."""
+    """Return the sum over rows of the mean nats per predicted token. In a row of T tokens, T - 1 are predicted, each
+    from those before it."""
     scores = output[:, :-1].flatten(0, 1)
     return functional.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="sum") / (tokens.shape[1] - 1)
 
@@ -90,10 +91,10 @@ def _most_likely(output: torch.Tensor) -> torch.Tensor:
 
 
 def _halting(loss_sum: LossSum) -> LossSum:
-    """Return `loss_sum` with a gradient of NaN where the loss is not finite.
+    """Return `loss_sum` with a gradient of NaN if the loss is not finite.
 
-    A squared error beyond float32 is infinite and its gradient is not, so training went on. NaN reaches every rank with
-    the averaged gradient, and all of them halt at the same step, without asking each other.
+    A squared error beyond float32 is infinite, but its gradient is finite, so training went on. NaN reaches every rank
+    with the averaged gradient, and all ranks stop at the same step without an exchange.
     """
 
     @wraps(loss_sum)
@@ -119,7 +120,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective_of(name: str) -> Objective:
-    """The objective called `name`, or `BadConfiguration` naming those there are."""
+    """Return the objective called `name`. Raises `BadConfiguration`, which names the existing ones."""
     try:
         return OBJECTIVES[name]
     except KeyError:

@@ -1,10 +1,11 @@
-"""Number formats of a training: float32, or half its bits where matrices are multiplied.
+"""Number formats of a training: float32, or 16 bits for matrix products.
 
-Weights, what the optimizer keeps, gradients between the ranks, and the loss stay float32 whatever the setting: only the
-products, and what they leave for backward, are `bf16` or `fp16`. Preprocessing and validation are float32, too: what is
-judged is what will be served. Of shards it is nearly: they are cast where they are gathered, in validation as well.
+Weights, optimizer state, gradients between the ranks, and the loss stay float32 in every setting. Only products, and
+the values they keep for backward, are `bf16` or `fp16`. Preprocessing and validation are float32 too, so that
+validation judges the model that will be served. Sharded models are an exception: FSDP casts shards when it gathers
+them, in validation as well.
 
-Here: what a forward pass runs under, and a scale for the loss, which fp16 needs. Not here: when (gradients).
+Here: the context of a forward pass, and the loss scale that fp16 needs. Not here: the passes (training.gradients).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -24,7 +25,7 @@ _HALVES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.f
 
 
 def refuse_unable(precision: Precision, device: torch.device) -> None:
-    """Raise `BadConfiguration` where `device` cannot compute so."""
+    """Raise `BadConfiguration` if `device` cannot compute in `precision`."""
     if precision == "bf16" and device.type == "cuda":
         if not torch.cuda.is_bf16_supported(including_emulation=False):
             raise BadConfiguration(
@@ -39,14 +40,14 @@ def refuse_unable(precision: Precision, device: torch.device) -> None:
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context of a replica's forward pass: torch decides for each operation whether it stays float32."""
+    """Return the context of a replica's forward pass: torch decides for each operation if it stays float32."""
     half = _HALVES.get(precision)
     return nullcontext() if half is None else torch.autocast(device.type, half)
 
 
 def shard_policy(precision: Precision) -> MixedPrecisionPolicy:
-    """The same of a model whose parameters are sharded: gathered, and computed with, in `precision`. Gradients are
-    added up in float32."""
+    """Return the policy of a model with sharded parameters: gather and compute in `precision`, sum gradients in
+    float32."""
     half = _HALVES.get(precision)
     return MixedPrecisionPolicy(param_dtype=half, reduce_dtype=None if half is None else torch.float32)
 
@@ -57,18 +58,19 @@ class HasScale(Protocol):
     loss_scale: float
     """Factor of the loss."""
     loss_scale_steps: int
-    """Steps with it: it is doubled after 2000."""
+    """Steps since the last change of the factor, which doubles after 2000."""
 
 
 class LossScale:
-    """Keeps small gradients of fp16 from vanishing: the loss is multiplied before backward, gradients divided after.
+    """Loss scale that keeps small fp16 gradients from vanishing: multiply the loss before backward, divide gradients
+    after.
 
-    Where the factor was too large for a step, it is halved, and the step is to be computed again: torch's own way is
-    to leave it out, whose rows would then count as learned from.
+    If the factor is too large for a step, halve it and compute the step again. Torch would skip that step, and its rows
+    would still count as trained.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device, progress: HasScale) -> None:
-        """`progress` is kept up to date."""
+        """Update `progress` with each change of the scale."""
         self._optimizer, self._progress = optimizer, progress
         self._scaler = GradScaler(device.type, init_scale=progress.loss_scale)
         self._scaler.load_state_dict(
@@ -80,14 +82,14 @@ class LossScale:
         return self._scaler.scale(loss)
 
     def fits(self) -> bool:
-        """After backward: divide the gradients; False where they are not finite and a smaller factor may help.
+        """Divide the gradients after backward; return False if they are not finite and a smaller factor may help.
 
-        The same on all ranks, as the gradients are. Waits for the device.
+        The answer is the same on all ranks, since their gradients are equal. Waits for the device.
         """
         self._scaler.unscale_(self._optimizer)
         self._scaler.update()
         progress, before, after = self._progress, self._progress.loss_scale, self._scaler.get_scale()
         progress.loss_scale = after
         progress.loss_scale_steps = progress.loss_scale_steps + 1 if after == before else 0
-        # From 1 on it is not the factor: the loop stops at such a gradient.
+        # At a factor of 1 or less, the factor is not the cause: the loop stops at such a gradient.
         return after >= before or before <= 1

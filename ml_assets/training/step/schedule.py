@@ -1,10 +1,11 @@
-"""The learning rate as a pure function of the step: nothing is stored, a resumed run computes it again."""
+"""Learning rate as a pure function of the step: nothing is stored, and a resumed run computes it again."""
 
 import math
 
 
 def learning_rate(step: int, total_steps: int, peak: float, warmup_fraction: float) -> float:
-    """One cycle (linear warm-up to `peak`, cosine decay towards 0) at `step` of 0 … `total_steps` - 1.
+    """Return the rate of one cycle (linear warm-up to `peak`, cosine decay towards 0) at `step` of 0 … `total_steps` -
+    1.
 
     After Smith & Topin, "Super-Convergence" (2017), with a cosine for the second half.
     """

@@ -1,14 +1,15 @@
-"""A pass forward and backward before the first step: what can never train is refused at once, not after three attempts.
+"""Trial pass, forward and backward, before the first step: refuses a model that can never train, without three
+attempts.
 
-With `determinism: bitwise` the pass is done again and again, in training and in validation. It must leave everything as
-it was and give the same numbers, also where the model cannot ask for its rank. Else what a model learns would depend on
-how often a worker called it, and so on the number of workers. This looks at what happens; there is no list of layers.
-Not here: what the first weights are (load), the ranks' agreement on them (sameness).
+With `determinism: bitwise` the pass is repeated, in training and in validation. It must change nothing and give the
+same numbers each time, also if the model cannot see its rank. Otherwise the result would depend on how often a worker
+calls the model, and so on the number of workers. The trial observes effects; it has no list of layers. Not here: the
+first weights (load), their equality on all ranks (parallel.sameness).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
-# (the annotations of torch are partial, and which tensor a name stands for only its private dictionaries say)
+# (the annotations of torch are partial, and only a module's private dictionaries show the tensor behind a name)
 
 import hashlib
 import os
@@ -34,14 +35,14 @@ from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
 
 ROWS = 64
-"""Rows of the trial pass, where a step has as many: a parameter that only some rows use is then used."""
+"""Rows of the trial pass, if a step has as many: a parameter that only some rows use is then likely to be used."""
 _SENT = frozenset(
     {
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
         *(torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool),
     }
 )
-"""Types of numbers that ranks can send each other, over gloo as over NCCL."""
+"""dtypes that ranks can exchange over both gloo and NCCL."""
 _OF_A_RANK = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
@@ -59,10 +60,10 @@ def try_out(
     validation: SplitReader,
     group: Group,
 ) -> None:
-    """Raise `BadConfiguration` if `model` can never train as `job` asks; each rank for itself.
+    """Raise `BadConfiguration` if `model` can never train as `job` requires. Each rank calls it by itself.
 
-    `validation` gives the rows of all passes, also of those in training. The model is the same afterwards, gradients
-    are gone. Models of which a rank keeps a part are checked by their types alone: the whole might not fit.
+    All trial passes, also those in training mode, take rows of `validation`. Afterwards the model is unchanged and has
+    no gradients. If a rank keeps only a part of the model, only dtypes are checked: the whole model might not fit.
     """
     is_bitwise = job.settings.determinism == "bitwise"
     _refuse_types(model, is_bitwise=is_bitwise)
@@ -82,7 +83,7 @@ def try_out(
 
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Generator[None]:
-    """Give the buffers of `model` the values they had, and take its gradients away, after passes that do not count."""
+    """Restore the buffers of `model` and drop its gradients after the block, whose passes do not count."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield
@@ -95,7 +96,7 @@ def leaving_no_trace(model: nn.Module) -> Generator[None]:
 
 
 def fewest_rows(job: TrainingJob, order: RowOrder, world_size: int) -> int:
-    """Return the rows of the smallest pass of a worker in any step, at least."""
+    """Return a lower bound for the rows of a worker's smallest pass in any step."""
     of_batch = order.rows // order.steps_per_epoch
     of_lane = of_batch // order.lanes
     if job.settings.determinism == "bitwise":
@@ -104,21 +105,22 @@ def fewest_rows(job: TrainingJob, order: RowOrder, world_size: int) -> int:
 
 
 def _fewest_judged(job: TrainingJob, order: RowOrder, validation: SplitReader, group: Group) -> int:
-    """Return the rows of the smallest pass of a validation, `ROWS` at most."""
+    """Return the rows of the smallest pass of a validation, at most `ROWS`."""
     at_once = rows_at_once(job.settings, group.world_size)
     return min(fewest_of_contiguous(validation.shard_rows, order.lanes, at_once), ROWS)
 
 
 def some_rows(reader: SplitReader, rows: int) -> Batch:
-    """Return the first rows of `reader`, again and again if it has fewer."""
+    """Return the first `rows` rows of `reader`, repeated if its first shard has fewer."""
     few = np.arange(rows, dtype=np.int64) % reader.shard_rows[0]
     return reader.take([ShardSlice(0, few)])
 
 
 def _refuse_random_decoding(job: TrainingJob, validation: SplitReader, batch: Batch) -> None:
-    """Raise `BadConfiguration` where the rows of `batch`, decoded again, are other rows.
+    """Raise `BadConfiguration` if the rows of `batch` decode to other values the second time.
 
-    Few rows are decoded many times: a flip with probability 1/2 leaves one row alone in every second look.
+    Small batches are decoded several times: a flip with probability 1/2 leaves a single row unchanged in every second
+    try.
     """
     for _ in range(-(-ROWS // len(batch))):
         with _as_any_rank():
@@ -134,7 +136,7 @@ def _refuse_random_decoding(job: TrainingJob, validation: SplitReader, batch: Ba
 def _pass(
     job: TrainingJob, model: FullModel, objective: Objective, batch: Batch, group: Group
 ) -> dict[str, torch.Tensor | None]:
-    """Gradient of each parameter that is to be trained, after a pass in training mode."""
+    """Return the gradient of each trainable parameter after a pass in training mode."""
     model.zero_grad(set_to_none=True)
     group.seed(job.seed)
     with refusing(lambda error: _why_failed(job, "training", len(batch), error)):
@@ -145,7 +147,7 @@ def _pass(
 
 
 def _judged(job: TrainingJob, model: FullModel, batch: Batch, group: Group) -> dict[str, torch.Tensor | None]:
-    """Output of a pass as validation does it."""
+    """Return the output of a pass as validation computes it."""
     model.eval()
     group.seed(job.seed)
     try:
@@ -196,7 +198,7 @@ def _refuse_types(model: nn.Module, *, is_bitwise: bool) -> None:
 
 def _refuse_gradients(gradients: Mapping[str, torch.Tensor | None], *, is_bitwise: bool) -> None:
     unused = [name for name, gradient in gradients.items() if gradient is None]
-    if unused and not is_bitwise:  # where lanes are summed, no gradient is a gradient of zeros
+    if unused and not is_bitwise:  # `bitwise` treats a missing gradient as zeros
         raise BadConfiguration(
             f"the loss does not depend on {', '.join(unused[:3])}{' and others' if len(unused) > 3 else ''}: workers "
             "would wait for a gradient that never comes. Remove what is not used, or set requires_grad to False"
@@ -209,7 +211,7 @@ def _refuse_gradients(gradients: Mapping[str, torch.Tensor | None], *, is_bitwis
 
 
 def _refuse_state(model: FullModel, what: str, compute: Callable[[], dict[str, torch.Tensor | None]]) -> None:
-    """Raise where a pass changes what the next one computes, or where it knows which worker does it."""
+    """Raise `BadConfiguration` if a pass changes the next pass, or depends on the rank that runs it."""
     compute()  # fills caches
     fixed, values, attributes = Fixed(model), _digests(model), _attributes(model)
     fixed.remember()
@@ -217,7 +219,7 @@ def _refuse_state(model: FullModel, what: str, compute: Callable[[], dict[str, t
     now, later = _digests(model), _attributes(model)
     changed = [name for name, digest in now.items() if values.get(name) != digest]
     changed += [name for name, digest in later.items() if attributes.get(name) != digest]
-    # Also what was written and is the same by chance: power iteration has converged on the first weights.
+    # Also tensors that were written with an equal value: power iteration has converged on the first weights.
     changed += [name for name in fixed.changes() if name not in changed]
     refuse_changed(changed, what)
     numbers = "gradients" if what == "training" else "values"
@@ -248,7 +250,7 @@ def _refuse_other(
 
 @contextmanager
 def _as_any_rank() -> Generator[None]:
-    """Hide from what runs inside which rank this is, and of how many: no default process group, no variables."""
+    """Hide the rank and world size from the code inside: no default process group, no variables."""
     world, environment = distributed.group.WORLD, dict(os.environ)
     distributed.group.WORLD = None
     for name in _OF_A_RANK:
@@ -261,9 +263,9 @@ def _as_any_rank() -> Generator[None]:
 
 
 class Fixed:
-    """Tensors that a forward pass must leave alone, watched at each step: a model may begin to change itself later
-    than in the first pass. Costs a look at a counter of each tensor; what is written past torch (`.data`) is found by
-    the trial and where ranks compare their weights.
+    """Watch at each step over tensors that a forward pass must not change: a model may begin to change them after the
+    first pass. Costs a look at a counter per tensor. Writes that bypass torch's counter (`.data`) are found by the
+    trial, and by the comparison of the ranks' weights.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -271,16 +273,16 @@ class Fixed:
             (f"{path}.{name}".lstrip("."), values, name)
             for path, module in model.named_modules()
             for values in (module._parameters, module._buffers)
-            for name in list(values.keys())  # those of a scripted module are no dictionaries
+            for name in list(values.keys())  # `values` of a scripted module is not a dictionary
         ]
         self._before: list[tuple[int, int]] = []
 
     def remember(self) -> None:
-        """Call before the passes of a step."""
+        """Remember the tensors' counters. Call it before the passes of a step."""
         self._before = self._now()
 
     def changes(self) -> list[str]:
-        """Call after them. Return the names of what one of them wrote."""
+        """Return the names of the tensors that were written since `remember`. Call it after the passes of a step."""
         pairs = zip(self._places, self._before, self._now(), strict=True)
         return [path for (path, _, _), before, after in pairs if before != after]
 
@@ -290,7 +292,7 @@ class Fixed:
 
 
 def refuse_changed(names: Sequence[str], what: str = "training") -> None:
-    """Raise `BadConfiguration` where a forward pass changed `names`; none is fine."""
+    """Raise `BadConfiguration` if `names`, the tensors that a forward pass changed, is not empty."""
     if not names:
         return
     raise BadConfiguration(
@@ -319,7 +321,7 @@ def digest_of(value: torch.Tensor) -> bytes:
 
 
 def _attributes(model: nn.Module) -> dict[str, bytes]:
-    """Digest of each attribute of a module that is no parameter, buffer or module, by its path."""
+    """Return a digest of each attribute of a module other than parameters, buffers and modules, by its path."""
     return {
         f"{path}.{name}".lstrip("."): _digest_of_any(value)
         for path, module in model.named_modules()
@@ -336,7 +338,7 @@ def _digest_of_any(value: Any) -> bytes:
 
 
 def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
-    """Bytes of all that `value` holds; of objects in `seen` nothing more is said."""
+    """Yield the bytes of all values in `value`. The content of an object in `seen` is not repeated."""
     if isinstance(value, torch.Tensor):
         yield digest_of(value)
     elif isinstance(value, np.ndarray):
@@ -353,7 +355,7 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
             yield pickle.dumps(value)
         except (
             Exception
-        ):  # functions, locks, handles: what cannot be copied is known by what it is, and what it holds
+        ):  # functions, locks, handles: an object that pickle refuses counts by its type and its content
             yield type(value).__qualname__.encode()
             if id(value) not in seen:
                 seen.add(id(value))
@@ -361,11 +363,11 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
 
 
 def _held(value: Any) -> dict[str, Any]:
-    """Attributes of an object, and what a function has taken from around it."""
+    """Return the attributes of an object, and the variables that a function's closure holds."""
     held = dict(cast("dict[str, Any]", getattr(value, "__dict__", {})))
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # not set yet
+            with suppress(ValueError):  # a variable without a value yet
                 held[name] = cell.cell_contents
     return held
 
