@@ -1,8 +1,8 @@
-"""Script that keeps its own loop: `attach` is its door to the platform.
+"""Scripts that keep their own training loop: `attach` connects one to the platform.
 
     from ml_assets.training.script import attach
 
-Here: that function, without what it needs. Not here: the surface that it returns (api).
+Here: that function, without heavy imports. Not here: the object that it returns (api).
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def attach() -> "Training":
-    """Return the training that this process is a rank of. See `ml_assets.training.script.api.attach`."""
+    """Return the training of which this process is a rank. See `ml_assets.training.script.api.attach`."""
     from ml_assets.training.script.api import attach as attached
 
     return attached()

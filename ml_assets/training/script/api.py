@@ -10,8 +10,8 @@
         torch.save(state, folder / "state.pt")
     training.finish(model, steps=step, validation_loss=0.4)
 
-Here: that surface. Not here: running the script as a rank (script.rank), what becomes of its model (model),
-loops of the platform itself (entry, loop).
+Here: these functions. Not here: running the script as a rank (script_rank), the files of its model (script_model), the
+platform's own loop (training.entry, training.loop).
 """
 
 import math
@@ -70,19 +70,20 @@ if TYPE_CHECKING:
     import torch
 
 JOB, FOLDER, MIRROR = "TRAINING_JOB", "TRAINING_JOB_FOLDER", "TRAINING_JOB_MIRROR"
-"""Environment of a script: file of the job, its folder, address of the folder's durable copy where it has one."""
+"""Environment variables of a script: file of the job, its folder, address of the folder's durable copy if there is one.
+"""
 PROCESS = "TRAINING_JOBPROCESS"
-"""Id of the process that is the rank: processes that load its data may import the script again, and attach."""
+"""Id of the rank's process: data loading processes may import the script again and call `attach`."""
 _LOSSES = ("loss", "validation_loss")
 _PIECE = 1 << 20
-"""Bytes that go to a store at once."""
+"""Bytes that are sent to a store at once."""
 
 
 @cache
 def attach() -> "Training":
-    """The training this process is a rank of, the same object at each call.
+    """Return the training of which this process is a rank, the same object at each call.
 
-    Raises `BadConfiguration` where no launcher started this, `InputChanged` where the snapshot is not the job's.
+    Raises `BadConfiguration` if no launcher started this process, `InputChanged` if the snapshot is not the job's.
     """
     try:
         job_file, folder = Path(os.environ[JOB]), Path(os.environ[FOLDER])
@@ -102,32 +103,32 @@ def attach() -> "Training":
 
 @dataclass(kw_only=True)
 class Training:
-    """One rank's view of its training. Rank 0 speaks for all: on others `log` and `finish` write nothing."""
+    """One rank's view of its training. Rank 0 reports for all: on other ranks `log` and `finish` write nothing."""
 
     job: TrainingJob
     snapshot: Snapshot
     folder: Path
-    """The job's own, kept from one attempt to the next."""
+    """Folder of the job, kept between attempts."""
     rank: int
     world_size: int
     resumed_step: int
-    """Step of the newest whole checkpoint; 0 where there is none."""
+    """Step of the newest complete checkpoint; 0 without one."""
     resumed_world_size: int
-    """World size at the time of saving; 0 where there is none. May differ from the present one."""
+    """World size at the time of that checkpoint; 0 without one. May differ from the current one."""
     step: int
-    """The newest that was logged."""
+    """Newest logged step."""
     checkpoints: Checkpoints
     mirror: Mirror | None
     meeting: Meeting | None
-    """All ranks; None where torchrun was called by hand in a way that gives them no common store."""
+    """All ranks; None if torchrun was called by hand in a way that gives them no common store."""
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0), init=False)
-    """Heartbeat that each call moves, to show that the script goes on; by default nobody listens."""
+    """Heartbeat that each call moves, to show that the script makes progress; by default no agent reads it."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
-    """Called once a resumed attempt shows a first sign of training, to report the recovery."""
+    """Reports the recovery; called at a resumed attempt's first sign of training."""
 
     @classmethod
     def begin(cls, job: TrainingJob, snapshot: Snapshot, folder: Path, mirror: Mirror | None) -> Self:
-        """Find the newest checkpoint and, as rank 0, write down that another attempt has begun."""
+        """Find the newest checkpoint and, on rank 0, record a new attempt."""
         from ml_assets.training.process.group import keep_connections
 
         keep_connections()
@@ -147,9 +148,9 @@ class Training:
             saved_by = _world_size_at(folder, step)
             if meeting is not None:
                 meeting.tell("resumed", [step, saved_by])
-        else:  # the same as rank 0, which may save another meanwhile
+        else:  # the same step as rank 0, which may save another checkpoint meanwhile
             step, saved_by = meeting.hear("resumed", 0)
-            with one_at_a_time(folder):  # where they lie elsewhere, the first rank of a machine brings them
+            with one_at_a_time(folder):  # with a store, the first rank of a machine fetches it
                 if step:
                     checkpoints.examine(step)
         training = cls(
@@ -171,38 +172,42 @@ class Training:
 
     @property
     def inputs(self) -> InputSpec:
-        """Columns by name, sizes of embeddings, and what fills a missing number."""
+        """Columns by name, sizes of embeddings, and the fill for missing numbers."""
         return self.snapshot.inputs
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """As the pipeline declares them; the script gets them as its command line, too."""
+        """Hyperparameters as the pipeline declares them. The script's command line has them too."""
         return self.job.hyperparameters
 
     def rows(self, split: ReadableSplit) -> Rows:
-        """A split as arrays, numbers standardised. Raises `InputChanged` where a file is not the one the job names."""
+        """Return a split as arrays, with standardised numbers. Raises `InputChanged` if a file differs from the
+        job's."""
         return rows_of(self.snapshot, split)
 
     def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-        """A split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64,
-        labels `[rows]` float32.
-        Of the training rows a share `training.category_dropout` of the ids is 0, unknown. A module given to `finish`
-        takes the first two; what standardises them goes with it."""
+        """Return a split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]`
+        int64, labels `[rows]` float32.
+
+        In the training rows, a share `training.category_dropout` of the ids is 0, unknown. A module given to `finish`
+        takes the first two; the standardisation is stored with it."""
         return tensors_of(self._learned(split), self.inputs)
 
     def samples(self, split: ReadableSplit) -> "torch.Tensor":
-        """The samples of a split, `[rows, ...]` as the pipeline's `decode` reads them, all in memory; `rows` has their
-        bytes, one at a time. A module given to `finish` takes them as third."""
+        """Return the samples of a split, `[rows, ...]` as the pipeline's `decode` returns them, all in memory. `rows`
+        has their bytes, one row at a time. A module given to `finish` takes them as the third argument."""
         return samples_of(self.rows(split), self.job, self.inputs)
 
     def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """A split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where
-        missing, then category ids) and labels `[rows]`. Of the training rows a share `training.category_dropout` of the
-        ids is 0, unknown. An ONNX graph given to `finish` takes such a matrix."""
+        """Return a split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where
+        missing, then category ids) and labels `[rows]`.
+
+        In the training rows, a share `training.category_dropout` of the ids is 0, unknown. An ONNX graph given to
+        `finish` takes such a matrix."""
         return matrix_of(self._learned(split))
 
     def _learned(self, split: ReadableSplit) -> Rows:
-        """The rows as a model learns from them: some categories of the training rows are unknown."""
+        """Return the rows from which a model learns: training rows with category dropout."""
         rows = self.rows(split)
         if split != "train":
             return rows
@@ -210,13 +215,15 @@ class Training:
 
     @property
     def resumed_from(self) -> Path | None:
-        """The folder that the newest whole `checkpoint` of an earlier attempt filled; None at the first start."""
+        """Folder that the newest complete `checkpoint` of an earlier attempt filled; None at the first start."""
         return self.folder / folder_of(self.resumed_step) if self.resumed_step else None
 
     def log(self, step: int, **figures: float) -> None:
-        """Figures after `step`, for the run's page and the tracker; `loss` and `validation_loss` are drawn as curves.
+        """Report metrics after `step`, for the run's page and the tracker; `loss` and `validation_loss` are drawn as
+        curves.
 
-        One that is not finite is left out; a loss that is not raises `Diverged`, which no other attempt mends.
+        A metric that is not finite is left out. A loss that is not finite raises `Diverged`, which the launcher does
+        not retry.
         """
         self.moved()
         self.step = step
@@ -235,19 +242,22 @@ class Training:
             self._tell_recovery(step)
 
     def moved(self) -> None:
-        """Show that the script goes on, where for long there is nothing to `log`: a batch of an epoch, of a validation.
+        """Show that the script makes progress while there is nothing to `log`: call it for each batch, also in
+        validation.
 
-        Costs an addition. Where nothing is shown for long (`training.stall_timeout_seconds`), the rank counts as stuck.
+        Costs an addition. A rank without progress for `training.stall_timeout_seconds` counts as stuck.
         """
         self.heartbeat.moved()
 
     @contextmanager
     def checkpoint(self, step: int, *, all_ranks: bool = False) -> Generator[Path]:
-        """Rank 0: an empty folder for what the script needs to go on after `step`, counted from 1.
+        """Yield an empty folder for the files that the script needs to resume after `step`, counted from 1. Rank 0
+        calls it.
 
-        With `all_ranks` each rank calls it, for files of names of its own: the folder is the same on one machine, and
-        put together where there are several. It counts once the block has ended (of all ranks); whatever dies before
-        that, the one before is whole. The newest `keep_checkpoints` are kept. Raises `StorageFailed`.
+        With `all_ranks` each rank calls it and writes files under its own names. On one machine all ranks share the
+        folder; folders of several machines are merged. The checkpoint is committed once the block has ended (on all
+        ranks). If a rank dies before that, the previous checkpoint is used. The newest `keep_checkpoints` are kept.
+        Raises `StorageFailed`.
         """
         if (self.rank and not all_ranks) or step < 1:
             raise BadConfiguration(
@@ -260,10 +270,10 @@ class Training:
                 "the ranks have no store to meet in: start them with torchrun, whose agent has one"
             )
         started = time.monotonic()
-        self.heartbeat.rest()  # a store has a patience of its own
+        self.heartbeat.rest()  # a store has its own timeout
         together = meeting.round()
         try:
-            # On one machine what the script writes is already where it stays.
+            # On one machine, the script writes directly to the final disk.
             place = self.checkpoints.writing if self.mirror is None else self.folder / ".checkpoint"
             self._refuse_unlike(step, together.gather("step", step))
             together.all_succeed("place", lambda: self._make_place(step, place))
@@ -291,7 +301,8 @@ class Training:
 
     @property
     def _stores_for_its_machine(self) -> bool:
-        """True if this rank stores the files of its machine: all of them, where the folder outlives it."""
+        """True if this rank stores the files of its machine. If the folder outlives the machine, rank 0 stores all
+        files."""
         return self.rank == 0 if self.mirror is None else int(os.environ.get("LOCAL_RANK", "0")) == 0
 
     def _make_place(self, step: int, place: Path) -> None:
@@ -302,9 +313,9 @@ class Training:
             place.mkdir()
 
     def _keep_files(self, place: Path, step: int) -> dict[str, str]:
-        """Have the files of this machine survive a power cut; their SHA-256, on the rank that did so."""
+        """Make the files of this machine survive a power cut; return their SHA-256, on the rank that stores them."""
         if self.rank == 0:
-            # The index that parts of ranks need. A script's may have none, and is not of another version for that.
+            # Checkpoints need the index of parts, or they count as another version's. A script may have written none.
             (place / INDEX).touch()
         if not self._stores_for_its_machine:
             return {}
@@ -312,14 +323,14 @@ class Training:
 
     @property
     def is_finished(self) -> bool:
-        """True if `finish` was called, in this attempt or in one that died on its way out."""
+        """True if `finish` was called, in this attempt or in one that died while it ended."""
         return (self.folder / RESULT).exists()
 
     def check_model(self, model: object) -> None:
-        """Try `model` as `finish` will, on the first training rows, and keep nothing of it.
+        """Try `model` as `finish` will, on the first training rows, and store nothing.
 
-        For the beginning of a script: an untrained module, or a model of one tree, is refused there as after hours.
-        Raises `BadConfiguration`, which is final.
+        Call it at the beginning of a script, with an untrained module or a model of one tree: that refuses a wrong
+        model at once instead of after hours. Raises `BadConfiguration`, which is final.
         """
         if self.rank == 0:
             check_model(model, self._example("train"))
@@ -334,10 +345,10 @@ class Training:
     def finish(self, model: object, *, steps: int, validation_loss: float, epochs: int = 0) -> None:
         """Hand in the trained model: the pipeline evaluates, judges and registers it.
 
-        `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, or an ONNX graph:
-        `model.check_model` says what each takes, tries it on the first validation rows, and raises
-        `BadConfiguration`, which is final. `epochs` is how often all training rows were read, for the rows per second.
-        The script ends soon after; whatever becomes of its ranks, the training is done.
+        `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, or an ONNX graph.
+        `script_model.check_model` documents the inputs of each, tries it on the first validation rows, and raises
+        `BadConfiguration`, which is final. `epochs` is the number of passes over all training rows, for the rows per
+        second. The script should end soon after; the training is done even if a rank fails afterwards.
         """
         self.heartbeat.rest()
         if self.rank:
@@ -368,7 +379,7 @@ class Training:
             self.mirror.push([*weights.files, EVENTS], last=RESULT)
 
     def _keep(self, place: Path, name: str, step: int) -> str:
-        """Have a file of the checkpoint of `step` survive a power cut; its SHA-256."""
+        """Make a file of the checkpoint of `step` survive a power cut; return its SHA-256."""
         with (place / name).open("rb") as file:
             if self.mirror is None:
                 os.fsync(file.fileno())
@@ -389,7 +400,7 @@ class Training:
             self.resumed_step,
             world_size=self.world_size,
             pids=[os.getpid()],
-            steps=0,  # the script's own affair
+            steps=0,  # unknown: the script decides
             device="cuda" if torch.cuda.is_available() else "cpu",
             is_stored=self.mirror is not None,
         )
@@ -401,7 +412,8 @@ class Training:
 
 
 def _together(machines: list[dict[str, str]]) -> dict[str, str]:
-    """File → SHA-256 of a checkpoint, of those that each rank stored."""
+    """Merge file → SHA-256 of the files that each rank stored. Raises `BadConfiguration` for a name that occurs
+    twice."""
     together: dict[str, str] = {}
     for files in machines:
         for name in files.keys() & together.keys():
@@ -413,10 +425,10 @@ def _together(machines: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _world_size_at(folder: Path, step: int) -> int:
-    """Return the world size of the attempt that saved `step`; 0 where that is not known."""
+    """Return the world size of the attempt that saved `step`; 0 if unknown."""
     return next((one.world_size for one in reversed(read_attempts(folder)) if one.from_step < step), 0)
 
 
 def _files(folder: Path) -> list[str]:
-    """Paths of the files below `folder`."""
+    """Return the paths of the files below `folder`, relative to it."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -1,6 +1,6 @@
-"""A split of a snapshot in the shapes that scripts read: arrays, tensors, one matrix.
+"""Splits of a snapshot in the shapes that scripts read: arrays, tensors, one matrix.
 
-Here: those shapes. Not here: rows in the order of lanes, which the platform's own loop takes (prefetcher, batches).
+Here: those shapes. Not here: rows in lane order, which the platform's own loop reads (data.prefetcher, data.batches).
 """
 
 # pyright: reportUnknownMemberType=false
@@ -22,8 +22,8 @@ ReadableSplit: TypeAlias = Literal["train", "validation"]
 
 
 def rows_of(snapshot: Snapshot, split: ReadableSplit) -> Rows:
-    """All rows of a split, checked against the digests of the manifest. Raises `InputChanged` where one differs, and
-    `BadConfiguration` for the holdout."""
+    """Return all rows of a split, verified against the manifest's digests. Raises `InputChanged` if a digest differs,
+    and `BadConfiguration` for the holdout."""
     if split not in ("train", "validation"):
         raise BadConfiguration(
             f"a script reads train and validation, not {split!r}: the holdout evaluates its model"
@@ -36,20 +36,25 @@ def rows_of(snapshot: Snapshot, split: ReadableSplit) -> Rows:
 
 
 def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
-    """Numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64, labels `[rows]` float32."""
+    """Return numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64, labels `[rows]`
+    float32.
+    """
     import torch
 
     from ml_assets.training.data.preprocess import Preprocess
 
-    # Copies: torch must not get what is mapped.
+    # Copies: torch must not write to a memory-mapped file.
     numeric = Preprocess(inputs)(torch.from_numpy(rows.numeric.copy()))
     category = torch.from_numpy(rows.category.astype(np.int64))
     return numeric, category, torch.from_numpy(rows.label.copy())
 
 
 def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> "torch.Tensor":
-    """The samples of all `rows`, or of the first `count`, at least one, `[rows, ...]` as the pipeline's `decode` reads
-    them, in memory. Raises `BadConfiguration` where rows have none, or one cannot be read."""
+    """Return the samples of all `rows`, or of the first `count` (at least one), in memory.
+
+    `[rows, ...]`, as the pipeline's `decode` returns them. Raises `BadConfiguration` if rows have no samples, or if a
+    sample cannot be decoded.
+    """
     from ml_assets.training.data.decoding import Decoder, decode_of
 
     decode, samples = decode_of(job, inputs), rows.samples
@@ -63,5 +68,6 @@ def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | Non
 
 
 def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """`[rows, F + C]` float32: standardised numbers, NaN where missing, then category ids; and labels `[rows]`."""
+    """Return the matrix `[rows, F + C]` float32 (standardised numbers, NaN where missing, then category ids) and labels
+    `[rows]`."""
     return np.hstack([rows.numeric, rows.category.astype(np.float32)]), rows.label

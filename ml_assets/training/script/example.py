@@ -1,6 +1,6 @@
-"""Rows that a script's model is tried on before it counts, and what its answers to them must be.
+"""Example rows on which a script's model is tried before it counts, and the requirements on its answers.
 
-Here: which rows, and the sentences about a wrong answer. Not here: asking a model (model, graph).
+Here: the choice of rows, and the errors for a wrong answer. Not here: asking a model (script_model, graph).
 """
 
 # pyright: reportUnknownMemberType=false
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _ROWS, _ROWS_WITH_SAMPLES = 1024, 8
 _TOLERANCE = 1e-4
-"""Largest difference between two answers to the same row, as a share of the largest answer: sums in float32 differ."""
+"""Largest difference between two answers to a row, as a share of the largest answer: float32 sums differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """Rows that a model is tried on before it counts: the first of a split, then one in which all is missing."""
+    """Rows on which a model is tried: the first rows of a split, then a row in which every value is missing."""
 
     inputs: InputSpec
     objective: str
@@ -37,11 +37,11 @@ class Example:
     category: NDArray[np.int64]
     """`[B, C]` ids; C may be 0."""
     samples: "torch.Tensor | None"
-    """`[B, ...]` as the pipeline's `decode` reads them; None where rows have none."""
+    """`[B, ...]` as the pipeline's `decode` returns them; None if rows have no samples."""
 
     @property
     def matrix(self) -> NDArray[np.float32]:
-        """`[B, F + C]`, as `matrix_of` gives it."""
+        """`[B, F + C]`, as `matrix_of` returns it."""
         return np.hstack([self.numeric, self.category.astype(np.float32)])
 
     @property
@@ -51,7 +51,7 @@ class Example:
 
     @property
     def matrix_words(self) -> str:
-        """Name the matrix in an error."""
+        """Words for the matrix in an error."""
         return (
             f"[rows, {self.width}] float32: {self.numeric.shape[1]} numbers, then {self.category.shape[1]} category "
             "ids, as Training.matrix gives it"
@@ -59,12 +59,12 @@ class Example:
 
     @property
     def rows_words(self) -> str:
-        """Name the rows in an error."""
+        """Words for the rows in an error."""
         return f"the first {len(self.numeric) - 1} {self.split} rows and one in which every value is missing"
 
     @property
     def answer_words(self) -> str:
-        """Name in an error what a graph answers."""
+        """Words for a graph's answer in an error."""
         return (
             "the probability of the label 1" if self.objective == "binary" else "the value that is predicted"
         )
@@ -72,9 +72,9 @@ class Example:
     def require_answers(
         self, answer: NDArray[Any], alone: NDArray[Any], who: str, *, is_probability: bool = True
     ) -> None:
-        """Raise `BadConfiguration` unless `answer` has one finite number a row, and `alone` the same for the first.
+        """Raise `BadConfiguration` unless `answer` has one finite number per row, and `alone` equals its first number.
 
-        With `is_probability`, answers of a `binary` objective must lie in 0…1.
+        With `is_probability`, answers for `binary` must lie in 0…1.
         """
         rows = len(self.numeric)
         if answer.shape not in ((rows,), (rows, 1)):
@@ -108,7 +108,7 @@ class Example:
     def require_same(
         self, expected: NDArray[np.float64], answer: NDArray[np.float64], who: str, rival: str, remedy: str
     ) -> None:
-        """Raise `BadConfiguration` if `answer`, of `who`, is not what `rival` was `expected` to give."""
+        """Raise `BadConfiguration` if the `answer` of `who` differs from `expected`, the answer of `rival`."""
         difference = np.abs(expected - answer)
         largest = _TOLERANCE * float(np.abs(expected).max(initial=0.0)) + 1e-12
         worst = int(difference.argmax())
@@ -129,8 +129,10 @@ class Example:
 
 
 def example_of(snapshot: Snapshot, job: TrainingJob, split: ReadableSplit) -> Example:
-    """The first rows of a split, 1,024, or 8 where rows have samples, and a last one in which all is missing but the
-    sample, which is the first row's."""
+    """Return the first 1,024 rows of a split (8 if rows have samples) and a last row in which every value is missing.
+
+    The last row has the sample of the first row.
+    """
     rows = snapshot.map(snapshot.shards_of(split)[0])
     count = min(len(rows), _ROWS_WITH_SAMPLES if snapshot.inputs.sample else _ROWS)
     samples = None

@@ -1,6 +1,6 @@
-"""An ONNX graph of one matrix: what a script hands in that is not torch, and what serving puts behind raw columns.
+"""ONNX graph of one matrix: a script hands it in, and serving puts raw columns in front of it.
 
-Here: checking such a graph, bringing it into one form, running it. Not here: making it of a library's model
+Here: checking such a graph, bringing it into one form, running it. Not here: making it from a library's model
 (libraries), the raw columns in front of it (release.matrix).
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _OPSET = 13
 """Version of ONNX's own operators for a graph that names none."""
 _PROBABILITY = "probability of the second class"
-"""Name of the output that takes the place of a pair of label and probabilities."""
+"""Name of the output that replaces the pair of label and probabilities."""
 
 
 def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes:
     """Return the graph with one input, the matrix `[B, F + C]` float32, and one output, `[B]` or `[B, 1]`.
 
-    Of a pair (label, probabilities `[B, 2]`), which converters of classifiers make, column 1 stays; ZipMap's list of
+    Converters of classifiers output a pair (label, probabilities `[B, 2]`): only column 1 is kept. ZipMap's list of
     dicts is undone. Raises `BadConfiguration` for any other shape, and if the graph fails on the rows of `example`.
     """
     model = _loaded(content)
@@ -60,7 +60,7 @@ def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes
 
 
 def run_graph(graph: bytes, matrix: NDArray[np.float32]) -> NDArray[Any]:
-    """Return what a graph of one input and one output answers to `matrix`, in the shape that it gives."""
+    """Return the answer of a graph with one input and one output to `matrix`, in the output's shape."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -72,7 +72,7 @@ def run_graph(graph: bytes, matrix: NDArray[np.float32]) -> NDArray[Any]:
 
 
 def inputs_of(graph: "onnx.GraphProto") -> "list[onnx.ValueInfoProto]":
-    """Return those that are fed: old exporters list initializers among the inputs."""
+    """Return the inputs that a caller feeds: old exporters list initializers among the inputs."""
     given = {one.name for one in graph.initializer}
     return [one for one in graph.input if one.name not in given]
 
@@ -94,9 +94,9 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
             model.CopyFrom(content)
         onnx.checker.check_model(model)
         if not any(one.domain in ("", "ai.onnx") for one in model.opset_import):
-            # A graph of trees alone has none, and serving puts Concat in front of it.
+            # A graph of trees alone names no such version, and serving puts Concat in front of it.
             model.opset_import.append(onnx.helper.make_opsetid("", _OPSET))
-    except Exception as error:  # of protobuf or of the checker: both have types of their own
+    except Exception as error:  # protobuf and the checker have their own error types
         raise BadConfiguration(
             f"what was handed in is not a valid ONNX graph: {error}. Give an onnx.ModelProto or its bytes; models of "
             "LightGBM, XGBoost and scikit-learn are handed in as they are"
@@ -105,7 +105,7 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
 
 
 def _with_second_class(model: "onnx.ModelProto", example: Example) -> "onnx.ModelProto":
-    """Return the graph with column 1 of the probabilities, of (label, probabilities), as its one output."""
+    """Return the graph of (label, probabilities) with column 1 of the probabilities as its only output."""
     from onnx import TensorProto, helper, utils
 
     label, second = model.graph.output
@@ -154,12 +154,12 @@ def _require_number(output: "onnx.ValueInfoProto", example: Example) -> None:
 
 
 def _try(graph: bytes, example: Example) -> None:
-    """Run the graph on all rows and on the first alone."""
+    """Run the graph on all rows, and on the first row alone."""
     try:
         answer, alone = (run_graph(graph, matrix) for matrix in (example.matrix, example.matrix[:1]))
     except MemoryError:
         raise
-    except Exception as error:  # onnxruntime has types of its own for each of its reasons
+    except Exception as error:  # onnxruntime has many error types of its own
         raise BadConfiguration(
             f"onnxruntime, which serves the model, cannot run the ONNX graph on {example.rows_words}: {error}. Let it "
             f"take any number of rows of the matrix {example.matrix_words} and use operators that onnxruntime knows"
@@ -168,7 +168,7 @@ def _try(graph: bytes, example: Example) -> None:
 
 
 def _fix_rows(taken: "onnx.ValueInfoProto") -> None:
-    """Name the first dimension: converters leave it empty, or write down the rows they saw."""
+    """Name the first dimension: converters leave it empty, or write the number of rows that they saw."""
     taken.type.tensor_type.shape.dim[0].dim_param = "rows"
 
 

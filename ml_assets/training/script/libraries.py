@@ -1,7 +1,7 @@
 """Models of LightGBM, XGBoost and scikit-learn as ONNX graphs of the matrix, made when a script hands them in.
 
-onnxmltools and skl2onnx convert; scikit-learn's histogram gradient boosting has its own way (trees). The graph
-must answer as the library does. All packages belong to the script's environment and are imported when needed.
+onnxmltools and skl2onnx convert; scikit-learn's histogram gradient boosting has a converter of its own (trees). The
+graph must give the same answers as the library. The script's environment provides all packages, imported when needed.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,11 +22,11 @@ from resources.job.errors import BadConfiguration
 
 _CONVERTERS = {"lightgbm": "onnxmltools", "xgboost": "onnxmltools", "sklearn": "skl2onnx"}
 _IS_CATEGORY = 1
-"""Bit of a decision type in a model file of LightGBM."""
+"""Bit of a decision type in LightGBM's model file that marks a category."""
 
 
 def library_of(model: object) -> str | None:
-    """Return `lightgbm`, `xgboost` or `sklearn` if `model` is one of theirs; None of anything else."""
+    """Return `lightgbm`, `xgboost` or `sklearn` if `model` belongs to that library, else None."""
     roots = [base.__module__.partition(".")[0] for base in type(model).__mro__]
     return next(
         (name for name in _CONVERTERS if name in roots), None
@@ -36,7 +36,7 @@ def library_of(model: object) -> str | None:
 def library_graph(model: Any, library: str, example: Example) -> bytes:
     """Return the checked graph of a fitted model of `library`.
 
-    Raises `BadConfiguration` if a converter is missing or fails, and if the graph does not answer as the model does.
+    Raises `BadConfiguration` if a converter is missing or fails, and if the graph's answers differ from the model's.
     """
     name = type(model).__name__
     _refuse_wrong_kind(model, name, example)
@@ -61,7 +61,7 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
         ) from error
     except (BadConfiguration, MemoryError):
         raise
-    except Exception as error:  # converters raise whatever comes
+    except Exception as error:  # converters raise any type of error
         raise BadConfiguration(
             f"{_CONVERTERS[library]} cannot make an ONNX graph of {name}: {type(error).__name__}: {error}. Train "
             "another kind of model, or hand in a graph of your own"
@@ -79,7 +79,7 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
 
 
 def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
-    """Refuse a classifier of values, one of other than two classes, and one without probabilities."""
+    """Refuse a classifier for a regression, a classifier without exactly two classes, and one without probabilities."""
     if not hasattr(model, "predict_proba"):
         if hasattr(model, "classes_"):
             raise BadConfiguration(
@@ -100,7 +100,7 @@ def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
 
 
 _Ways = tuple[Callable[[], Any], Callable[[NDArray[np.float32]], Any]]
-"""Two functions: one makes a graph of the model, the other asks the model's own library."""
+"""Two functions: the first makes a graph of the model, the second asks the model's own library for answers."""
 
 
 def _of_lightgbm(model: Any, example: Example) -> _Ways:
@@ -118,12 +118,12 @@ def _of_lightgbm(model: Any, example: Example) -> _Ways:
 
 
 def _with_float32_thresholds(text: str) -> str:
-    """Return LightGBM's model file with thresholds that a float32 meets exactly as it meets the float64 there.
+    """Return LightGBM's model file with thresholds at which a float32 branches exactly as at the original float64.
 
-    ONNX has float32 thresholds. The nearest one may lie above the float64, and a value between them takes the other
-    branch: LightGBM's threshold between two neighbouring floats always does.
+    ONNX has float32 thresholds. The nearest float32 may lie above the float64, and a value between them takes the other
+    branch. LightGBM's threshold between two adjacent floats always has such a value.
     """
-    # Sizes of trees in bytes no longer hold; LightGBM counts by itself if there are none.
+    # The sizes of trees in bytes are no longer right. Without them, LightGBM computes the sizes itself.
     lines = [line for line in text.split("\n") if not line.startswith("tree_sizes=")]
     for at, line in enumerate(lines):
         name, _, values = line.partition("=")
@@ -140,7 +140,7 @@ def _with_float32_thresholds(text: str) -> str:
 def _of_xgboost(model: Any, example: Example) -> _Ways:
     import xgboost
 
-    # Columns go by place in the graph, and the converter takes no other names.
+    # Columns go by position in the graph, and the converter accepts no other names.
     nameless = copy.deepcopy(model)
     booster = nameless if isinstance(nameless, xgboost.Booster) else nameless.get_booster()
     booster.feature_names = None

@@ -1,11 +1,12 @@
-"""Meeting of a script's ranks where all of them save: apart from any process group.
+"""Meeting of a script's ranks, so that all of them can save together: independent of any process group.
 
-A script may have no group, one of its own kind, or have destroyed it. Its ranks meet in a store: the agent of one
-machine opens it, on several the one in which the nodes meet. Not here: checkpoints (script), that store (nodes).
+A script may have no process group, an unusual one, or have destroyed it. Its ranks exchange messages in a store. On one
+machine the agent opens the store; on several, it is the store in which the nodes meet. Not here: checkpoints (api),
+the nodes' store (node.nodes).
 """
 
 # pyright: reportPrivateImportUsage=false
-# (torch exports its stores, and does not say so)
+# (torch exports its stores without declaring them)
 
 import json
 import os
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
 
 MEETING = "TRAINING_JOB_MEETING"
-"""Environment of a script: `host:port` of the store."""
+"""Environment variable of a script: `host:port` of the store."""
 _CALL = timedelta(seconds=60)
 _LOOK = timedelta(seconds=0.5)
-"""Between two looks at a rank that one waits for: it may have ended."""
+"""Interval between two looks at a rank that another waits for: it may have ended."""
 
 T = TypeVar("T")
 
 
 def open_meeting(nodes: tuple[str, int] | None) -> "TCPStore | None":
-    """Have the ranks of this machine find a store: that at `nodes` (host, port), where the machines of a job meet, or
-    a new one, which lasts as long as the object returned. The agent calls this."""
+    """Publish a store to the ranks of this machine: the store at `nodes` (host, port), where the machines of a job
+    meet, or a new store, which lasts as long as the returned object. The agent calls this."""
     from torch.distributed import TCPStore
 
     if nodes is not None:
@@ -45,7 +46,7 @@ def open_meeting(nodes: tuple[str, int] | None) -> "TCPStore | None":
 
 
 def find_meeting() -> None:
-    """A rank that an agent started: have the script find the store."""
+    """Publish the store's address to the script. Called in a rank that an agent started."""
     os.environ[MEETING] = _place().read_text()
 
 
@@ -54,10 +55,10 @@ def _place() -> Path:
 
 
 class Meeting:
-    """The ranks of a script, or of one of the rounds in which they agree. All ranks take part in the same order."""
+    """Ranks of a script, or one round of their agreement. All ranks take part in the same order."""
 
     def __init__(self, store: "Store | None", rank: int, world_size: int, name: str = "script") -> None:
-        """`store` is None for one rank alone."""
+        """`store` is None for a single rank."""
         self._store = store
         self._rank = rank
         self._name = name
@@ -66,7 +67,7 @@ class Meeting:
 
     @classmethod
     def join(cls, rank: int, world_size: int) -> Self | None:
-        """All ranks of this job; None where torchrun started several by hand, without a store they all know."""
+        """Join all ranks of this job. Return None if torchrun started several ranks by hand without a common store."""
         if world_size == 1:
             return cls(None, rank, 1)
         address = os.environ.get(MEETING)
@@ -81,18 +82,18 @@ class Meeting:
         return cls(store, rank, world_size)
 
     def round(self) -> "Meeting":
-        """The next thing that all ranks do together."""
+        """Begin the next joint operation of all ranks."""
         self._rounds += 1
         return Meeting(self._store, self._rank, len(self._ranks), f"round-{self._rounds}")
 
     def tell(self, about: str, value: object) -> None:
-        """Say what others may ask for."""
+        """Publish a value that other ranks may read."""
         if self._store is not None:
             self._store.set(f"{self._name}/{about}/{self._rank}", json.dumps(value))
 
     def hear(self, about: str, rank: int) -> Any:
-        """Wait for the message of `rank` about `about`. Raises `PeerFailed` where it failed in this round, and
-        `BadConfiguration` where it came to its end.
+        """Wait for the value that `rank` published under `about`. Raises `PeerFailed` if that rank failed in this
+        round, and `BadConfiguration` if its script has ended.
         """
         from torch.distributed import DistStoreError
 
@@ -101,7 +102,7 @@ class Meeting:
         assert self._store is not None
         key, failed, left = f"{self._name}/{about}/{rank}", f"{self._name}/failed/{rank}", f"left/{rank}"
         while True:
-            has_left = self._store.check([left])  # asked before: what it told, it told before it left
+            has_left = self._store.check([left])  # first: a rank publishes values before it leaves
             try:
                 self._store.wait([key], _LOOK)
             except DistStoreError:
@@ -116,23 +117,23 @@ class Meeting:
                 return json.loads(self._store.get(key))
 
     def gather(self, about: str, value: T) -> list[T]:
-        """`value` of every rank, by rank."""
+        """Return `value` of every rank, ordered by rank."""
         self.tell(about, value)
         return [value if rank == self._rank else self.hear(about, rank) for rank in self._ranks]
 
     def all_succeed(self, about: str, action: Callable[[], T]) -> T:
-        """Do `action` on every rank; return when all have. Where one fails, the others raise `PeerFailed`."""
+        """Run `action` on every rank; return after all have. If it fails on one rank, the others raise `PeerFailed`."""
         result = action()
         self.gather(about, True)
         return result
 
     def fail(self, error: BaseException) -> None:
-        """Have the others not wait for this rank in this round."""
+        """Publish this rank's failure, so that others do not wait for it in this round."""
         code = error.exit_code if isinstance(error, TrainingFailed) else None
         if self._store is not None:
             self._store.set(f"{self._name}/failed/{self._rank}", str(int(code or ExitCode.PEER_LOST)))
 
     def leave(self) -> None:
-        """This rank's script came to its end."""
+        """Publish that this rank's script has ended."""
         if self._store is not None:
             self._store.set(f"left/{self._rank}", "")

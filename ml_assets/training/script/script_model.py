@@ -1,10 +1,10 @@
-"""The model of a script as files of the job's folder, and back: nothing of the script is needed to read it.
+"""Model of a script as files in the job's folder, which can be read without the script's code.
 
-    model.safetensors    its weights by name; for what is not torch, the ONNX graph as one array of bytes
+    model.safetensors    its weights by name; for models other than torch, the ONNX graph as one array of bytes
     model.pt2            for torch: the computation, as torch.export writes it
 
-Here: what may be handed in, and that it is tried first. Not here: rows it is tried on (example), libraries'
-models and graphs (libraries, graph), serving (release).
+Here: the kinds of models that a script may hand in, and the trial of a model. Not here: the rows of the trial
+(example), models and graphs of libraries (libraries, graph), serving (release).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "model.pt2"
 _GRAPH = "onnx"
-"""Name of the only array where the model is an ONNX graph."""
+"""Name of the only array if the model is an ONNX graph."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,25 +48,25 @@ class CheckedModel:
     """Model that a script handed in, after it answered rows of the snapshot correctly."""
 
     weights: "dict[str, torch.Tensor]"
-    """By name; for what is not torch, the ONNX graph as the only one."""
+    """By name; for models other than torch, the ONNX graph as the only array."""
     program: "torch.export.ExportedProgram | None"
-    """The computation, of a torch module."""
+    """The computation of a torch module; None for an ONNX graph."""
 
 
 def check_model(model: object, example: Example) -> CheckedModel:
     """Try `model` on the rows of `example`.
 
-    A torch module takes (numbers `[B, F]` float32, standardised and filled; category ids `[B, C]` int64; samples
-    `[B, ...]` if rows have them) and gives `[B]`: logits of a `binary` objective, values of a `regression`. It must be
-    one that torch.export can trace. Wrappers of data parallelism and of torch.compile are taken off; shards are not put
-    together.
+    A torch module takes numbers `[B, F]` float32 (standardised and filled), category ids `[B, C]` int64, and samples
+    `[B, ...]` if rows have them. It returns `[B]`: logits for `binary`, values for `regression`. torch.export must be
+    able to trace it. Wrappers of data parallelism and of torch.compile are removed; shards are refused.
 
-    A model of LightGBM, XGBoost or scikit-learn was fitted on the matrix `[B, F + C]` float32 of `Training.matrix`. An
-    ONNX graph (an `onnx.ModelProto` or its bytes) has that matrix as its one input, and one output, `[B]` or `[B, 1]`:
-    probabilities of a `binary` objective, values of a `regression`; or a label and the probabilities of two classes.
+    A model of LightGBM, XGBoost or scikit-learn must be fitted on the matrix `[B, F + C]` float32 of `Training.matrix`.
+    An ONNX graph (an `onnx.ModelProto` or its bytes) has that matrix as its only input. Its output is `[B]` or `[B,
+    1]`: probabilities for `binary`, values for `regression`. A label with the probabilities of two classes is also
+    accepted.
 
-    Raises `BadConfiguration` for anything else, for answers that are not finite or not one a row, and for a model that
-    no bundle could hold.
+    Raises `BadConfiguration` for any other type, for answers that are not finite or not one per row, and for a model
+    that does not fit into a bundle.
     """
     import torch
     from torch import nn
@@ -100,8 +100,10 @@ def write_model(model: CheckedModel, folder: Path) -> WrittenModel:
 
 
 def read_model(weights: Path) -> "nn.Module | bytes":
-    """Read the model that was handed in from the file that a result names: a torch module on the CPU that takes raw
-    numbers (NaN where missing) and category ids, or the bytes of an ONNX graph of the matrix.
+    """Read the model that a script handed in, from the weights file that a result names.
+
+    Returns a torch module on the CPU that takes raw numbers (NaN where missing) and category ids, or the bytes of an
+    ONNX graph of the matrix.
     """
     from safetensors.numpy import load_file
 
@@ -129,7 +131,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
             "the weights are in shards: gather them (torch.distributed.checkpoint.state_dict.get_model_state_dict "
             "with full_state_dict), load them into a plain module and hand that in"
         )
-    # Not those of the state, which lists a tensor that two layers share twice; what is lazy has no size yet.
+    # Not `state_dict`, which lists a tensor that two layers share twice. Lazy parameters have no size yet.
     numbers = [one for one in (*core.parameters(), *core.buffers()) if not is_lazy(one)]
     sizes = {one.element_size() for one in numbers}
     refuse_beyond_bundle(
@@ -144,7 +146,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
         *(() if samples is None else (samples,)),
     )
     rows = torch.export.Dim("rows")
-    # The trace keeps the rows that it was made with: let them be nobody's.
+    # The trace keeps the rows it was made with, so trace with zeros instead of real rows.
     nothing = tuple(torch.zeros_like(one[:2]) for one in given)
     try:
         whole = FullModel(inputs, copy.deepcopy(core).cpu()).eval()
@@ -153,7 +155,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
             program = torch.export.export(whole, nothing, dynamic_shapes=tuple({0: rows} for _ in given))
             traced = program.module()
             again, alone = traced(*given), traced(*(one[:1] for one in given))
-    except Exception as error:  # torch has no one type for what it cannot trace
+    except Exception as error:  # torch has no single error type for code that it cannot trace
         if is_out_of_memory(error):
             raise
         raise BadConfiguration(

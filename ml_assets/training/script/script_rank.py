@@ -1,7 +1,7 @@
-"""Rank of a job that names a script: runs the script as `python -m` would, within the frame of a rank.
+"""Rank of a job that names a script: runs the script as `python -m` does, within the frame of a rank.
 
-Exceptions become exit codes, the heartbeat beats, the end of the agent is the end of the rank. Where a script has its
-own way with signals, that counts. Here: running it. Not here: what it may ask for (script).
+Exceptions map to exit codes, the rank writes heartbeats, and it ends with its agent. A script's own signal handlers
+stay in force. Here: running the script. Not here: the functions it may call (api).
 """
 
 import importlib.util
@@ -27,16 +27,16 @@ from resources.job.events import JOB as JOB_FILE
 from resources.job.job import ExitCode
 
 _USAGE = 2
-"""Exit code of argparse and its like for arguments that they refuse."""
+"""Exit code of argparse and similar libraries for arguments that they refuse."""
 
 
 def main(folder: str, mirror: str) -> None:
-    """Run the script of the job in `folder` as one of the agent's ranks; see `entry.main`."""
+    """Run the script of the job in `folder` as a rank of the agent; see `entry.main`."""
     end_with_parent()
     keep_events(Path(folder))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)  # pyright: ignore - what it prints is the log, as it happens
+            stream.reconfigure(line_buffering=True)  # pyright: ignore - its output is the log, line by line
     find_meeting()
     os.environ |= {
         JOB: str(Path(folder) / JOB_FILE),
@@ -50,9 +50,9 @@ def main(folder: str, mirror: str) -> None:
 
 
 def run_script(heartbeat: Heartbeat) -> int:
-    """Run the script of the job that `attach` finds; its exit code. `heartbeat` shows what it does.
+    """Run the script of the job that `attach` finds; return its exit code. `heartbeat` shows the script's progress.
 
-    Raises `BadConfiguration` where it cannot run or leaves no model, `OutOfMemory` with advice.
+    Raises `BadConfiguration` if the script cannot run or hands in no model, `OutOfMemory` with advice.
     """
     training = attach()
     if training.is_finished:
@@ -78,7 +78,7 @@ def run_script(heartbeat: Heartbeat) -> int:
 
 @contextmanager
 def _naming_rank(training: Training) -> Generator[None]:
-    """Around a script: say in final failures which rank found them, where there are several."""
+    """Name the rank in the final failures of a script, if there are several ranks."""
     try:
         yield
     except TrainingFailed as error:
@@ -102,7 +102,7 @@ def _run_module(script: str, arguments: list[str]) -> int:
                 f"{script} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
                 "the pipeline's `model.arguments` and `model.hyperparameters`"
             ) from end
-        if is_lost_peer(end.__context__):  # accelerate's and others' way to end
+        if is_lost_peer(end.__context__):  # accelerate and others exit this way after a lost peer
             return ExitCode.PEER_LOST
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
@@ -112,8 +112,8 @@ def _run_module(script: str, arguments: list[str]) -> int:
 
 
 def arguments_of(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """The command line of a script: `--name=value`, `--name` for true, nothing for false and null, `--name a b` for a
-    list. Raises `BadConfiguration` for what no command line can say."""
+    """Return the command line of a script: `--name=value`, `--name` for true, nothing for false and null, `--name a b`
+    for a list. Raises `BadConfiguration` for values that a command line cannot express."""
     arguments: list[str] = []
     for name, value in hyperparameters.items():
         option = f"--{name}"

@@ -1,13 +1,13 @@
 """Gradient-boosted trees of scikit-learn as an ONNX graph, which serves them without scikit-learn.
 
 Here: histogram gradient boosting (`HistGradientBoostingClassifier` of two classes, `HistGradientBoostingRegressor`),
-whose trees know missing values; skl2onnx 1.20 forgets the exponential of a poisson loss, and reads splits by category
-as thresholds. Not here: other estimators and libraries (libraries). Both packages, scikit-learn and onnx, belong
-to the script's environment; this module imports them when called.
+whose trees handle missing values. skl2onnx 1.20 forgets the exponential of a poisson loss, and reads splits by category
+as thresholds. Not here: other estimators and libraries (libraries). The script's environment provides scikit-learn and
+onnx; this module imports them when called.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (scikit-learn is not typed, onnx in part)
+# (scikit-learn is untyped, onnx is typed in part)
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,15 +20,15 @@ from resources.job.errors import BadConfiguration
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
 _IR_VERSION = 10
 _LINKS = {"IdentityLink": None, "LogLink": "Exp", "LogitLink": "Sigmoid"}
-"""scikit-learn's link of a loss → the operator from the sum over trees to a prediction."""
+"""scikit-learn's link function of a loss → the operator that turns the sum over trees into a prediction."""
 
 
 def trees_to_onnx(estimator: Any) -> bytes:
-    """The graph of a fitted estimator: matrix `[B, features]` float32, NaN where missing → `[B, 1]` float32, the
+    """Return the graph of a fitted estimator: matrix `[B, features]` float32, NaN where missing → `[B, 1]` float32, the
     probability of the second class or the value.
 
-    Answers as the estimator does, besides the rounding of a sum in float32. Raises `BadConfiguration` for
-    another estimator, more than two classes, or splits by category.
+    Its answers equal the estimator's, except for the rounding of a float32 sum. Raises `BadConfiguration` for other
+    estimators, more than two classes, or splits by category.
     """
     from onnx import TensorProto, checker, helper
 
@@ -77,7 +77,7 @@ def trees_to_onnx(estimator: Any) -> bytes:
 
 
 def _ensemble(trees: Iterable[NDArray[Any]]) -> dict[str, Any]:
-    """Attributes of ONNX's TreeEnsembleRegressor from the node tables of scikit-learn, one a tree."""
+    """Return the attributes of ONNX's TreeEnsembleRegressor, from one node table of scikit-learn per tree."""
     nodes: dict[str, list[Any]] = {
         name: []
         for name in (
@@ -113,6 +113,6 @@ def _ensemble(trees: Iterable[NDArray[Any]]) -> dict[str, Any]:
 
 
 def below(thresholds: NDArray[np.float64] | np.float64) -> NDArray[np.float32]:
-    """Return the largest float32 not above each threshold: a float32 is `<=` one exactly if it is `<=` the other."""
+    """Return the largest float32 not above each threshold: a float32 value is `<=` both of them or neither."""
     nearest = thresholds.astype(np.float32)
     return np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
