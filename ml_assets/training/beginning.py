@@ -1,6 +1,6 @@
 """Start of an attempt, with the platform's loop or a script's: rank 0 records and reports it.
 
-Not here: what the newest checkpoint is (checkpoints), what was lost since (recovery).
+Not here: the newest checkpoint (checkpoint.checkpoints), the cost of a recovery (attempt.recovery).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from resources.job.job import TrainingJob
 def begin_attempt(
     folder: Path, checkpoints: Checkpoints, from_step: int, world_size: int
 ) -> tuple[int, Callable[[int], None] | None]:
-    """Write down that an attempt goes on from `from_step`; its number, and what to call with its first step done, where
-    it is not the first."""
+    """Record an attempt that begins at `from_step`. Return its number, and a function to call after its first step;
+    None for the first attempt."""
     attempt = record_attempt(folder, from_step, world_size)
     checkpoints.begin(attempt)
     return attempt.number, recovery_of(folder, attempt) if attempt.number > 1 else None
@@ -37,10 +37,10 @@ def tell_beginning(
     device: str,
     is_stored: bool,
 ) -> None:
-    """The events `started` and, after step 0, `resumed`; from now on figures are served, where they are asked for.
+    """Emit `started` and, after step 0, `resumed`; serve the metrics page if the job asks for it.
 
-    `pids` are of the ranks that are known, `steps` those of the whole training (0: not known), `is_stored` says whether
-    the folder has a durable copy elsewhere, as it has in pods.
+    `pids`: the known ranks. `steps`: of the whole training (0: unknown). `is_stored`: the folder has a durable copy
+    elsewhere, as in pods.
     """
     emit(
         "started",

@@ -1,6 +1,6 @@
-"""A rank from its first line to its exit code.
+"""Entry point of a rank, from its first line to its exit code.
 
-Here: the frame around the loop. Not here: starting ranks (agent), the loop itself.
+Here: the frame around the loop. Not here: starting ranks (node.agent), the loop itself (loop).
 """
 
 import logging
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 def main(job: TrainingJob, folder: str, mirror: str) -> None:
-    """Train `job` as one of the agent's ranks. Ends the process where it fails (`ExitCode`, or 1 for what may go
-    better in another attempt).
+    """Train `job` as a rank of the agent. After a failure, ends the process with an `ExitCode`, or with 1 if another
+    attempt may succeed.
 
-    `mirror` is the address of the folder's durable copy, where the folder ends with this machine.
+    `mirror` is the address of the folder's durable copy, if the folder is lost with this machine.
     """
     end_with_parent()
     stop = StopRequest()
@@ -80,7 +80,7 @@ def _train(
     rows = RowLog(folder, attempt, group.rank)
     with watching_machine(folder, lambda: run.progress.step):
         fit(run, rows, stop, heartbeat)
-    run.store_rows(rows)  # since the last checkpoint
+    run.store_rows(rows)  # rows since the last checkpoint
     run.io_group.all_succeed(lambda: _finish(run))
 
 
@@ -109,7 +109,7 @@ def _finish(run: Run) -> None:
 
 
 def _count_rows(run: Run) -> dict[str, Any]:
-    """Count rows that were repeated or lost by resuming, for the record; empty where nothing was resumed."""
+    """Count the rows that resumes repeated or lost; empty without a resume."""
     if len(read_attempts(run.folder)) < 2:
         return {}
     if (mirror := run.mirror) is not None:  # logs of ranks on other machines

@@ -1,7 +1,7 @@
-"""The gradient of a step: of the mean loss over the rows of the whole batch, equal on all ranks.
+"""Gradient of a step: of the mean loss over the rows of the whole batch, equal on all ranks.
 
-Two ways, by the job's `determinism`. Here: forward, backward, reduction. Not here: which rows (order), the arithmetic
-of sums that any grouping leaves the same (exact), what the gradient is used for (loop).
+The job's `determinism` selects the method. Here: forward, backward, reduction. Not here: the choice of rows
+(data.order), sums with the same bits for any grouping (parallel.exact), the use of the gradient (loop).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -36,23 +36,23 @@ from resources.job.setting_parts import Precision
 
 
 class Gradients(Protocol):
-    """Fetches what a step reads, and leaves the step's gradient in the parameters."""
+    """Fetches the rows of a step, and leaves the step's gradient in the parameters."""
 
     alone_seconds: float
-    """Seconds of the newest step before this rank first waited for others."""
+    """Seconds of the newest step until this rank first waited for another rank."""
 
     def fetch(self, step: int) -> Sequence[Batch]:
-        """The rows of this rank."""
+        """Return the rows of this rank."""
         ...
 
     def backward(self, step: int, batches: Sequence[Batch]) -> float:
-        """This rank's part of the loss, summed over rows; all ranks have the same gradient afterwards."""
+        """Return this rank's part of the loss, summed over rows; afterwards all ranks hold the same gradient."""
         ...
 
 
 def gradients_of(run: Run, prefetcher: Prefetcher) -> Gradients:
-    """Return the gradients that the job's `determinism` asks for. Raises `BadConfiguration` where the model cannot
-    give them.
+    """Return the method that the job's `determinism` and layout select. Raises `BadConfiguration` if the model does not
+    allow it.
     """
     if run.job.settings.determinism == "bitwise":
         return ExactGradients(run, prefetcher)
@@ -62,15 +62,15 @@ def gradients_of(run: Run, prefetcher: Prefetcher) -> Gradients:
 
 
 class AveragedGradients:
-    """`tolerance`: the rows of a rank in `gradient_accumulation_steps` passes, averaged over the ranks
-    during the last, whatever the layout."""
+    """`tolerance`: a rank's rows in `gradient_accumulation_steps` passes; the last pass averages over the ranks. For
+    any layout without a pipeline."""
 
     def __init__(self, run: Run, prefetcher: Prefetcher) -> None:
         settings, progress = run.job.settings, run.progress
         self._run, self._prefetcher = run, prefetcher
         self._spread = run.layout.spread()
         replica, process_group = self._spread.module, run.group.process_group
-        # Shards are cast where they are gathered.
+        # FSDP casts shards when it gathers them.
         self._precision: Precision = "fp32" if run.layout.is_sharded else settings.precision
         if isinstance(replica, DistributedDataParallel):
             self._order_buckets()
@@ -85,8 +85,11 @@ class AveragedGradients:
         self.alone_seconds = 0.0
 
     def _order_buckets(self) -> None:
-        """Do a pass that does not count: DDP orders its buckets anew after the first pass of each attempt, and from
-        three ranks on another order adds up in another one. A resumed training had other bits than an unbroken one."""
+        """Run a pass that does not count, so that DDP rebuilds its buckets before the first step.
+
+        DDP reorders its buckets after the first pass of each attempt. With three or more ranks, another order sums in
+        another order: a resumed training had other bits than an uninterrupted one.
+        """
         run = self._run
         if run.group.world_size < 3:
             return
@@ -95,7 +98,7 @@ class AveragedGradients:
             self._loss_sum(some_rows(run.validation, max(rows, 1))).backward()
 
     def fetch(self, step: int) -> Sequence[Batch]:
-        """See `Gradients`; one batch a pass."""
+        """See `Gradients`; one batch per pass."""
         batch = self._prefetcher.merged(step)
         bounds = [len(batch) * number // self._passes for number in range(self._passes + 1)]
         return batch.split([last - first for first, last in pairwise(bounds)])
@@ -109,9 +112,9 @@ class AveragedGradients:
 
     def _accumulate(self, step: int, batches: Sequence[Batch]) -> torch.Tensor:
         run, data = self._run, self._run.layout.data
-        # Randomness depends on the place in the training alone, so that none of its state is stored.
+        # Randomness depends only on the position in the training, so no generator state is stored.
         data.seed(run.job.seed, step, data.rank)
-        # The average over ranks times their number: shares may differ by a row.
+        # DDP averages over ranks, so multiply by their number: the ranks' shares may differ by a row.
         weight = data.world_size / run.order.batch_rows(step)
         run.optimizer.zero_grad()
         started = time.monotonic()
@@ -138,12 +141,13 @@ class AveragedGradients:
 
 
 class PipelinedGradients:
-    """`tolerance`, where this rank has some of the layers: a step's passes go through all stages, one by one."""
+    """`tolerance` with a pipeline: this rank has some of the layers, and each pass of a step goes through all
+    stages."""
 
     def __init__(self, run: Run, prefetcher: Prefetcher, pipe: Pipe) -> None:
         self._run, self._prefetcher, self._pipe = run, prefetcher, pipe
         self.alone_seconds = 0.0
-        """Unknown: a stage waits for the one before from the start."""
+        """Always 0: a stage waits for the previous stage from the start."""
 
     def fetch(self, step: int) -> Sequence[Batch]:
         """See `Gradients`."""
@@ -162,10 +166,10 @@ class PipelinedGradients:
 
 
 class ExactGradients:
-    """`bitwise`: lane by lane, as if each were a rank of its own, and summed so that the grouping does not matter.
+    """`bitwise`: lane by lane, as if each lane were a rank, with sums that do not depend on the grouping.
 
-    The bits are then the same for any number of ranks. It takes a pass for each lane, memory for one gradient a lane of
-    this rank and for two more, and twice the bytes of an ordinary all-reduce.
+    The bits are the same for any number of ranks. It costs a pass per lane, memory for a gradient per lane of this rank
+    and for two more, and twice the bytes of an ordinary all-reduce.
     """
 
     def __init__(self, run: Run, prefetcher: Prefetcher) -> None:
@@ -173,7 +177,7 @@ class ExactGradients:
         self._lanes = run.order.lanes_of(run.group.rank, run.group.world_size)
         self._parameters = [one for one in run.model.parameters() if one.requires_grad]
         size = sum(one.numel() for one in self._parameters)
-        # One row a lane, and views of it with the shapes of the parameters: reduced at once, without a copy.
+        # A row per lane, with views in the shapes of the parameters: all are reduced at once, without a copy.
         self._flat = torch.zeros(len(self._lanes), size, device=run.group.device)
         self._sums = torch.zeros(2, size, device=run.group.device)
         """High and low parts (exact), summed together."""
@@ -186,7 +190,7 @@ class ExactGradients:
         self.alone_seconds = 0.0
 
     def fetch(self, step: int) -> Sequence[Batch]:
-        """See `Gradients`; one batch a lane."""
+        """See `Gradients`; one batch per lane."""
         return self._prefetcher.by_lane(step)
 
     def backward(self, step: int, batches: Sequence[Batch]) -> float:
@@ -217,7 +221,7 @@ class ExactGradients:
         lanes = self._run.order.lanes
         high = quanta(beyond_none, lanes)
         low = low_quanta(high, lanes)
-        # An infinite gradient stays what it is: the loop stops there.
+        # An infinite gradient stays infinite, and the loop stops.
         highs, lows = self._sums
         for tensor, part, of_high, of_low in zip(self._whole, self._low_parts, high, low, strict=True):
             torch.sum(split_off(tensor, of_high, of_low), dim=0, out=part)
@@ -238,7 +242,7 @@ def _bounds(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
 
 
 def _views(flat: torch.Tensor, parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
-    """Parts of a row, shaped as the parameters."""
+    """Return parts of a row, shaped as the parameters."""
     return [
         flat[first:last].view_as(parameter)
         for parameter, (first, last) in zip(parameters, _bounds(parameters), strict=True)

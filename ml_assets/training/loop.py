@@ -1,7 +1,8 @@
-"""The training loop: fetch, forward and backward, reduce, finite?, clip, step, log, save.
+"""Training loop: fetch, forward and backward, reduce, check for finite values, clip, step, log, save.
 
-Here: the order of things within a step, validation at the end of an epoch. Not here: which rows (order), how ranks come
-to one gradient (gradients), what a checkpoint is (run, checkpoints), starting and ending (entry).
+Here: the order of operations in a step, and validation at the end of an epoch. Not here: the choice of rows
+(data.order), agreement on a gradient (gradients), the content of a checkpoint (run, checkpoint.state), start and end
+(entry).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -35,10 +36,10 @@ from resources.job.errors import Diverged, Preempted, StorageFailed
 
 
 def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None:
-    """Train `run` from where it stands until it is finished; the best weights are then in a checkpoint.
+    """Train `run` from its current step to the end; the best weights are then in a checkpoint.
 
-    Raises `Diverged` before a number that is not finite reaches the weights, `Preempted` after a checkpoint
-    when any rank was asked to stop.
+    Raises `Diverged` before a non-finite number reaches the weights, and `Preempted` after a checkpoint if any rank was
+    asked to stop.
     """
     data = run.layout.data
     dropout = run.job.settings.category_dropout
@@ -48,7 +49,7 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None
         try:
             _fit(run, gradients_of(run, prefetcher), rows, stop, heartbeat)
         except Diverged:
-            # All ranks end here; the checkpoint that is being written is as good as those before.
+            # All ranks end here. The checkpoint in progress is as good as earlier ones, so finish it.
             with suppress(StorageFailed, PeerFailed):
                 run.wait_until_saved()
             raise
@@ -64,7 +65,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
 
     def save() -> None:
         nonlocal saved_step, last_save
-        heartbeat.rest()  # may wait for the store, which has a patience of its own
+        heartbeat.rest()  # may wait for the store, which has its own timeout
         run.save(rows)
         heartbeat.moved()
         saved_step, last_save = progress.step, time.monotonic()
@@ -78,7 +79,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
 
     heartbeat.begin()
     while True:
-        # First of all after a resume, too: who is asked to stop does not wait until all is judged.
+        # Validation also comes first after a resume. It listens for a stop request, which need not wait for its end.
         if progress.step > progress.judged_step and progress.step % order.steps_per_epoch == 0:
             agreement.change_pace()
             is_better = _validate(
@@ -98,7 +99,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
             rows.write(step, np.concatenate([batch.row for batch in batches]))
         loss_sum = gradients.backward(step, batches)
 
-        # The gradient is the same on all ranks, and not finite if the loss of any of them is not (objectives).
+        # All ranks have the same gradient. It is not finite if any rank's loss is not finite (objectives).
         norm = run.layout.clip(settings.clip_norm)
         if not math.isfinite(norm):
             rank, its_loss = _worst(loss_sum, group)
@@ -122,7 +123,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
                 epoch = progress.step / order.steps_per_epoch
                 emit("metrics", progress.step, learning_rate=rate, epoch=epoch, **figures)
 
-        # After a save that failed the next one is due at once: it says why, on all ranks.
+        # After a failed save the next save is due at once: it raises the error on all ranks.
         is_due = run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_every_minutes
         stops, due = agreement.step(stops=stop.requested, saves=is_due)
         if stops:
@@ -132,14 +133,16 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
 
 
 def _worst(loss: float, group: Group) -> tuple[int, float]:
-    """Return the first rank whose loss is not finite, else rank 0, and that loss; the same on all ranks."""
+    """Return the first rank with a non-finite loss (else rank 0) and that loss; the same on all ranks."""
     losses = group.sum([loss if rank == group.rank else 0.0 for rank in range(group.world_size)])
     return next(((rank, one) for rank, one in enumerate(losses) if not math.isfinite(one)), (0, losses[0]))
 
 
 def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool | None:
-    """Loss over the validation rows, each read by one rank; True where it is the best so far, None where `stops`, which
-    all ranks ask equally often, says so in between."""
+    """Compute the loss over the validation rows, each read by one rank. Return True if it is the best so far.
+
+    Returns None if `stops` returned True in between; all ranks call it equally often.
+    """
     group, data, progress, reader = run.group, run.layout.data, run.progress, run.validation
     if run.job.settings.determinism == "bitwise":
         refuse_differences(
@@ -150,10 +153,10 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
         )
     data.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
     run.model.eval()
-    # By lane, like the training rows: each sum is one rank's alone, and adding zeros to it rounds nothing, so that the
-    # loss, and what is called best, do not depend on the number of ranks.
+    # Summed by lane, as in training: a lane's sum belongs to one rank, and adding zeros to it rounds nothing. So the
+    # loss, and the choice of the best step, do not depend on the number of ranks.
     sums = [0.0] * run.order.lanes
-    # As in training, where memory holds gradients besides.
+    # As many rows as in training, where memory must also hold gradients.
     pipe = run.layout.pipe
     batch_rows = pipe.rows if pipe is not None else rows_at_once(run.job.settings, group.world_size)
     work = [
@@ -165,10 +168,11 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
         for number in range(max(group.gather(len(work)))):
             if number < len(work):
                 lane, place, pieces = work[number]
-                # A model may draw here, too: dropout that is always on. Unseeded, two world sizes gave two best steps.
+                # A model may draw random numbers here, such as dropout that is always on. Without a seed, two world
+                # sizes gave two best steps.
                 data.seed(run.job.seed, progress.step, lane, place)
                 sums[lane] += run.loss(reader.take(pieces))
-            elif run.layout.is_sharded:  # whoever is done goes on with a row that does not count
+            elif run.layout.is_sharded:  # an idle rank takes part with a row that does not count
                 run.loss(reader.take([ShardSlice(0, np.zeros(1, np.int64))]))
             heartbeat.moved()
             if stops():

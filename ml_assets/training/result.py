@@ -1,6 +1,6 @@
 """Files of a finished job: `model.safetensors` with the best weights, then `result.json`.
 
-Not here: reading them (load, resources.job.job).
+Not here: reading them (step.load, resources.job.job).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -16,14 +16,14 @@ from resources.job.job import TrainingResult
 
 
 def write_result(run: Run) -> TrainingResult:
-    """Write both files, the result last: where it exists, everything it names does."""
+    """Write both files, the result last: if it exists, so does every file that it names."""
     from safetensors.torch import save_file
 
     progress = run.progress
     weights = run.folder / WEIGHTS
     best = weights_of(run.checkpoints.load(progress.best_step))
     run.checkpoints.let_go(progress.best_step)
-    # A checkpoint may be rounded.
+    # The checkpoint may hold rounded values.
     best = {name: value.to(run.dtypes[name]).contiguous() for name, value in best.items()}
     write_whole(weights, lambda path: save_file(best, path))
     attempts = read_attempts(run.folder)
@@ -47,6 +47,6 @@ def write_result(run: Run) -> TrainingResult:
 
 
 def store_result(run: Run) -> None:
-    """Let what `write_result` wrote outlive this machine, the result last. Raises `StorageFailed`."""
+    """Push the files of `write_result` to the mirror, the result last. Raises `StorageFailed`."""
     if run.mirror is not None:
         run.mirror.push([WEIGHTS, EVENTS], last=RESULT)

@@ -1,7 +1,8 @@
-"""One training in this process: what it is made of, and its state saved and restored.
+"""Run of one training in this process: its parts, and saving and restoring its state.
 
-Here: putting a job's parts together, what a checkpoint needs to count. Not here: the steps (loop), what it holds
-(state), how it is written (saving) and lies on disk (checkpoints), the files a finished job leaves (result).
+Here: assembling the parts of a job, and the order in which a checkpoint becomes complete. Not here: the steps (loop),
+the content of a checkpoint (checkpoint.state), writing it (checkpoint.saving), its files (checkpoint.checkpoints), the
+files of a finished job (result).
 """
 
 import dataclasses
@@ -47,10 +48,10 @@ from resources.job.job import TrainingJob
 
 @dataclass(kw_only=True)
 class Progress:
-    """Position of a training, besides weights and optimizer."""
+    """Position of a training, apart from weights and optimizer."""
 
     step: int = 0
-    """Optimizer steps done: also the position in the data and in the schedule."""
+    """Optimizer steps done; also the position in the data and in the schedule."""
     judged_step: int = 0
     """Step of the last validation."""
     best_step: int = 0
@@ -60,20 +61,20 @@ class Progress:
     seconds: float = 0.0
     """Time in the loop up to `step`, over all attempts."""
     loss_scale: float = 2.0**16
-    """Factor of the loss under fp16; a few steps find the right one, from here downwards."""
+    """Factor of the loss under fp16. Halving it finds a fitting factor within a few steps."""
     loss_scale_steps: int = 0
-    """Steps with it."""
+    """Steps since the last change of the factor."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A training, ready to step."""
+    """Training, ready to step."""
 
     job: TrainingJob
     folder: Path
     group: Group
     io_group: Group
-    """The same ranks, for what waits for disks and stores; the saver's while it saves."""
+    """The same ranks, for waits on disks and stores. During a save, only the saver uses it."""
     order: RowOrder
     train: SplitReader
     validation: SplitReader
@@ -84,18 +85,18 @@ class Run:
     layout: Layout
     checkpoints: Checkpoints
     mfu_of_a_row: float | None
-    """See mfu: asked of the whole model, of which a rank may keep a part."""
+    """See mfu. Computed from the whole model, since a rank may keep only a part of it."""
     progress: Progress
     power_sgd: PowerSgd | None
     """PowerSGD's state; None unless gradients are sent that way."""
     mirror: Mirror | None = None
-    """Durable copy of the folder; None where the folder itself outlives this machine."""
+    """Durable copy of the folder; None if the folder itself outlives this machine."""
     saver: Saver = field(init=False)
-    """There when the training was resumed."""
+    """Set by `resume`."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Steps all parameters."""
+        """Optimizer that steps all parameters."""
         return self.layout.optimizer
 
     @property
@@ -105,7 +106,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """All epochs done, or `patience` epochs without a better validation loss."""
+        """True after all epochs, or after `patience` epochs without a better validation loss."""
         since_best = self.progress.step - self.progress.best_step
         patience = self.job.settings.patience * self.order.steps_per_epoch
         return self.progress.step >= self.total_steps or (
@@ -118,16 +119,16 @@ class Run:
         return self.model.preprocess(numeric), *others
 
     def loss(self, batch: Batch) -> float:
-        """Return the model's present loss, summed over the rows."""
+        """Return the model's current loss, summed over the rows."""
         if (pipe := self.layout.pipe) is not None:
             return pipe.judge(self.model_inputs(batch), self.objective.target(batch), self.objective.loss_sum)
         return self.objective.loss(self.model(*batch.inputs).float(), batch).item()
 
     def save(self, rows: RowLog) -> None:
-        """Begin a checkpoint after the current step; training may go on when this returns.
+        """Begin a checkpoint after the current step; training may continue when this returns.
 
-        It counts only with the rows that each rank has learned from, so those are stored first. Where any of it
-        fails, on any rank, all of them stop: at the next `save`, or in `wait_until_saved`.
+        It is committed only after the row logs of all ranks are stored, so those come first. If a write fails on any
+        rank, all ranks stop, at the next `save` or in `wait_until_saved`.
         """
         step, mirror = self.progress.step, self.mirror
         part = rows.cut() if mirror is not None else ""
@@ -140,16 +141,16 @@ class Run:
         self.saver.begin(step, self._state(), self.progress.best_step, first, _tell)
 
     def wait_until_saved(self) -> None:
-        """Until the checkpoint begun last counts. Raises what `Saver.wait` raises."""
+        """Wait until the last checkpoint is committed. Raises the errors of `Saver.wait`."""
         self.saver.wait()
 
     def store_rows(self, rows: RowLog) -> None:
-        """Let the row logs of all ranks outlive their machines."""
+        """Store the row logs of all ranks where they outlive their machines."""
         if (mirror := self.mirror) is not None:
             self.io_group.all_succeed(lambda: mirror.push([rows.cut()]))
 
     def resume(self) -> None:
-        """Go on from the newest good checkpoint, every rank from the same; without any, from the start."""
+        """Resume from the newest good checkpoint, the same on every rank; without a checkpoint, start at step 0."""
         newest = self.checkpoints.newest_good() if self.group.is_first else None
         step = self.io_group.from_first(newest or 0)
         if step:
@@ -172,7 +173,7 @@ class Run:
         self.optimizer.register_step_post_hook(self._after_step)
 
     def _after_step(self, *_: Any) -> None:
-        self.saver.make_memory(self._state)  # not earlier: before its first step an optimizer keeps nothing
+        self.saver.make_memory(self._state)  # after the first step, since an optimizer has no state before
 
     def _state(self) -> State:
         remembered = None if self.power_sgd is None else self.power_sgd.memory(self.group)
@@ -181,7 +182,7 @@ class Run:
         )
 
     def _examine(self, step: int) -> None:
-        """One rank of each machine, for all of them; rank 0 has done so to find it."""
+        """Verify a checkpoint, on one rank of each machine. Rank 0 has verified it already, while it looked for it."""
         if self.group.local_rank == 0 and not self.group.is_first:
             self.checkpoints.examine(step)
 
@@ -203,11 +204,11 @@ def prepare(
     mirror: Mirror | None = None,
     bounded: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Run:
-    """Open and check the inputs, build the model and lay it out on the ranks, which all have to ask.
+    """Open and check the inputs, build the model and lay it out on the ranks. Collective call.
 
-    The pipeline's own functions are called within `bounded`: they may never return.
+    Runs the pipeline's own functions within `bounded`, since they may never return.
 
-    Raises `InputChanged` or `BadConfiguration`, on each rank where it is found, and `PeerFailed` on the others.
+    Raises `InputChanged` or `BadConfiguration` on each rank that fails, and `PeerFailed` on the others.
     """
     io_group = group.io_group()
     made = io_group.all_succeed(lambda: _make(job, folder, group, bounded))
@@ -238,7 +239,7 @@ def prepare(
 
 
 class _Made(NamedTuple):
-    """Parts of a run that a rank makes without the others."""
+    """Parts of a run that a rank builds by itself."""
 
     train: SplitReader
     validation: SplitReader
@@ -257,7 +258,7 @@ def _make(
         snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
         source = ShardSource.read(snapshot.folder)
         here = snapshot.shards_of("validation") + (snapshot.shards_of("train") if source is None else ())
-        # Each rank of this machine its part: reading is what takes time.
+        # Each rank of this machine verifies a part, since reading takes the time.
         verify(snapshot, here[group.local_rank :: group.local_ranks])
         order = RowOrder(
             shard_rows=tuple(shard.rows for shard in snapshot.shards_of("train")),
@@ -271,7 +272,7 @@ def _make(
                 refuse_chance(job, snapshot.inputs)
         mfu = mfu_of_a_row(model.core, settings, group)
         decode = decode_of(job, snapshot.inputs)
-        readers = max(1, group.world_size // settings.parallel.model_workers)  # of different rows
+        readers = max(1, group.world_size // settings.parallel.model_workers)  # with different rows
         streamed = source and source.open(snapshot, -(-order.lanes // readers), group.local_ranks)
         threads = settings.decode_threads
         train = SplitReader(snapshot, "train", group.device, decode, streamed, threads)
