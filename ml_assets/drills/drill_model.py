@@ -1,4 +1,4 @@
-"""The model that drills train: small, with dropout, which makes a training hard to repeat, and able to go wrong."""
+"""Model that drills train: small, with dropout, which is hard to repeat exactly, and able to diverge on request."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from ml_assets.snapshots.split_reader import InputSpec
 
 
 class DrillModel(nn.Module):
-    """An embedding a category, dropout, two linear layers."""
+    """Model of one embedding per category, dropout, and two linear layers."""
 
     def __init__(self, inputs: InputSpec, pace: float, nan_after: int | None) -> None:
         super().__init__()
@@ -21,12 +21,12 @@ class DrillModel(nn.Module):
         self._seen, self._steps = math.nan, 0
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        """`[B, F]` float32, `[B, C]` int64 → `[B]` float32 logits."""
+        """Map `[B, F]` float32 and `[B, C]` int64 to `[B]` float32 logits."""
         embedded = [embedding(category[:, i]) for i, embedding in enumerate(self.embeddings)]
         output: torch.Tensor = self.head(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
         if self.training and torch.is_grad_enabled():
             time.sleep(self._pace)
-            # Steps, by the weight they change: how often a worker calls the model depends on how many there are.
+            # Count steps by the weight they change: the calls per step depend on the number of workers.
             seen = next(self.head.parameters())[0, 0].item()
             if seen != self._seen:
                 self._seen, self._steps = seen, self._steps + 1
@@ -36,6 +36,6 @@ class DrillModel(nn.Module):
 
 
 def drill_model(inputs: InputSpec, *, pace: float = 0.0, nan_after: int | None = None) -> DrillModel:
-    """`pace`: seconds a pass takes at least, so that there is time to do damage; `nan_after`: steps of a process
-    until it yields NaN."""
+    """Return the drill's model. `pace`: least seconds of a pass, so that there is time for damage. `nan_after`: number
+    of steps of a process after which it returns NaN."""
     return DrillModel(inputs, pace, nan_after)

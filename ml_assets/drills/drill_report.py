@@ -1,15 +1,15 @@
-"""DrillReport of a drill: checks with measurement and requirement, for people and for programs."""
+"""Report of a drill: checks with measurement and requirement, for people and for programs."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 _WIDE = 16
-"""Longer values stand out of their column."""
+"""Longer values may exceed their column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that must hold."""
+    """Requirement, with its measured value."""
 
     name: str
     measured: str | float
@@ -19,7 +19,7 @@ class Check:
 
 
 def at_most(name: str, measured: float, limit: float, unit: str = "") -> Check:
-    """A figure with an upper limit."""
+    """Return a check of a number with an upper limit."""
     return Check(
         name=name,
         measured=round(measured, 2),
@@ -30,13 +30,13 @@ def at_most(name: str, measured: float, limit: float, unit: str = "") -> Check:
 
 
 def equal(name: str, measured: str | float, wanted: str | float) -> Check:
-    """A value that must be exactly this one."""
+    """Return a check of a value that must equal `wanted`."""
     return Check(name=name, measured=measured, wanted=str(wanted), ok=measured == wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrillReport:
-    """One drill."""
+    """Report of one drill."""
 
     drill: str
     fault: str
@@ -47,15 +47,15 @@ class DrillReport:
 
     @property
     def ok(self) -> bool:
-        """All of it held."""
+        """True if every check holds."""
         return all(check.ok for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """Return the report as lines for a person."""
         width = max(len(check.name) for check in self.checks)
         values = [f"{check.measured} {check.unit}".rstrip() for check in self.checks]
         wide = max(len(value) for value in values if len(value) <= _WIDE)

@@ -1,6 +1,6 @@
-"""Injector of a fault into a training: at a chosen step it does the damage, at a later one it repairs.
+"""Injector of a fault into a training: damages it at a chosen step and repairs it at a later step.
 
-Not here: faults and what must hold afterwards (drills), a fault at a random moment (the tests).
+Not here: the faults and the checks afterwards (drills), a fault at a random moment (the tests).
 """
 
 import os
@@ -19,7 +19,7 @@ _END_SECONDS = 10.0
 
 
 def send(number: signal.Signals, pids: Iterable[int]) -> int:
-    """Send a signal to those of the processes that still run; return how many that were."""
+    """Send a signal to those of the processes that still run; return their number."""
     reached = 0
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -31,8 +31,8 @@ def send(number: signal.Signals, pids: Iterable[int]) -> int:
 class FaultInjector:
     """Both callbacks of a launcher.
 
-    `damage` is called once, in the launcher's thread, at the metrics of `at_step`. In an attempt after it, `repair` is
-    called once at the metrics of `repair_at_step`.
+    Calls `damage` once, in the launcher's thread, at the metrics of `at_step`. In a later attempt, calls `repair` once
+    at the metrics of `repair_at_step`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class FaultInjector:
         """Seconds since the epoch."""
 
     def run(self, job: TrainingJob, folder: Path, launcher: LocalLauncher) -> TrainingResult:
-        """Train `job`; raises what the launcher raises."""
+        """Train `job`. Raises the errors of the launcher."""
         return launcher.run(job, folder, self._on_event, self.log.append)
 
     def seconds_to_next_step(self) -> float:

@@ -1,6 +1,6 @@
-"""Fixture of the drills: a made-up snapshot, a job on it, and the same training undisturbed.
+"""Fixture of the drills: a synthetic snapshot, a job on it, and the same training without a fault.
 
-Not here: the damage, and what must hold afterwards (drills).
+Not here: the damage, and the checks afterwards (drills).
 """
 
 from dataclasses import dataclass, replace
@@ -35,14 +35,14 @@ CHECKPOINT_STEPS = 10
 
 @dataclass(frozen=True)
 class Fixture:
-    """A folder that drills share."""
+    """Folder that drills share, with the snapshot and the job."""
 
     folder: Path
-    """Each drill trains in a folder of its own below; must have a short path, for sockets."""
+    """Each drill trains in its own folder below. The path must be short, for sockets."""
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """960 rows to train on in several shards, 192 each to validate and to hold out."""
+        """Snapshot with 960 rows to train on in several shards, 192 each to validate and to hold out."""
         table = learnable_table(_DAYS, _ROWS_A_DAY, _SEED)
         keys = table["date"].unique().sort().cast(pl.String).to_list()
         chosen = choose_rows(table, split_by_time(keys, train=_DAYS - 4, validation=2, holdout=2), ROW_SPEC)
@@ -59,7 +59,7 @@ class Fixture:
 
     @cached_property
     def job(self) -> TrainingJob:
-        """Three epochs of 40 steps on two workers, to the same bits on any number of them."""
+        """Job of three epochs of 40 steps on two workers, with the same bits on any number of workers."""
         return TrainingJob(
             model="drill",
             partition="2024-01-14",
@@ -89,7 +89,7 @@ class Fixture:
         return train_undisturbed(self.job, self.folder / "undisturbed")
 
     def job_with(self, **settings: float) -> TrainingJob:
-        """The job with some settings that change no weights."""
+        """Return the job with other values of settings that change no weights."""
         changed = replace(self.job, settings=replace(self.job.settings, **settings))
         if changed.fingerprint != self.job.fingerprint:
             raise ValueError(f"{', '.join(settings)} change the weights: there is nothing to compare with")
@@ -107,12 +107,12 @@ class Fixture:
 
 
 def train_undisturbed(job: TrainingJob, folder: Path) -> TrainingResult:
-    """Train `job` in `folder`, without a fault: the result that a disturbed training is compared with."""
+    """Train `job` in `folder` without a fault; return the result to compare a disturbed training with."""
     return LocalLauncher().run(job, folder, lambda _: None, lambda _: None)
 
 
 def learnable_table(days: int, rows_a_day: int, seed: int) -> pl.DataFrame:
-    """`days` partitions of made-up rows: label 1 where x0 and noise are positive, some values missing."""
+    """Return `days` partitions of synthetic rows: label 1 if x0 plus noise is positive, some values missing."""
     generator = np.random.default_rng(seed)
     rows = days * rows_a_day
     numeric = generator.normal(size=(rows, len(NUMERIC))).astype(np.float32)

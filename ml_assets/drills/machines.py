@@ -1,10 +1,10 @@
-"""Several machines in one, for the drill that loses one: an agent and its ranks each, which share nothing but files.
+"""Several machines simulated on one, for the drill that loses one: an agent and its ranks each, which share only files.
 
     python -m ml_assets.drills.machines <job.json> <folder>
 
-A launcher's command. An attempt uses the machines that are there, with fewer ranks where one is lost; when one comes
-back, the others are asked to save and to leave, and the next attempt uses all of them. Not here: attempts (the
-launcher), the agent (ml_assets.training.node.agent).
+This is the command of a launcher. An attempt uses the machines that are present, with fewer ranks after a loss. When a
+machine comes back, the others are asked to save and to end, and the next attempt uses all machines. Not here: attempts
+(the launcher), the agent (ml_assets.training.node.agent).
 """
 
 import os
@@ -29,19 +29,19 @@ _LOOK_SECONDS = 0.1
 
 
 def set_up(folder: Path, machines: int) -> None:
-    """Before a job is launched in `folder`: it has machine-0, machine-1, …"""
+    """Create machine-0, machine-1, … in `folder`, before a job is launched there."""
     for number in range(machines):
         bring_machine(folder, f"machine-{number}")
 
 
 def bring_machine(folder: Path, name: str) -> None:
-    """Have a machine there, from the start or again."""
+    """Make a machine present, for the first time or again."""
     _file(folder, name).parent.mkdir(exist_ok=True)
     _file(folder, name).touch()
 
 
 def kill_machine(folder: Path, name: str) -> None:
-    """End all processes of a machine at once, as a loss of power does."""
+    """Kill all processes of a machine at once, as a power failure does."""
     pid = int(_file(folder, name).read_text())
     _file(folder, name).unlink()
     with suppress(ProcessLookupError):
@@ -49,7 +49,7 @@ def kill_machine(folder: Path, name: str) -> None:
 
 
 def main(job_file: str, folder: str) -> int:
-    """Run an attempt on the machines that are there; its exit code."""
+    """Run an attempt on the machines that are present; return its exit code."""
     place = Path(folder)
     names = _machines(place)
     port = _free_port()
@@ -78,10 +78,10 @@ def main(job_file: str, folder: str) -> int:
 
 
 def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: str) -> int:
-    """One machine of an attempt."""
+    """Run one machine of an attempt; return its exit code."""
     end_with_parent(signal.SIGTERM)
     place = Path(folder)
-    os.environ["TMPDIR"] = str(place.parent)  # what a lost machine leaves goes with the drill
+    os.environ["TMPDIR"] = str(place.parent)  # files of a lost machine are removed with the drill
     use_temporary_folder(place / name)
     start_importing()
     keep_events(place)
@@ -91,12 +91,12 @@ def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: 
 
 
 def _machines(folder: Path) -> list[str]:
-    """Names of those that are there."""
+    """Return the names of the machines that are present."""
     return sorted(path.name for path in _file(folder, "any").parent.iterdir())
 
 
 def _file(folder: Path, name: str) -> Path:
-    """Says that a machine is there, and which process leads the group of all that runs on it."""
+    """Return the file that marks a machine as present; it holds the id of the machine's process group."""
     return folder / "machines" / name
 
 

@@ -1,4 +1,4 @@
-"""Timeline of a training: its events in order, and the attempts, processes and recoveries they tell of."""
+"""Timeline of a training: its events in order, and the attempts, processes and recoveries that they show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,12 +42,12 @@ class Timeline:
 
     @property
     def last_step(self) -> int:
-        """Highest step that any event tells of; 0 without events."""
+        """Highest step of any event; 0 without events."""
         return max((event.step for event in self.events), default=0)
 
     @property
     def last_trained_step(self) -> int:
-        """Highest step with metrics; 0 without one."""
+        """Highest step with metrics; 0 without metrics."""
         return max((event.step for event in self.kind("metrics")), default=0)
 
     @property
