@@ -1,6 +1,6 @@
-"""The drills: what is done to a training, and what must hold afterwards.
+"""Drills: the damage that each does to a training, and the checks afterwards.
 
-Adding one is adding a function and an entry in `DRILLS`. Not here: the training they damage (fixture).
+A new drill is a function and an entry in `DRILLS`. Not here: the training that they damage (fixture).
 """
 
 import signal
@@ -24,32 +24,32 @@ from resources.launcher.local import LocalLauncher
 _AT_STEP = 57
 """Step in the middle of the second epoch, and between two checkpoints."""
 _BACK_AT_STEP = 85
-"""Step in the third epoch: a machine that was lost is there again."""
+"""Step in the third epoch at which a lost machine comes back."""
 _HANG_SECONDS = 3.0
 _LIMITS = {"rank": 8.0, "machine": 12.0, "hang": _HANG_SECONDS + 8.0}
-"""Seconds to the next trained step."""
+"""Most seconds from the damage to the next trained step."""
 _SAVE_SECONDS = 30.0
 _GROW_SECONDS = 30.0
-"""To save, to leave, and to start more processes than before."""
+"""Most seconds to save, to end, and to start more processes than before."""
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Drill:
-    """One rehearsal."""
+    """Fault, and the function that rehearses it."""
 
     fault: str
     perform: Callable[[Fixture, Path, Tell], tuple[list[Check], FaultInjector]]
 
 
 def perform(name: str, fixture: Fixture, tell: Tell) -> DrillReport:
-    """Do the drill `name` in `fixture`. `tell` gets what happens as it does."""
+    """Perform the drill `name` in `fixture`; return its report. `tell` receives each event as it happens."""
     return rehearse(name, DRILLS[name], fixture, tell)
 
 
 def rehearse(name: str, drill: Drill, fixture: Fixture, tell: Tell) -> DrillReport:
-    """Do a drill, in a folder of its `name`."""
+    """Perform a drill in a folder called `name`; return its report."""
     folder = fixture.folder / name
     folder.mkdir()
     began = time.monotonic()
@@ -74,8 +74,10 @@ def _kill_rank(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check],
 def lose_machine(
     fixture: Fixture, folder: Path, tell: Tell, machines: int, seconds: float
 ) -> tuple[list[Check], FaultInjector]:
-    """The first of several machines is lost, and the others are to train again within `seconds`; later it is there
-    again, and all of them are to train."""
+    """Lose the first of several machines and bring it back later; return the checks.
+
+    The other machines must train again within `seconds`; all machines must train after the return.
+    """
     set_up(folder, machines)
     lost = "machine-0"
     injector = FaultInjector(
@@ -114,7 +116,7 @@ def _hang(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], Faul
 
 def _sigterm(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], FaultInjector]:
     injector = FaultInjector(_AT_STEP, lambda seen: seen.signal_ranks(0, 1, number=signal.SIGTERM), tell)
-    job = fixture.job_with(max_attempts=1)  # a preemption must not use it up
+    job = fixture.job_with(max_attempts=1)  # a preemption must not use up this attempt
     checks = _survived(fixture, folder, job, injector, LocalLauncher())
     ended = [event.time for event in injector.timeline.kind("ended")]
     saved = ended[0] - injector.damaged_at if ended and injector.damaged_at else float("inf")
@@ -130,7 +132,7 @@ def _corrupt_checkpoint(fixture: Fixture, folder: Path, tell: Tell) -> tuple[lis
 
     def damage(seen: FaultInjector) -> None:
         seen.signal_ranks(1, number=signal.SIGKILL)
-        seen.wait_until_ended()  # one that was being written may still have become whole
+        seen.wait_until_ended()  # a checkpoint in progress may still be committed
         damaged.append(_damage_newest(folder, fixture.job))
 
     injector = FaultInjector(_AT_STEP, damage, tell)
@@ -170,7 +172,7 @@ def _survived(
     launcher: LocalLauncher,
     attempts: int = 2,
 ) -> list[Check]:
-    """Train to the end through the damage; nothing of it may be seen in rows and weights."""
+    """Train to the end through the damage; return checks that rows and weights show no trace of it."""
     expected = fixture.undisturbed
     result = injector.run(job, folder, launcher)
     count = count_rows(folder, fixture.rows, fixture.steps_per_epoch)
@@ -185,7 +187,7 @@ def _survived(
 
 
 def _each_row_once(fixture: Fixture, folder: Path) -> list[Check]:
-    """The rows of each epoch have the digest of the training split: these rows, each once."""
+    """Check each epoch's digest of rows against the training split: the same rows, each once."""
     split = digest([fixture.snapshot.read("train").row])
     epochs = learned_epochs(folder, fixture.steps_per_epoch)
     return [
@@ -195,7 +197,7 @@ def _each_row_once(fixture: Fixture, folder: Path) -> list[Check]:
 
 
 def _resumed(injector: FaultInjector, seconds: float, steps: int, cause: str) -> list[Check]:
-    """Fast enough, with little done again, and on record with its cause."""
+    """Check that the training recovered in time, repeated few steps, and recorded the cause."""
     records = injector.timeline.recoveries
     recorded = records[0].cause if records else "nothing"
     lost = records[0].steps_lost if records else -1
@@ -209,7 +211,7 @@ def _resumed(injector: FaultInjector, seconds: float, steps: int, cause: str) ->
 
 
 def _damage_newest(folder: Path, job: TrainingJob) -> int:
-    """Turn bits in the middle of each file of the newest whole checkpoint, as a bad disk does; its step."""
+    """Flip bits in the middle of each file of the newest good checkpoint, as a bad disk does; return its step."""
     checkpoints = Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint)
     step = checkpoints.newest_good()
     if step is None:

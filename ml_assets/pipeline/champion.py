@@ -1,7 +1,7 @@
-"""The model in production beside a challenger: its predictions on the same holdout, or why it has none.
+"""Champion beside a challenger: its predictions on the same holdout, or the reason for which it has none.
 
-A champion that cannot score today's rows is an outcome that the gates decide about, never an error: the challenger was
-trained by then. Not here: deciding (`evaluation.gates`), which version is in production (`release.promotion`).
+A champion that cannot score today's rows is an outcome for the gates, never an error: the challenger is trained by
+then. Not here: the decision (`evaluation.gates`), the version in production (`release.promotion`).
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """The champion, as far as one evaluation knows it."""
+    """Champion, as one evaluation sees it."""
 
     bundle_digest: str
     champion: "Champion"
     predictions: NDArray[np.float64] | None
-    """`[rows]` on the holdout; None exactly where `champion.cannot_score` says why."""
+    """`[rows]` on the holdout; None exactly if `champion.cannot_score` has a reason."""
 
 
 def rival_of(
@@ -40,12 +40,11 @@ def rival_of(
     partitions: Sequence[str],
     table: "pl.LazyFrame",
 ) -> Rival | None:
-    """Score the champion on the challenger's `holdout`, which are rows of `table` from `partitions`. None where nothing
-    is in production, or the challenger itself is.
+    """Score the champion on the challenger's `holdout`, which holds rows of `table` from `partitions`.
 
-    A champion that was made of another version of the table reads the challenger's rows; its own snapshot only says
-    which partitions it has seen.
-    Failures of a server are raised: the same step may succeed later.
+    Returns None if no version is in production, or the challenger itself is. A champion trained on another version of
+    the table reads the challenger's rows; its own snapshot only shows the partitions it was trained on. Server errors
+    are raised, since a retry of the step may succeed.
     """
     from ml_assets.evaluation.gates import Champion
     from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
@@ -80,7 +79,7 @@ def rival_of(
 
 
 class _NotComparable(Exception):
-    """The champion answers, but not the question of this pipeline."""
+    """The champion answers another question than this pipeline's, or with values that are not finite."""
 
 
 def _predictions(

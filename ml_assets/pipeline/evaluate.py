@@ -1,7 +1,7 @@
-"""Step 4: bundle the weights, score the holdout as it would be served, and let the gates decide.
+"""Step 4: bundle the weights, score the holdout as serving would, and let the gates decide.
 
-Challenger and champion are scored through their bundles on the same rows; no stored metric of the champion is
-read. The rows are those that the index of the snapshot names; nothing is chosen here.
+Bundles score challenger and champion on the same rows; no stored metric of the champion is read. The index of the
+snapshot names the rows; this step chooses none.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 def evaluate_model(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel, run_id: str
 ) -> "tuple[EvaluatedModel, Report]":
-    """Score the job's weights and the models they are compared with; let the gates decide; keep the evaluation.
+    """Score the job's weights and the models in the comparison, let the gates decide, and record the evaluation.
 
-    A rejection is a normal outcome. Raises `InputsRefused` for a window that holds what was rejected since.
+    A rejection is a normal outcome. Raises `InputsRefused` if a partition of the window was rejected since.
     """
     require_as_frozen(spec, training_set, is_trained=True)
     require_nothing_rejected_since(platform, training_set, is_trained=True)
@@ -198,10 +198,10 @@ def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
 
 
 def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "LossCurve":
-    """From the events the job left in its folder, so that a finished job that was found again has one too."""
+    """Return the loss curve from the events in the job's folder, so that a reused job has a curve too."""
     from ml_assets.evaluation.evaluation_document import LossCurve
 
-    # By step: after a restart a step may have been told twice.
+    # By step: after a restart, a step may have reported twice.
     last = {(event.kind, event.step): event for event in events}
     return LossCurve(
         training=_points(last.values(), "metrics", "loss"),
@@ -211,6 +211,6 @@ def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "Los
 
 
 def _points(events: Iterable[TrainingEvent], kind: str, value: str) -> tuple[tuple[int, float], ...]:
-    """Return the points of the events that carry `value`: a script's need not."""
+    """Return the points of the events that carry `value`; events of a script may lack it."""
     told = (event for event in events if event.kind == kind and value in event.values)
     return tuple(sorted((event.step, event.values[value]) for event in told))

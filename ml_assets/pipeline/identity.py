@@ -1,8 +1,8 @@
-"""The job of a training, with the code that its weights come from: all that its fingerprint names.
+"""Job of a training, with the code that its weights come from: everything that its fingerprint covers.
 
-Here: the document that workers get; versions of the pipeline's own functions, of the platform's modules that run in
-workers, and of the installed packages both reach. Not here: how code gets a version (tables.code_version), the
-fingerprint itself (TrainingJob).
+Here: the document for the workers; versions of the pipeline's own functions, of the platform's modules in workers, and
+of the installed packages that both import. Not here: the version of code (tables.code_version), the fingerprint itself
+(TrainingJob).
 """
 
 import hashlib
@@ -28,10 +28,10 @@ _CHANGES_NO_WEIGHTS = (
     "ml_assets.training.beginning",
     "ml_assets.training.process.heartbeat",
 )
-"""Modules that only tell of a training or count its attempts: none of them has a tensor in its hands."""
+"""Modules that only report on a training or count its attempts: none of them handles a tensor."""
 _CONVERTERS = "ml_assets.training.script.libraries"
 _CONVERTED = {"lightgbm", "xgboost", "sklearn"}
-"""Packages whose models a script hands in as they are, through `_CONVERTERS`, which imports all of them."""
+"""Packages whose models a script hands in directly, through `_CONVERTERS`, which imports all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +39,21 @@ class TrainingCode:
     """Versions of all code that can change the weights."""
 
     code_version: str
-    """Version of the model function or script and, behind a dash, of `decode`."""
+    """Version of the model function or script and, after a dash, of `decode`."""
     loop_version: str
     """Version of the platform's modules that run in the workers."""
     packages: Mapping[str, str]
-    """`python` and each installed package that the workers' code reaches → version."""
+    """`python` and each installed package that the workers' code imports → version."""
 
 
 def training_code(spec: PipelineSpec) -> TrainingCode:
-    """Read the versions of the code that `spec` trains with, as it stands on this machine."""
+    """Return the versions of the code that `spec` trains with, as it is on this machine."""
     model, sample = spec.model, spec.features.sample
     loop = (_AGENT, _SCRIPT if model.script else _LOOP)
     paths = [path for path in (model.function, sample.decode if sample else None) if path]
     versions = [script_version(model.script)] if model.script else []
     own = [model.script] if model.script else []
-    # Who trains a torch module trains the same one with another XGBoost.
+    # Another version of XGBoost does not change the training of a torch module.
     without = [*_CHANGES_NO_WEIGHTS, *([] if model.script else ["ml_assets.training.script"])]
     converts = bool(_CONVERTED & reached_by(own, without=["ml_assets.training"]).packages)
     return TrainingCode(
@@ -77,7 +77,7 @@ def training_job(
     initial_weights: str = "",
     schema_hash: str = "",
 ) -> TrainingJob:
-    """The whole of what the workers get."""
+    """Return the document that the workers receive."""
     model, code = spec.model, training_code(spec)
     return TrainingJob(
         model=spec.name,
@@ -101,7 +101,7 @@ def training_job(
 
 
 def settings_digest(spec: PipelineSpec) -> str:
-    """SHA-256 of all that a training follows from but the data: settings, seed, code, columns, window."""
+    """Return the SHA-256 of all that determines a training, except the data: settings, seed, code, columns, window."""
     job = training_job(spec, "", Path(), "")
     chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
     return hashlib.sha256("\n".join((job.fingerprint, *chosen)).encode()).hexdigest()
@@ -112,19 +112,19 @@ _PARTS_OF_A_JOB = {
     "the platform or an installed package": ("loop_version", "packages"),
     "the settings": ("objective", "hyperparameters", "arguments", "seed", "settings"),
 }
-"""Parts of a training, for people → fields of the job."""
+"""Parts of a training, named for people → fields of the job."""
 
 
 class DeclarationChanged(BuildRefused):
-    """Declaration or code are not those that a training set was frozen for."""
+    """The declaration or the code changed after a training set was frozen."""
 
 
 def require_as_frozen(spec: PipelineSpec, training_set: TrainingSet, *, is_trained: bool = False) -> None:
-    """Refuse to go on with a training set that was frozen for other settings or code than those of now.
+    """Refuse a training set that was frozen for other settings or code than the current ones.
 
-    A run that goes on from a failed one keeps the job of that run, while workers import the code as it is now: the
-    weights would be recorded as those of code they do not come from. A model function may be edited during a training,
-    too. Gates are no part of it. `DeclarationChanged` names what changed.
+    A run that continues a failed run keeps the job of that run, but workers import the current code: the record would
+    name code that the weights do not come from. A model function may also be edited during a training. Gates do not
+    count. Raises `DeclarationChanged`, which names the changed parts.
     """
     if training_set.settings == settings_digest(spec):
         return

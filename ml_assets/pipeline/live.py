@@ -1,6 +1,6 @@
 """Live report of a training: its events, for the person at the page and for the tracker.
 
-Here: which events say what, and how often. Not here: Dagster's page (`components.steps.train`), the tracker's queue
+Here: the events to show, and how often. Not here: Dagster's page (`components.steps.train`), the tracker's queue
 (resources.sink).
 """
 
@@ -17,7 +17,7 @@ from resources.tracker import TrackedRun
 from resources.words import counted
 
 OBSERVE_EVERY_SECONDS = 1.0
-"""Each observation is a row in Dagster's event log; the tracker gets every point."""
+"""Least time between observations, since each is a row in Dagster's event log. The tracker receives every point."""
 _MEASURING = {
     "metrics": None,
     "epoch": None,
@@ -25,31 +25,32 @@ _MEASURING = {
     "recovered": {"seconds": "recovery_seconds", "steps_lost": "recovery_steps_lost"},
     "system": None,
 }
-"""Kinds of events whose numbers are metrics: which of them, under which name; None for all."""
+"""Kinds of events whose numbers are metrics → the numbers to keep, with their metric names; None for all numbers."""
 _OF_A_STEP = ("metrics", "epoch")
-"""Kinds whose numbers belong to their step: trained again, it tells the same. The others are readings of their own."""
+"""Kinds whose numbers belong to their step: a repeated step reports the same numbers. Other kinds are readings in time.
+"""
 _DEVICES = ("device", "gpu", "gpus", "gpu_driver")
 """Values of a `started` event about the machine."""
 
 
 class TrainingPage(Protocol):
-    """Place where people follow a training while it runs."""
+    """Page on which people follow a training while it runs."""
 
     def info(self, text: str) -> None:
-        """Say what happened."""
+        """Show a message."""
         ...
 
     def warning(self, text: str) -> None:
-        """Say what somebody should look at."""
+        """Show a message that needs attention."""
         ...
 
     def observe(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Show the figures of a step."""
+        """Show the metrics of a step."""
         ...
 
 
 class LiveReport:
-    """Live report of a training: at most one observation a second, every point to the tracker."""
+    """Live report of a training: at most one observation per second, every point to the tracker."""
 
     def __init__(self, page: TrainingPage, tracked: TrackedRun, job: TrainingJob) -> None:
         self._page = page
@@ -59,21 +60,22 @@ class LiveReport:
         self._observed_at = 0.0
         self._stragglers = Stragglers()
         self.events = 0
-        """Number of events; 0 where the job was found finished."""
+        """Number of events; 0 if an earlier run had already finished the job."""
         self.devices: dict[str, str] = {}
-        """Devices of the first rank's machine, as it reported when it started."""
+        """Devices of rank 0's machine, as it reported at its start."""
         self.finished_at: float | None = None
-        """Time at which the workers were done, seconds since the epoch: the same for each run that follows the job."""
+        """Time at which the workers finished, in seconds since the epoch; the same for each run that follows the
+        job."""
 
     def catch_up(self, events: Iterable[TrainingEvent]) -> None:
-        """Give the tracker what earlier runs of this job were told; it keeps each point once. A run that was
-        killed may not have come to pass on the last ones."""
+        """Send the events of earlier runs of this job to the tracker, which keeps each point once. A killed run may not
+        have sent its last events."""
         for event in events:
             self._note(event)
             self._track(event)
 
     def tell_spent(self, gpu_hour_price: float | None) -> None:
-        """Record what a training took that did not finish."""
+        """Record the cost of a training that did not finish."""
         taken = self.attempts.spent(gpu_hour_price)
         if not taken:
             return
@@ -85,7 +87,7 @@ class LiveReport:
         )
 
     def event(self, event: TrainingEvent) -> None:
-        """Called by the launcher for each event of the workers."""
+        """Report one event of the workers; the launcher calls this for each event."""
         self.events += 1
         numbers = _numbers(event)
         self._note(event)

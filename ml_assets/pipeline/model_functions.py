@@ -1,7 +1,7 @@
-"""Model functions, read from the text of their files: `import torch` at the top of one costs the definitions nothing.
+"""Model functions, read from the text of their files: their `import torch` costs the definitions no time.
 
-Here: finding the definition behind an import path, and the arguments it takes. Not here: its version
-(tables.code_version), importing and calling it (the workers).
+Here: the definition behind an import path, and its arguments. Not here: its version (tables.code_version), importing
+and calling it (the workers).
 """
 
 import ast
@@ -30,7 +30,7 @@ _DATA: dict[type[ast.expr], str] = {
 
 @dataclass(frozen=True)
 class Signature:
-    """Arguments of a model function after the first, which is the inputs."""
+    """Arguments of a model function after the first, which is `inputs`."""
 
     names: tuple[str, ...]
     required: frozenset[str]
@@ -41,8 +41,8 @@ class Signature:
 def find_signature(path: str) -> Signature | None:
     """Return the arguments of the function or class at `package.module.name`; None if its text does not show them.
 
-    The text hides them behind decorators, base classes, calls and packages. Raises `FunctionNotFound` if there is no
-    such function.
+    Decorators, base classes, calls and installed packages hide them. Raises `FunctionNotFound` if there is no such
+    function.
     """
     module, _, name = path.rpartition(".")
     if not module:
@@ -51,7 +51,7 @@ def find_signature(path: str) -> Signature | None:
 
 
 def wrong_arguments(path: str, given: Iterable[str]) -> dict[tuple[str, ...], str]:
-    """Say which keywords the function at `path` does not take or lacks.
+    """Return the keywords that the function at `path` does not accept, or lacks.
 
     Path below the keywords → sentence without its subject; empty if the text does not show the arguments.
     """
@@ -79,11 +79,11 @@ def _must_exist(path: str) -> str:
 
 
 ModelFunctionPath = Annotated[str, AfterValidator(_must_exist)]
-"""`package.module.function` of a model function. It is read; only workers import it."""
+"""`package.module.function` of a model function. Definitions read its text; only workers import it."""
 
 
 def _refuse_missing_packages(path: str) -> None:
-    """Refuse an import at the top of the function's file that would fail here: workers would find out later."""
+    """Refuse a top-level import in the function's file that would fail here: workers would fail later."""
     module = path.rpartition(".")[0]
     file = source_of(module)
     assert file is not None
@@ -103,7 +103,7 @@ def _refuse_missing_packages(path: str) -> None:
 
 
 def _find(path: str, module: str, name: str, seen: set[tuple[str, str]]) -> Signature | None:
-    """Look `name` up in `module`, and where that imports it from another module of the project, there."""
+    """Look `name` up in `module`; if the module imports it from another module of the project, look there."""
     seen.add((module, name))
     file = source_of(module)
     if file is None:
@@ -159,7 +159,7 @@ def _parsed(path: str, file: Path) -> ast.Module:
 
 
 def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the names that importing the module may bind, with the statement, the later ones last."""
+    """Yield the names that an import of the module may bind, each with its statement, in order of binding."""
     todo: list[ast.stmt] = list(reversed(tree.body))
     while todo:
         statement = todo.pop()
@@ -183,7 +183,7 @@ def _signature(arguments: ast.arguments, skipped: int) -> Signature:
 
 
 def _data(value: ast.expr) -> str | None:
-    """Return the type of an assigned literal, None for what may be a function."""
+    """Return the type of an assigned literal; None for a value that may be a function."""
     if isinstance(value, ast.Constant):
         return type(value.value).__name__
     return _DATA.get(type(value))

@@ -1,7 +1,7 @@
-"""Scripts that would train the same model on every worker: read from their text, before anything is launched.
+"""Detection of scripts that would train the same model on every worker, from their text, before a launch.
 
-Only what is certain counts. A script is left alone as soon as it mentions ranks, a lock or a process id, starts or
-joins processes, or imports a package that is not known here.
+Only certain cases count. The check passes a script as soon as it mentions ranks, a lock or a process id, starts or
+joins processes, or imports a package that is not listed here.
 """
 
 import ast
@@ -19,14 +19,14 @@ _MAY_JOIN = {
     "asyncio", "concurrent", "ctypes", "ftplib", "http", "importlib", "multiprocessing", "runpy", "smtplib", "socket",
     "socketserver", "sqlite3", "ssl", "subprocess", "telnetlib", "urllib", "xmlrpc",
 }  # fmt: skip
-"""Modules of Python that reach other processes or other code."""
+"""Python modules that reach other processes or other code."""
 _TELLS_RANKS_APART = (
     "rank", "world", "machine", "host", "peer", "collective", "nodeid", "nodename", "getnode", "uname", "platform",
     "uuid", "temp", "pid", "lock", "exist_ok", "glob", "iterdir", "listdir", "scandir", "walk",
 )  # fmt: skip
-"""Part of a name, an attribute, a keyword or a text: of who one is, or of what others left."""
+"""Parts of names, attributes, keywords or texts that may identify a worker, or find files of another worker."""
 _READS_BY_TEXT = {"getattr", "vars", "globals"}
-"""An `exec` is refused before this, since a script with one has no version."""
+"""Names that read other names from text. An `exec` is refused earlier, since a script with one has no version."""
 _ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 _ONE_VARIABLE = {"get", "pop", "setdefault"}
 
@@ -34,7 +34,7 @@ _ONE_VARIABLE = {"get", "pop", "setdefault"}
 def one_process_library(script: str) -> str | None:
     """Return the library of the `script` if its workers can neither tell themselves apart nor join; else None.
 
-    Such workers all do the same. Followed are the project's modules it imports, the platform left out.
+    Such workers all do the same work. The check follows imports of the project's modules, except the platform's.
     """
     reached = reached_by([script], without=["ml_assets.training", "resources"])
     found = [name for name in _TRAIN_ALONE if name in reached.packages]
@@ -60,7 +60,8 @@ def _may_tell_apart(nodes: Sequence[ast.AST]) -> bool:
 
 
 def _reads_named_variable(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield `os.environ` of `os.environ["HOME"]`, `os.getenv` of `os.getenv("HOME")`: the name is a text to look at."""
+    """Yield `os.environ` of `os.environ["HOME"]` and `os.getenv` of `os.getenv("HOME")`: the variable's name
+    decides."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         yield node.value
     if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):

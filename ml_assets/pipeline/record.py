@@ -1,6 +1,6 @@
-"""An evaluation that was made is kept: its report's folder, its row in the ledger, the training's run in the tracker.
+"""Record of an evaluation: its report's folder, its row in the ledger, and its metrics in the tracker's run.
 
-Here: nothing that measures or decides; that is `evaluate`.
+Not here: measurements and decisions (`evaluate`).
 """
 
 import hashlib
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class UnrecordedEvaluation:
-    """One evaluation, before it is kept."""
+    """Evaluation that is not stored yet."""
 
     bundle: "Bundle"
-    """The challenger's."""
+    """Bundle of the challenger."""
     report: "Report"
     champion_digest: str | None
-    """Bundle of the champion it was compared with; None without one."""
+    """Bundle of the champion in the comparison; None without a champion."""
     rules: "EvaluationSpec"
 
 
 COMPARED: "tuple[Role, ...]" = ("baseline", "reference")
-"""Roles whose figures stand beside the challenger's."""
+"""Roles whose metrics are shown beside the challenger's."""
 
 
 def figures_beside(report: "Report") -> dict[str, float]:
-    """Return `<role>_<metric>` → value of the models that stand beside the challenger."""
+    """Return `<role>_<metric>` → value for the models beside the challenger."""
     measured = report.evaluation
     return {f"{role}_{name}": value for role in COMPARED for name, value in measured.values(role).items()}
 
@@ -48,7 +48,7 @@ def record(
     trained: TrainedModel,
     run_id: str,
 ) -> EvaluatedModel:
-    """Keep the report in a folder of its own, append the decision to the ledger, tell the tracker."""
+    """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
     from ml_assets.evaluation.report import write_report
 
     report, bundle = made.report, made.bundle
@@ -83,7 +83,7 @@ def record(
         bundle=bundle.digest,
         evaluation=row.evaluation_digest,
         decided_by=_decided_by(made),
-        # That of the row: a step that is retried finds the report it wrote first.
+        # From the row: a retried step finds the report that it wrote first.
         report=report_name(row.model, row.partition, row.evaluation_digest),
         report_file=row.report,
     )
@@ -104,7 +104,7 @@ def _rules(decision: "GateDecision") -> list[RuleOutcome]:
 
 
 def _decided_by(made: UnrecordedEvaluation) -> str:
-    """SHA-256 of all that decided: the challenger (which names its holdout), the champion, and the rules."""
+    """Return the SHA-256 of all that decided: the challenger (which names its holdout), the champion, and the rules."""
     facts = {
         "bundle": made.bundle.digest,
         "champion": made.champion_digest,

@@ -1,4 +1,4 @@
-"""Step 5: register what the gates did not reject, and keep its input for as long as the version lives."""
+"""Step 5: register a model that the gates did not reject, and keep its input as long as the version exists."""
 
 from ml_assets.pipeline.links import report_name, run_url
 from ml_assets.pipeline.spec import PipelineSpec
@@ -14,8 +14,9 @@ def register_model(
     trained: TrainedModel,
     evaluated: EvaluatedModel,
 ) -> RegisteredModel | None:
-    """Return the registered version; None where a gate rejected the model. `InputsRefused` names what its window holds
-    and is rejected by now.
+    """Return the registered version; None if a gate rejected the model.
+
+    Raises `InputsRefused` if a partition of its window was rejected since; it names the partition.
     """
     from ml_assets.release.of_platform import bundles_of, releases_of
     from ml_assets.release.rows_behind import InputsRejected
@@ -23,7 +24,7 @@ def register_model(
 
     releases = releases_of(platform)
     if evaluated.status == "rejected":
-        releases.show(spec.name)  # a version made of an earlier evaluation is rejected now
+        releases.show(spec.name)  # an earlier evaluation's version may now be rejected: update it
         return None
     bundle = bundles_of(platform).open(evaluated.bundle)
     links = {
@@ -36,7 +37,7 @@ def register_model(
         version = releases.register(bundle, run_id=trained.mlflow_run, links=links)
     except InputsRejected as error:
         raise rejected_since(training_set, error.refused, is_trained=True) from error
-    # The version's own branch first: at no moment is its input without a root.
+    # The version's own branch first: its input must always be on a branch.
     kept = version_branch(spec.name, version.number, bundle.digest)
     platform.lake.keep(kept, training_set.commit)
     platform.lake.release(training_set.branch)

@@ -1,7 +1,7 @@
-"""Samples of a pipeline's rows, as its own `decode` reads them, in the process of a step.
+"""Samples of a pipeline's rows, decoded by its own `decode` in the process of a step.
 
-Here: a few are tried before anything is launched; how they are read goes with the model; rows with theirs for
-predictions. Not here: training with them (training.decoding), serving them (release.runtime).
+Here: a trial of a few samples before a launch, the decoder that is stored with a model, rows with samples for
+predictions. Not here: decoding in training (training.data.decoding), serving (release.runtime).
 """
 
 import tempfile
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ml_assets.snapshots.row_choice import ChosenRows
 
 _TRIED = 8
-"""Samples of each split that are read before anything is launched."""
+"""Samples of each split that are tried before a launch."""
 
 
 def decoder_of(features: ModelInputsSection) -> "SampleDecoder | None":
-    """Return the decoder of samples that goes with the model; None where rows have none."""
+    """Return the decoder of samples that is stored with the model; None if rows have no samples."""
     from ml_assets.release.bundle import SampleDecoder
 
     if features.sample is None:
@@ -39,32 +39,32 @@ def decoder_of(features: ModelInputsSection) -> "SampleDecoder | None":
 
 
 def few_with_samples(rows: "pl.DataFrame", table: "pl.LazyFrame", column: str, most: int) -> "pl.DataFrame":
-    """At most so many of `rows`, spread evenly over them, with `column` of their `table`."""
+    """Return at most `most` of `rows`, evenly spread, with `column` from their `table`."""
     import polars as pl
 
     from ml_assets.release.golden import spread
     from ml_assets.snapshots.row_choice import with_samples
 
     few = spread(rows, most)
-    # One by one: what lies between them is not read.
+    # Row by row, so that samples between them are not read.
     return pl.concat([part for i in range(few.height) for part in with_samples(few[i], table, column)])
 
 
 def predicted(model: "ServingModel", rows: "pl.DataFrame", table: "pl.LazyFrame") -> NDArray[np.float64]:
-    """`[rows]` predictions for some of the rows of `table`; samples are read a few at a time."""
+    """Return `[rows]` predictions for some of the rows of `table`; samples are read a few at a time."""
     from ml_assets.snapshots.row_choice import with_samples
 
-    if model.sample not in table.collect_schema():  # it reads none, or the model itself says what it lacks
+    if model.sample not in table.collect_schema():  # no sample needed, or the model reports its lack
         return model.predict(rows)
     parts: Iterable[pl.DataFrame] = with_samples(rows, table, model.sample)
     return np.concatenate([model.predict(part) for part in parts])
 
 
 def require_readable(features: ModelInputsSection, chosen: "ChosenRows", table: "pl.LazyFrame") -> None:
-    """Read a few samples of each split as the model will, apart from the project.
+    """Decode a few samples of each split as the model will, apart from the project.
 
-    Raises `InputRefused`, which names the row, where one cannot be read or comes out in another shape; `BundleRefused`
-    where `decode` needs what is not there.
+    Raises `InputRefused`, which names the row, if a sample cannot be decoded or has another shape, and `BundleRefused`
+    if a package that `decode` needs is missing.
     """
     import polars as pl
 

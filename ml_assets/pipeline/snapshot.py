@@ -1,4 +1,4 @@
-"""Step 2: freeze what will be trained on, keep it from garbage collection, and describe the job."""
+"""Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -87,7 +87,7 @@ def _as_value(initial: "InitialModel") -> InitialVersion:
 
 
 def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec]":
-    """Return the splits of the window, and the rules for the rows that may be taken."""
+    """Return the splits of the window, and the rules by which rows are chosen."""
     from ml_assets.snapshots.spec import RowSpec, split_by_time
 
     window = spec.window
@@ -105,7 +105,7 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
 
 
 def cutoffs_of(spec: PipelineSpec, split: "Split") -> "Cutoffs":
-    """Each split's labels are known when the next one begins, or an embargo earlier; the holdout's when it ends.
+    """Return the cutoffs: the start of the next split, an embargo earlier; for the holdout its end.
 
     Days begin at midnight in the pipeline's time zone.
     """

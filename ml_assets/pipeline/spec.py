@@ -1,7 +1,7 @@
-"""Declaration of a model: all that decides which rows it is trained on, how, and by which gates it is decided about.
+"""Declaration of a model: everything that decides its rows, its training and its gates.
 
-Values only, the sections of a training pipeline's `defs.yaml` that the four stages of `ml_assets.pipeline` read. Not
-here: what Dagster alone reads of that file, as groups, schedules and automation (`components.specs`).
+Values only: the sections of a training pipeline's `defs.yaml` that the steps of `ml_assets.pipeline` read. Not here:
+sections that only Dagster reads, such as groups, schedules and automation (`components.specs`).
 """
 
 from collections import Counter
@@ -39,23 +39,23 @@ class WindowSection(Section):
     holdout: Annotated[Partitions, Field(ge=1)]
     """Partitions of the holdout rows, the newest."""
     embargo: Partitions = 0
-    """Partitions between the last moment at which a label may have become known and the start of the next split: rows
-    labelled later are left out. 0: labels known when the next split begins."""
+    """Partitions between a split's cutoff and the start of the next split. A row whose label became known after the
+    cutoff is left out. 0: the cutoff is the start of the next split."""
 
     @property
     def total(self) -> int:
-        """Partitions a snapshot reads."""
+        """Number of partitions that a snapshot reads."""
         return self.train + self.validation + self.holdout
 
 
 class SampleSection(Section):
-    """The sample of a row: an image, a sound, a text."""
+    """Sample of a row: an image, a sound, a text."""
 
     column: str
-    """Column of type `binary` with the stored bytes; rows where it is null are left out."""
+    """Column of type `binary` with the stored bytes. Rows with null are left out."""
     decode: StandalonePath
-    """`package.module.function`: `(content: bytes) -> array`, of one shape and type for all rows. It goes with the
-    model, so it needs nothing of the project but what stands in its own module."""
+    """`package.module.function`: `(content: bytes) -> array`, of one shape and dtype for all rows. It is stored with
+    the model, so it may use no code of the project outside its own module."""
 
 
 class ModelInputsSection(Section):
@@ -68,20 +68,20 @@ class ModelInputsSection(Section):
     categorical: ColumnNames = ()
     """Columns with categories, or the import path of a list of them."""
     min_count: int = Field(default=1, ge=1)
-    """A category seen less often in the training rows counts as unknown."""
+    """Least number of a category in the training rows; a rarer category counts as unknown."""
     sample: SampleSection | None = None
-    """Bytes that the model gets besides numbers and categories; not given: none."""
+    """Bytes that the model reads besides numbers and categories. Not given: none."""
     partition_date: str = "partition_date"
     """Column with the first day of a row's partition."""
     label: str
     """Column that the model predicts."""
     label_known_at: str
-    """Column with the moment (UTC) the label became known. A row is left out where that is later than the start of the
-    next split, or in the holdout later than its end."""
+    """Column with the time (UTC) at which the label became known. A row is left out if that is later than the start of
+    the next split, or for the holdout later than its end."""
     time_zone: TimeZone = "UTC"
-    """Time zone in whose midnight a partition begins and ends."""
+    """Time zone whose midnight begins and ends a partition."""
     primary_key: tuple[str, ...]
-    """Columns that name a row."""
+    """Columns that together name a row."""
 
     @model_validator(mode="after")
     def _inputs_are_known_and_named_once(self) -> Self:
@@ -110,21 +110,21 @@ class ModelInputsSection(Section):
 
 
 class ModelSection(Section):
-    """Model function or script that is trained."""
+    """Model function or script to train."""
 
     function: ModelFunctionPath | None = None
     """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
     loop."""
     script: ModulePath | None = None
-    """Instead of `function`: `package.module` of a script with a loop of its own, which each worker runs as torchrun
-    would. `arguments` and `hyperparameters` are its command line."""
+    """Instead of `function`: `package.module` of a script with its own loop. Each worker runs it as torchrun does.
+    `arguments` and `hyperparameters` become its command line."""
     arguments: tuple[str | int | float, ...] = ()
-    """Positional arguments of `script`, in order; they stand before the options that `hyperparameters` become."""
+    """Positional arguments of `script`, in order, before the options from `hyperparameters`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of `function`, or the command line of `script`."""
     init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
     """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
-    does. Which one an alias means is decided when the training is launched, and part of its fingerprint."""
+    does. An alias is resolved when the training is launched; the version is part of the fingerprint."""
 
     @model_validator(mode="after")
     def _is_function_or_script(self) -> Self:
@@ -150,10 +150,10 @@ class ModelSection(Section):
 
 
 class ResourcesSection(ResourceProfile):
-    """Resources of the workers where trainings run on a cluster; processes of one machine share the machine."""
+    """Resources of the workers on a cluster; processes on a single machine share the machine."""
 
     partitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Partition key → the fields that are different there."""
+    """Partition key → fields with other values for that partition."""
 
     @model_validator(mode="before")
     @classmethod
@@ -168,13 +168,13 @@ class ResourcesSection(ResourceProfile):
         return self
 
     def of(self, partition: str, changes: Mapping[str, Any] | None = None) -> ResourceProfile:
-        """The profile of one partition, and of one launch that `changes` some fields. `ProfileRefused`."""
+        """Return the profile of one partition, with `changes` for one launch. Raises `ProfileRefused`."""
         common = ResourceProfile(**self.model_dump(exclude={"partitions"}))
         return common.changed(self.partitions.get(partition, {})).changed(changes or {})
 
 
 class _DescribedByParts:
-    """Descriptions for keys that a dataclass inherits: pydantic reads the docstrings of its own body only."""
+    """Adds descriptions of keys that a dataclass inherits: pydantic reads only the docstrings of its own body."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -188,14 +188,14 @@ class _DescribedByParts:
 
 
 class PipelineSpec(Section):
-    """A model, from features to the registry."""
+    """Declaration of a model, from features to the registry."""
 
     name: Name
     """Name of the model."""
     description: str = ""
     """Text for the asset pages."""
     partitions: PartitionsSection
-    """Partitions of the model: those of its feature table."""
+    """Partitions of the model: the same as its feature table's."""
     features: ModelInputsSection
     """Columns of the feature table that the model reads, and its label."""
     window: WindowSection
@@ -205,17 +205,17 @@ class PipelineSpec(Section):
     training: Annotated[TrainingSettings, _DescribedByParts()] = TrainingSettings()
     """Settings of the training."""
     resources: ResourcesSection = ResourcesSection()
-    """Resources of the workers on a cluster. They change no weights: no part of a training's fingerprint."""
+    """Resources of the workers on a cluster. They do not change weights, so they are not part of the fingerprint."""
     seed: Seed = 0
-    """Seed of weights, row order and dropout: another one is another training."""
+    """Seed of weights, row order and dropout. Another seed is another training."""
     evaluation: EvaluationSpec
     """Metrics, slices and gates."""
     on_stale_inputs: Literal["warn", "refuse"] = "warn"
-    """Inputs whose own inputs changed since: `warn` trains on them as main holds them, `refuse` does not."""
+    """Treatment of stale inputs, whose own inputs changed since: `warn` trains on main's content, `refuse` does not."""
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """Keys that name columns of the feature table → the columns."""
+        """Return keys that name columns of the feature table → the columns."""
         seen, measured = self.features, self.evaluation
         return {
             "features.numeric": seen.numeric,

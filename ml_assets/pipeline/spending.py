@@ -1,7 +1,7 @@
-"""Cost of a training: per attempt as its workers reported it, and summed as the figures of its MLflow run.
+"""Cost of a training: per attempt from its workers' reports, and in total as metrics of its MLflow run.
 
-Here: figures of trainings that finished, and of those that failed, diverged or were cancelled. Not here: how long an
-attempt lasted (training.attempts).
+Here: costs of trainings that finished, failed, diverged or were cancelled. Not here: the duration of an attempt
+(training.attempt.attempts).
 """
 
 import json
@@ -14,20 +14,20 @@ from resources.job.events import TrainingEvent
 from resources.job.job import TrainingResult
 
 _OF_AN_ATTEMPT = ("world_size", "device", "gpu", "gpus", "gpu_driver", "torch")
-"""Values of a `started` event that go into the record."""
+"""Values of a `started` event that are recorded."""
 
 
 class Attempts:
-    """The attempts of a training, from its events."""
+    """Attempts of a training, from its events."""
 
     def __init__(self) -> None:
         self._started: dict[int, TrainingEvent] = {}
         self._signs: list[float] = []
         self.step = 0
-        """Step of the newest event."""
+        """Highest step of any event."""
 
     def hear(self, event: TrainingEvent) -> None:
-        """Take an event; one that comes twice changes nothing."""
+        """Note an event; a repeated event changes nothing."""
         if event.kind == "started":
             self._started.setdefault(int(event.values.get("attempt", 1)), event)
         if (sign := sign_of(event)) is not None:
@@ -36,11 +36,11 @@ class Attempts:
 
     @property
     def last_sign(self) -> float | None:
-        """Return the time of the workers' last sign of life, seconds since the epoch."""
+        """Return the time of the workers' last sign of life, in seconds since the epoch; None without one."""
         return max(self._signs, default=None)
 
     def facts(self) -> dict[str, str]:
-        """Return a tag for each attempt, `attempt/<number>`: on what it ran, from which step, since when."""
+        """Return a tag for each attempt, `attempt/<number>`: its devices, its first step, its start."""
         return {
             f"attempt/{number}": json.dumps(
                 {
@@ -53,7 +53,7 @@ class Attempts:
         }
 
     def spent(self, gpu_hour_price: float | None) -> dict[str, float]:
-        """Return what all attempts took up to their last signs of life; empty where none began."""
+        """Return the cost of all attempts up to their last signs of life; empty if none began."""
         events = sorted(self._started.values(), key=lambda event: event.time)
         if not events:
             return {}
@@ -66,10 +66,10 @@ class Attempts:
 def spent(
     result: TrainingResult, devices: Mapping[str, Any], gpu_hour_price: float | None
 ) -> dict[str, float]:
-    """Return what a finished training took, over all its attempts, as metrics of its run.
+    """Return the cost of a finished training, over all its attempts, as metrics of its run.
 
-    `worker_hours` counts each attempt with the workers it had, and what was done again as often as it was done.
-    `gpu_hours` needs to know the workers' kind of device, `cost` also the price of an hour of one GPU.
+    `worker_hours` counts each attempt with its own number of workers, and repeated steps each time. `gpu_hours`
+    requires the workers' kind of device, `cost` also the price of an hour of one GPU.
     """
     return {
         "training_seconds": result.seconds,
@@ -90,5 +90,5 @@ def _figures(
 
 
 def _speed(result: TrainingResult) -> dict[str, float]:
-    """Nothing where a script did not say how many rows it read."""
+    """Return the rows per second; empty if a script did not report its number of epochs."""
     return {"training_throughput_samples_per_sec": result.rows_per_second} if result.epochs else {}

@@ -1,4 +1,4 @@
-"""Report of a worker that holds the others up, once, in words; the figures themselves are metrics.
+"""Report, once and in words, of a worker that delays the others; the numbers themselves are metrics.
 
 Not here: measuring (ml_assets.training.telemetry.meter).
 """
@@ -6,21 +6,21 @@ Not here: measuring (ml_assets.training.telemetry.meter).
 from resources.job.events import TrainingEvent
 
 _FACTOR = 1.5
-"""Times the typical other worker's work a step, and…"""
+"""Least work per step of a straggler, as a multiple of the median of the other workers."""
 _SHARE = 0.1
-"""…a delay of so much of a step."""
+"""Least delay of a straggler, as a share of a step."""
 _IN_A_ROW = 3
-"""Readings; one alone may be a pause of the machine."""
+"""Number of readings in a row; a single reading may be a pause of the machine."""
 
 
 class Stragglers:
-    """Listens to the events of a training."""
+    """Finds stragglers in the events of a training."""
 
     def __init__(self) -> None:
         self._forget()
 
     def hear(self, event: TrainingEvent) -> str | None:
-        """Return a sentence for people the first time a worker of an attempt was slow too many times in a row."""
+        """Return a sentence for people at the third slow reading in a row of a worker, once per worker and attempt."""
         if event.kind == "started":
             self._forget()
         if event.kind != "metrics":
@@ -45,7 +45,7 @@ class Stragglers:
 
 def _slow_rank(event: TrainingEvent) -> int | None:
     figures = event.values
-    if "slowest_rank" not in figures:  # a loop of somebody's own
+    if "slowest_rank" not in figures:  # a script's own loop
         return None
     is_slow = figures["slowest_rank_factor"] >= _FACTOR
     is_felt = figures["slowest_rank_lag_ms"] >= _SHARE * figures["step_ms_p50"]

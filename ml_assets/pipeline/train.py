@@ -30,17 +30,17 @@ def train_model(
     run_id: str,
     resources: Mapping[str, Any],
 ) -> TrainedModel:
-    """Run the job's workers until they are done; a job that is finished already is found, not run again.
+    """Run the job's workers until they are done; reuse the result of a job that is already finished.
 
-    `resources` are changes of the pipeline's resources for this launch. `run_id` names the run that waits. Raises
-    `InputsRefused` for a window that holds what was rejected since, `DeclarationChanged`, and the launcher's errors.
+    `resources` changes the pipeline's resources for this launch. `run_id` names the run that waits. Raises
+    `InputsRefused` if a partition of the window was rejected since, `DeclarationChanged`, and the launcher's errors.
     """
     job = training_set.job
     require_as_frozen(spec, training_set)
     require_nothing_rejected_since(platform, training_set)
     name = training_folder_name(job)
     folder = platform.artifacts.folder(name)
-    if platform.artifacts.exists(name, EVENTS):  # told to a run on another machine
+    if platform.artifacts.exists(name, EVENTS):  # from a run on another machine
         platform.artifacts.pull(name, [EVENTS])
     if training_set.initial is not None:
         _hand_over(training_set.initial, platform, name)
@@ -51,12 +51,12 @@ def train_model(
         price = platform.settings.gpu_hour_price
         try:
             result = platform.launcher.run(job, folder, report.event, page.info, profile, run_id)
-        except BaseException:  # a cancelled one, too: its hours were paid
+        except BaseException:  # also after a cancellation: its hours were paid
             report.tell_spent(price)
-            with suppress(TrackerError):  # the next start of this training tells it again
+            with suppress(TrackerError):  # the next start of this training records it again
                 platform.tracker.tag_once(tracked.run_id, report.attempts.facts())
             raise
-        # Told again by a later run, it has the same time, and is one point.
+        # If a later run logs it again, it has the same time and stays a single point.
         at = report.finished_at
         tracked.log(spent(result, report.devices, price), result.steps, at, once_a_step=at is None)
     platform.tracker.tag_once(tracked.run_id, {**report.devices, **report.attempts.facts()})
@@ -71,7 +71,7 @@ def train_model(
 def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
     """Put the weights of the version `initial` where the workers of the training in folder `name` begin with them.
 
-    It may have been rejected since the snapshot step chose it: this step may run again days later.
+    Checks the version again. It may have been rejected since the snapshot step chose it: this step may run days later.
     """
     from ml_assets.release.initial_version import InitialModel, newest_fit
     from ml_assets.release.of_platform import bundles_of, releases_of

@@ -1,7 +1,7 @@
-"""Values that the steps of a model hand each other: frozen, small, JSON. Data and weights lie in lake and artifacts.
+"""Values between the steps of a model: frozen, small, JSON. Data and weights are in the lake and the artifacts.
 
-A run that goes on from a failed one reads the values of that run, so each has everything a later step needs to know of
-the step: nothing is derived a second time from a declaration that may have changed since.
+A run that continues a failed run reads that run's values. So each value holds all that later steps need, and nothing is
+derived again from a declaration that may have changed since.
 """
 
 import dataclasses
@@ -15,27 +15,27 @@ from resources.ledger import GateStatus, TrainedOn
 
 @dataclass(frozen=True, kw_only=True)
 class StepValue:
-    """Base: the value of one step, as the file between two steps holds it."""
+    """Base class: the value of one step, stored as a file between two steps."""
 
     def to_json(self) -> str:
-        """The content of the file."""
+        """Return the content of the file."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Inverse of `to_json`. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
+        """Read a value from `to_json`. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
         facts: dict[str, Any] = json.loads(text)
         return cls(**cls._read(facts))
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields by name, for a value that JSON gives back in another shape."""
+        """Return the fields by name; override it for a field that JSON returns as another type."""
         return facts
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedWindow(StepValue):
-    """Partitions that a training may be built on, as they were validated at one commit."""
+    """Partitions that a training may read, as they were validated at one commit."""
 
     commit: str
     """Commit of the lake."""
@@ -44,9 +44,9 @@ class ValidatedWindow(StepValue):
     keys: tuple[str, ...]
     """Partitions of the window, oldest first."""
     stale: dict[str, str]
-    """Key → what differs from what it would be made with now; usable all the same."""
+    """Key → the reason for which it is stale; still usable."""
     inputs: tuple[dict[str, str | int], ...]
-    """A row per table of the window and of what it is made from, for people."""
+    """Rows for people: one per table of the window and per table it is made from."""
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
@@ -62,20 +62,20 @@ class InitialVersion:
     bundle: str
     """Digest of its bundle."""
     evaluation: str
-    """Digest of its newest evaluation when the training set was frozen."""
+    """Digest of its newest evaluation at the time the training set was frozen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSet(StepValue):
-    """A frozen training input, and the job that will train on it."""
+    """Frozen training input, and the job that will train on it."""
 
     job: TrainingJob
     commit: str
     """Commit of the lake that keeps the snapshot's documents."""
     branch: str
-    """Branch that holds this commit until a version is registered."""
+    """Branch that keeps this commit until a version is registered."""
     source_commit: str
-    """Commit that the rows were read at."""
+    """Commit at which the rows were read."""
     table: str
     """Feature table."""
     keys: tuple[str, ...]
@@ -83,13 +83,13 @@ class TrainingSet(StepValue):
     run_id: str
     """Dagster run that froze it."""
     settings: str
-    """`settings_digest` of the declaration and code that it was frozen for."""
+    """`settings_digest` of the declaration and code for which it was frozen."""
     initial: InitialVersion | None = None
-    """Version that the training begins with; None: random weights."""
+    """Version whose weights the training begins with; None: random weights."""
 
     @property
     def trained_on(self) -> TrainedOn:
-        """The window and the version it began with, as the ledger records them."""
+        """Window, and version that the training begins with, as the ledger records them."""
         return TrainedOn(
             commit=self.source_commit,
             table=self.table,
@@ -111,15 +111,15 @@ class TrainingSet(StepValue):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel(StepValue):
-    """A finished training."""
+    """Finished training."""
 
     result: TrainingResult
     folder: str
-    """Folder of the job on this machine: events and result."""
+    """Folder of the job on this machine, with events and result."""
     mlflow_run: str
     """Id of the training's run in MLflow."""
     is_reused: bool
-    """True where the job was found finished."""
+    """True if an earlier run had already finished the job."""
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class TrainedModel(StepValue):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleOutcome:
-    """One gate on the whole holdout or on one slice, in words."""
+    """Outcome of one gate on the whole holdout or on one slice, in words."""
 
     rule: str
     slice: str
@@ -138,12 +138,12 @@ class RuleOutcome:
     asks: str
     found: str
     would_pass: str
-    """Condition under which it would pass; empty where it passed."""
+    """Condition under which it would pass; empty if it passed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedModel(StepValue):
-    """A bundle and the decision of the gates about it."""
+    """Bundle, and the gates' decision about it."""
 
     status: GateStatus
     summary: str
@@ -162,7 +162,7 @@ class EvaluatedModel(StepValue):
 
     @property
     def failed(self) -> tuple[RuleOutcome, ...]:
-        """The gates that reject."""
+        """Gates that failed and so reject the model."""
         return tuple(one for one in self.rules if one.result == "failed")
 
     @classmethod
@@ -172,7 +172,7 @@ class EvaluatedModel(StepValue):
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredModel(StepValue):
-    """A version in the registry."""
+    """Version in the registry."""
 
     number: int
     semantic: str
@@ -180,13 +180,13 @@ class RegisteredModel(StepValue):
     bundle: str
     """Digest of its bundle."""
     branch: str
-    """Branch of the lake that keeps what it was trained on."""
+    """Branch of the lake that keeps its training input."""
     may_be_promoted: bool
     is_in_production: bool
     was_promoted: bool
-    """True where a promotion would go back to it."""
+    """True if it was promoted before: promoting it again is a rollback."""
     gate: str
-    """Decision that stands for it: of its promotion's evaluation, or of its newest; empty without one."""
+    """Decision that counts for it: of its promotion's evaluation, or of its newest evaluation; empty without one."""
     evaluation: str
     """Short name of that evaluation; empty without one."""
     report: str

@@ -1,7 +1,7 @@
-"""Step 1: validate what the snapshot will read, and all it was made from; later steps ask again.
+"""Step 1: validate the partitions that the snapshot will read, and their inputs at any depth. Later steps check again.
 
-A partition may be rejected at any moment after its window was validated. Not here: the question at the moment a version
-is written (`release.promotion`).
+A partition may be rejected at any time after its window was validated. Not here: the check at the moment a version is
+registered or promoted (`release.promotion`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,16 @@ from resources.platform import Platform
 
 
 class WindowTooShort(BuildRefused):
-    """The feature table begins later than the window."""
+    """The feature table begins after the start of the window."""
 
 
 def validate_inputs(
     spec: PipelineSpec, platform: Platform, tables: DeclaredTables, partition: str, keys: Sequence[str]
 ) -> ValidatedWindow:
-    """Validate the partitions `keys` of the feature table on main. `InputsRefused` names what is missing, rejected,
-    unusable or, with `on_stale_inputs: refuse`, stale; `WindowTooShort` where `keys` are fewer than the window.
+    """Validate the partitions `keys` of the feature table on main.
+
+    Raises `InputsRefused`, which names partitions that are missing, rejected, unusable or, with `on_stale_inputs:
+    refuse`, stale. Raises `WindowTooShort` if `keys` are fewer than the window.
     """
     keys = sorted(keys)
     _require_whole_window(spec, partition, keys)
@@ -46,7 +48,8 @@ def validate_inputs(
 
 
 def _require_whole_window(spec: PipelineSpec, partition: str, keys: Sequence[str]) -> None:
-    """Dagster leaves out partitions before the table's start, which would shorten a window silently."""
+    """Refuse a short window. Dagster leaves out partitions before the table's start, which would shorten it
+    silently."""
     if len(keys) < spec.window.total:
         raise WindowTooShort(
             f"{spec.name} {partition} needs {spec.window.total} partitions of {spec.features.table} "
@@ -59,9 +62,9 @@ def _require_whole_window(spec: PipelineSpec, partition: str, keys: Sequence[str
 def require_nothing_rejected_since(
     platform: Platform, training_set: TrainingSet, *, is_trained: bool = False
 ) -> None:
-    """Raise `InputsRefused` for a window that was validated earlier and holds, at any depth, what is rejected by now.
+    """Raise `InputsRefused` if the window of `training_set` now holds a rejected partition, at any depth.
 
-    A training takes hours, and a run that goes on from a failed one may begin days later.
+    A training takes hours, and a run that continues a failed run may begin days later.
     """
     from ml_assets.release.rows_behind import contents_of
 
@@ -73,7 +76,7 @@ def require_nothing_rejected_since(
 def rejected_since(
     training_set: TrainingSet, refused: Mapping[str, str], *, is_trained: bool
 ) -> InputsRefused:
-    """Return the refusal that names what was rejected after the window of `training_set` was validated."""
+    """Return the refusal that names partitions rejected after the window of `training_set` was validated."""
     kept = " It is trained and not registered; its weights are kept, and materializing it again uses them."
     whose = f"{training_set.job.model} {training_set.job.partition}"
     return InputsRefused(whose, refused, more=kept if is_trained else "")
