@@ -1,7 +1,7 @@
-"""Making a bundle: from a trained model to the folder that is registered, served and reproduced.
+"""Construction of a bundle: from a trained model to the folder that is registered, served and reproduced.
 
-Here: the files of a bundle and the proof that its graph answers as the model. Not here: the graph
-itself (`graph`), what MLflow reads (`mlflow_files`), where bundles lie (`store`), how they are served (`runtime`).
+Here: the files of a bundle, and the proof that its graph predicts like the trained model. Not here: the graph itself
+(`onnx_graph`), MLflow's files (`mlflow_files`), the store (`bundle_store`), serving (`runtime`).
 """
 
 # pyright: reportUnknownMemberType=false
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-6
-"""Largest accepted difference between graph and torch module on the golden rows, absolute for answers up to
-1 and relative above."""
+"""Largest accepted difference between graph and torch module on the golden rows; absolute for predictions up to 1,
+relative above."""
 
 
 class ParityBroken(Exception):
-    """The exported graph does not answer as the torch module does."""
+    """The exported graph and the torch module give different predictions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleDecoder:
-    """Decoder of a column's samples, for places where nothing of the project is installed."""
+    """Decoder of a column's samples that works without this project installed."""
 
     column: str
     function: str
     """Name in `source`: `(content: bytes) -> array`."""
     source: str
-    """Text of a module of its own."""
+    """Text of a self-contained module."""
     packages: tuple[str, ...] = ()
-    """Imported packages that Python does not bring, by top-level name."""
+    """Top-level names of imported packages outside the standard library."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,23 +67,23 @@ class BundleContents:
     """Contents of a bundle."""
 
     module: "nn.Module | MatrixGraph"
-    """Trained: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → `[B]` logits (`binary`) or
-    values (`regression`); what is not torch comes as a graph of its own."""
+    """Trained module: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → `[B]` logits (`binary`) or values
+    (`regression`). A model that is not torch comes as a `MatrixGraph`."""
     fitted: FittedState
     objective: Literal["binary", "regression"]
     rows: pl.DataFrame
-    """Raw feature rows, for example the holdout: golden rows and types of columns are drawn from it. Of rows with
-    samples a few are enough."""
+    """Raw feature rows, for example the holdout: the source of golden rows and column types. If rows have samples, a
+    few rows are enough."""
     lineage: Lineage
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     decode: SampleDecoder | None = None
-    """Decoder of the rows' samples, where they have any; the module then takes them, `[B, ...]`, as third."""
+    """Decoder of the rows' samples, if they have any. The module then takes the samples, `[B, ...]`, as third input."""
 
 
 def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
-    """Export, prove and store a bundle. The same contents give the same digest, stored once.
+    """Export, verify and store a bundle. Equal contents give the same digest and are stored once.
 
-    Raises `ParityBroken` where the graph differs from the module by more than 1e-6 on a golden row.
+    Raises `ParityBroken` if the graph differs from the module by more than 1e-6 on a golden row.
     """
     fitted, model = contents.fitted, contents.module
     decode = (
@@ -132,8 +132,10 @@ def torch_predictions(
     frame: pl.DataFrame,
     samples: NDArray[Any] | None = None,
 ) -> NDArray[np.float64]:
-    """`[rows]` predictions of the torch module itself, in evaluation mode on the CPU; `samples` `[rows, ...]` as they
-    were read, where rows have them."""
+    """Return `[rows]` predictions of the torch module in evaluation mode on the CPU.
+
+    `samples` are the decoded samples `[rows, ...]`, if rows have them.
+    """
     import torch
 
     numeric, category = fitted.encode(frame)
@@ -148,7 +150,10 @@ def torch_predictions(
 def _take_along(
     decode: SampleDecoder, golden: pl.DataFrame, folder: Path
 ) -> tuple[SampleInput, NDArray[Any]]:
-    """Return the sample's description and the golden rows' samples, read as they will be where the bundle is served."""
+    """Write `decode.py` into the bundle; return the sample's description and the golden rows' samples.
+
+    Reads the samples with the code that also reads them when the bundle is served.
+    """
     (folder / DECODE).write_text(decode.source)
     reader = SampleReader.of_bundle(folder, decode.column, decode.function)
     names = [f"golden row {i}" for i in range(golden.height)]
@@ -172,7 +177,7 @@ def _inputs(golden: pl.DataFrame, fitted: FittedState, sample: SampleInput | Non
 
 
 def _weights(module: "nn.Module | MatrixGraph") -> bytes:
-    """Tensors by name; none of a graph, which holds its own."""
+    """Return the module's tensors by name as safetensors; no tensors for a `MatrixGraph`, which holds its own."""
     from safetensors.torch import save
 
     if isinstance(module, MatrixGraph):

@@ -6,7 +6,7 @@ from typing import Self
 from resources.ledger import EvaluationRow, ModelLog, Promotion
 
 PRODUCTION = "production"
-"""The role of the version that serves, and its alias in MLflow."""
+"""Role of the version that serves, and its alias in MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,23 +14,23 @@ class BundleStanding:
     """One bundle of a model."""
 
     newest: EvaluationRow | None
-    """Its newest evaluation; None where it was never evaluated."""
+    """Its newest evaluation; None if it was never evaluated."""
     promotion: Promotion | None
-    """Its newest promotion; None where it was never in production."""
+    """Its newest promotion; None if it was never in production."""
     shown: EvaluationRow | None
-    """Evaluation that its version shows: the one it was promoted on, or else the newest."""
+    """Evaluation that its version shows: the evaluation behind its promotion, otherwise the newest."""
     is_in_production: bool
 
     @property
     def decided_by(self) -> str:
-        """Digest of the evaluation that a promotion rests on: that of its promotion before, or else the newest."""
+        """Digest of the evaluation to record with a promotion: that of an earlier promotion, otherwise the newest."""
         if self.promotion is not None:
             return self.promotion.evaluation_digest
         return self.newest.evaluation_digest if self.newest is not None else ""
 
     @property
     def may_be_promoted(self) -> bool:
-        """Its newest evaluation blessed it, or it was in production before."""
+        """True if its newest evaluation blessed it, or if it was in production before."""
         return self.promotion is not None or (self.newest is not None and self.newest.status == "blessed")
 
 
@@ -46,7 +46,7 @@ class BundleStandings:
 
     @classmethod
     def read(cls, log: ModelLog, model: str) -> Self:
-        """As the ledger has them now."""
+        """Read the ledger's current records of `model`."""
         return cls(
             in_production=log.in_production(model, PRODUCTION),
             promotions=tuple(one for one in log.promotions(model) if one.alias == PRODUCTION),
@@ -54,14 +54,14 @@ class BundleStandings:
         )
 
     def name_of(self, champion_digest: str | None) -> str:
-        """The champion of an evaluation, for people: its version, which it was promoted as."""
+        """Name the champion of an evaluation for people: by its version, otherwise by its bundle."""
         if champion_digest is None:
             return "no other version"
         numbers = [one.version for one in self.promotions if one.bundle_digest == champion_digest]
         return f"version {numbers[-1]}" if numbers else f"bundle {champion_digest[:12]}"
 
     def of(self, bundle_digest: str) -> BundleStanding:
-        """The standing of one bundle."""
+        """Return the standing of one bundle."""
         evaluations = {
             one.evaluation_digest: one for one in self.evaluations if one.bundle_digest == bundle_digest
         }

@@ -1,7 +1,7 @@
-"""Store of bundles: each once, under the digest of its content, in the artifacts' home.
+"""Store of bundles among the artifacts: each bundle once, under the digest of its content.
 
-Here: the folder of bundles, its digests and the checks at reading. Not here: what is inside a bundle
-(`bundle`), which one is in production (`promotion`), how files travel (`resources.artifacts`).
+Here: the folder of bundles, their digests and the checks at reading. Not here: the content of a bundle (`bundle`),
+the choice for production (`promotion`), the transfer of files (`resources.artifacts`).
 """
 
 import hashlib
@@ -22,16 +22,16 @@ from resources.artifacts import ArtifactMissing, Artifacts
 
 WEIGHTS = "model.safetensors"
 _MARKER = MLMODEL
-"""Arrives last: with it a bundle is whole."""
+"""File that is uploaded last: its presence marks a bundle as complete."""
 FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES)
-"""Everything a bundle consists of, and `decode.py` where rows have samples. MLflow leaves a `registered_model_meta`
-beside them when it loads a version; it is no part of the bundle."""
+"""Files of a bundle; if rows have samples, also `decode.py`. When MLflow loads a version, it adds a
+`registered_model_meta`, which is not part of the bundle."""
 
 BUNDLES = "bundles"
 """Name of the folder of all bundles among the artifacts."""
 _INCOMING = ".incoming-"
 _FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which an unfinished bundle is taken for one whose maker was ended."""
+"""Seconds after which an unfinished bundle is deleted: its process was killed."""
 
 
 class BundleMissing(Exception):
@@ -39,7 +39,7 @@ class BundleMissing(Exception):
 
 
 class BundleDamaged(Exception):
-    """A file of a stored bundle is gone or has other content than its digest says."""
+    """A file of a stored bundle is gone or does not match the bundle's digest."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class Bundle:
     digest: str
     """SHA-256 over path and SHA-256 of each of its files, 64 hex digits."""
     folder: Path
-    """Local, to read from."""
+    """Local folder to read from."""
     address: str
-    """Address for others and MLflow: `file:///…` or `s3://…`."""
+    """Address for MLflow and other machines: `file:///…` or `s3://…`."""
 
     @cached_property
     def facts(self) -> BundleFacts:
-        """Read `bundle.json`."""
+        """Content of `bundle.json`."""
         return BundleFacts.read(self.folder)
 
 
 class BundleStore:
-    """All bundles; safe for several processes, a killed one leaves nothing half visible.
+    """All bundles. Safe for several processes: a killed process leaves no half-visible bundle.
 
-    Every method may raise `ArtifactsError` where bundles live on a server.
+    If bundles are on a server, every method may raise `ArtifactsError`.
     """
 
     def __init__(self, artifacts: Artifacts) -> None:
@@ -70,17 +70,17 @@ class BundleStore:
 
     @property
     def root(self) -> Path:
-        """The local folder of bundles."""
+        """Local folder of bundles."""
         return self._artifacts.folder(BUNDLES)
 
     @property
     def address(self) -> str:
-        """Address of all bundles for others; that of a bundle is its digest below it."""
+        """Address of the store for other machines. A bundle's address is this address, `/` and its digest."""
         return self._artifacts.address(BUNDLES)
 
     @contextmanager
     def incoming(self) -> Generator[Path]:
-        """An empty folder beside the bundles, to be filled and given to `add`; gone afterwards."""
+        """Yield an empty folder beside the bundles, to fill and pass to `add`; delete it after the block."""
         root = self.root
         self._purge(root)
         folder = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=root))
@@ -90,9 +90,9 @@ class BundleStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def add(self, folder: Path) -> Bundle:
-        """Take a folder made by `incoming` into the store; a bundle that is there already is left alone.
+        """Move a folder from `incoming` into the store; an existing bundle stays unchanged.
 
-        It is pushed in any case: the process that made it first may have been ended before that.
+        The bundle is always pushed: the process that added it first may have been killed before its push.
         """
         digest = digest_of(folder)
         place = self.root / digest
@@ -104,7 +104,7 @@ class BundleStore:
         except OSError:
             if not place.is_dir():
                 raise
-            if not _has(place, digest):  # a copy that was cut off, or spoiled: this one is whole
+            if not _has(place, digest):  # that copy is incomplete or damaged, this one is complete
                 for name in _files_of(folder):
                     (folder / name).replace(place / name)
         bundle = self.open(digest)
@@ -112,12 +112,12 @@ class BundleStore:
         return bundle
 
     def open(self, digest: str) -> Bundle:
-        """The bundle of this digest, its files verified. Raises `BundleMissing`, `BundleDamaged`."""
+        """Return the bundle of this digest after verifying its files. Raises `BundleMissing`, `BundleDamaged`."""
         name = f"{BUNDLES}/{digest}"
         folder = self.root / digest
         if not _has(folder, digest):
             try:
-                # Mends a local copy that is not whole; where the local one is the only one, finds out.
+                # Repair an incomplete local copy from the server. Without a server, this raises `ArtifactMissing`.
                 reads = self._artifacts.exists(name, DECODE)
                 self._artifacts.pull(name, (*FILES, DECODE) if reads else FILES, last=_MARKER)
             except ArtifactMissing as missing:
@@ -145,9 +145,9 @@ class BundleStore:
 
 
 def digest_in(source: str, bundles: str) -> str | None:
-    """Digest of the bundle whose `Bundle.address` is `source`, below the store's address `bundles`; None for any other.
+    """Return the digest of the bundle at `source`, an address directly below `bundles`; None for other addresses.
 
-    A folder of the same name elsewhere is not the bundle: anybody may write anything into it.
+    `bundles` is the store's address. A folder of the same name elsewhere is not the bundle: anybody may write to it.
     """
     folder, _, name = source.rstrip("/").rpartition("/")
     is_ours = folder == bundles.rstrip("/") and re.fullmatch("[0-9a-f]{64}", name)
@@ -163,7 +163,7 @@ def _has(folder: Path, digest: str) -> bool:
 
 
 def digest_of(folder: Path) -> str:
-    """SHA-256 over the sorted lines `<path> <sha256>` of its files. Raises `BundleDamaged` if one lacks."""
+    """Return the SHA-256 over the sorted lines `<path> <sha256>` of its files. `BundleDamaged` if a file is missing."""
     lines: list[str] = []
     for name in sorted(_files_of(folder)):
         path = folder / name

@@ -1,8 +1,7 @@
 """Facts of a bundle: `bundle.json`, typed.
 
-Here: the facts that follow from data, code and settings, which is why they are part of the bundle's digest.
-Not here: who ran what when. Run ids and commit ids are tags of the registered version, because the same
-training run twice must give the same bundle.
+Here: facts that follow from data, code and settings. They are part of the bundle's digest. Not here: run ids and commit
+ids, which are tags of the registered version. The same training must give the same bundle when it runs twice.
 """
 
 import hashlib
@@ -23,19 +22,19 @@ class Lineage:
     model: str
     """Name of the pipeline."""
     fingerprint: str
-    """Fingerprint of the training job, 64 hex digits: names its folder, its lock and its MLflow run."""
+    """Fingerprint of the training job, 64 hex digits: the name of its folder, its lock and its MLflow run."""
     snapshot_digest: str
-    """SHA-256 of what was trained on."""
+    """SHA-256 of the training snapshot."""
     windows: Mapping[str, tuple[str, str]]
-    """Split (`train`, `validation`, `holdout`) → first and last partition key, both included."""
+    """Split (`train`, `validation`, `holdout`) → first and last partition key, both inclusive."""
     schema_hash: str
     """SHA-256 of names and types of the feature table's columns."""
     code_version: str
-    """Digest of the model function and of the project modules it reaches."""
+    """Digest of the model function and of the project modules that it imports."""
     weights_sha256: str
-    """SHA-256 of the weights file training left."""
+    """SHA-256 of the weights file that training wrote."""
     feature_versions: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Feature table → digest of the code that made its partitions; of several, joined by `+`."""
+    """Feature table → digest of the code that made its partitions; several digests are joined by `+`."""
     configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Hyperparameters, training settings that can change the weights, and seed; JSON values."""
 
@@ -51,23 +50,23 @@ class BundleFacts:
     output: str
     """Name of the graph's output, `[rows]` float32: a probability or a value."""
     null_category: str
-    """The text a caller of the bare graph sends where a category is null."""
+    """Text that a caller of the bare graph sends for a null category."""
     fitted: FittedState
     lineage: Lineage
     metrics: Mapping[str, float]
-    """Name → value, as known when the bundle was made."""
+    """Name → value at the time the bundle was made."""
     sample: SampleInput | None = None
-    """Description of the column with samples, where there is one."""
+    """Description of the column with samples; None if the model reads none."""
 
     @property
     def schema_digest(self) -> str:
-        """SHA-256 of what goes in and what comes out: another one is a new major version."""
+        """SHA-256 of input columns and objective. A change makes a new major version."""
         columns = [(column.name, column.kind, column.dtype) for column in self.inputs]
         return _digest({"inputs": columns, "objective": self.objective})
 
     @property
     def recipe_digest(self) -> str:
-        """SHA-256 of code and configuration, without the data: another one is a new minor version."""
+        """SHA-256 of code and configuration, without the data. A change makes a new minor version."""
         lineage = self.lineage
         return _digest(
             {
@@ -78,7 +77,7 @@ class BundleFacts:
         )
 
     def to_json(self) -> str:
-        """The content of `bundle.json`; equal facts give equal text."""
+        """Return the content of `bundle.json`; equal facts give equal text."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -98,7 +97,7 @@ class BundleFacts:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The facts of the bundle in `folder`."""
+        """Read the facts of the bundle in `folder`."""
         facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
         lineage: dict[str, Any] = facts["lineage"]
         windows = {split: (first, last) for split, (first, last) in lineage.pop("windows").items()}

@@ -1,6 +1,6 @@
-"""Golden rows: the few raw rows a bundle carries to prove at load that it still answers as trained.
+"""Golden rows: a few raw rows in a bundle that prove at each load that it still predicts as trained.
 
-Here: which rows. Not here: their answers (`bundle`) and the replay (`runtime`).
+Here: the choice of rows. Not here: their predictions (`bundle`) and the replay (`runtime`).
 """
 
 import polars as pl
@@ -10,15 +10,14 @@ from ml_assets.features.encoding import FittedState
 MOST_ROWS = 64
 _REAL_ROWS = 48
 GOLDEN_SAMPLES = 12
-"""Real rows where each has a sample, which may be large."""
+"""Real rows if each has a sample, because samples may be large."""
 
 
 def golden_rows(frame: pl.DataFrame, fitted: FittedState, sample: str = "") -> pl.DataFrame:
-    """At most 64 rows of the columns a model reads, in their raw types; equal frames give equal rows.
+    """Return at most 64 rows of the columns a model reads, in their raw types; equal frames give equal rows.
 
-    Up to 48 real rows, 12 with samples, spread evenly over `frame`; then one row in which everything is null, and rows
-    in which each text column in turn holds a category nobody has seen. A `sample` (its column) is never null. `frame`
-    needs at least one row.
+    The rows are: up to 48 real rows (12 with samples), spread evenly over `frame`; one row of nulls; and one row per
+    text column with an unseen category. The column `sample` is never null. `frame` needs at least one row.
     """
     names = [state.name for state in (*fitted.numeric, *fitted.categorical)]
     raw = frame.select(*names, *([sample] if sample else []))
@@ -39,5 +38,5 @@ def golden_rows(frame: pl.DataFrame, fitted: FittedState, sample: str = "") -> p
 
 
 def spread(frame: pl.DataFrame, most: int) -> pl.DataFrame:
-    """At most so many rows, spread evenly over `frame`."""
+    """Return at most `most` rows, spread evenly over `frame`."""
     return frame if frame.height <= most else frame[[i * frame.height // most for i in range(most)]]

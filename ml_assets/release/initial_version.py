@@ -1,7 +1,7 @@
-"""The registered version whose weights a training begins with: `init_from: model@alias` or `model/number`.
+"""Registered version whose weights a training begins with: `init_from: model@alias` or `model/number`.
 
-Here: which version that is when a training is launched, and whether it may be. Not here: loading its weights
-(training.initial).
+Here: finding the version when a training is launched, and checking that the training may use it. Not here: loading its
+weights (training.checkpoint.initial).
 """
 
 from collections.abc import Sequence
@@ -20,37 +20,37 @@ from resources.ledger import EvaluationRow
 
 
 class InitialModelRefused(Exception):
-    """`init_from` names no version, or one that this training may not begin with; the message says what helps."""
+    """`init_from` names no version, or a version that this training may not begin with. The message has the remedy."""
 
 
 @dataclass(frozen=True)
 class InitialModel:
-    """A version of a model, as the beginning of another training."""
+    """Version of a model with whose weights another training begins."""
 
     version: str
-    """`model/number`, also where an alias was asked for."""
+    """`model/number`, even if `init_from` names an alias."""
     bundle: Bundle
     evaluation: str = ""
-    """Digest of its newest evaluation, which says what it was trained on."""
+    """Digest of its newest evaluation, which records its training window."""
 
     @property
     def weights(self) -> Path:
-        """Its `model.safetensors`."""
+        """Path of its `model.safetensors`."""
         return self.bundle.folder / WEIGHTS
 
     @cached_property
     def weights_sha256(self) -> str:
-        """Return the digest of that file, which the fingerprint of the training holds."""
+        """SHA-256 of that file. It is part of the training's fingerprint."""
         return file_sha256(self.weights)
 
     def fitted_for(
         self, numeric: Sequence[str], categorical: Sequence[str], holdout: Sequence[str]
     ) -> FittedState:
-        """Return the encoding of these columns, which the new training keeps: its weights know a category by its
-        number alone, and a value by its scale.
+        """Return the encoding of these columns, which the new training keeps.
 
-        `holdout` are the partitions that the new training is judged on. Raises `InitialModelRefused` where the model
-        reads other columns, or has learned from the holdout or from what came later.
+        Initial weights depend on the ids of categories and the scales of numbers. `holdout` are the partitions that
+        measure the new training. Raises `InitialModelRefused` if the model reads other columns, or if it was trained on
+        the holdout or on later partitions.
         """
         facts = self.bundle.facts
         theirs = [[column.name for column in of] for of in (facts.fitted.numeric, facts.fitted.categorical)]
@@ -72,8 +72,10 @@ class InitialModel:
 
 
 def initial_model(reference: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
-    """The version that `reference` names now. Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`,
-    `BundleDamaged`."""
+    """Return the version that `reference` names now.
+
+    Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
+    """
     version = _version_of(reference, releases, registry, store)
     return replace(version, evaluation=newest_fit(version, releases).evaluation_digest)
 
@@ -81,7 +83,8 @@ def initial_model(reference: str, releases: Releases, registry: Registry, store:
 def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
     """Return the newest evaluation of `version`.
 
-    Raises `InitialModelRefused` where a gate rejected it, or it has learned from rows that are rejected by now.
+    Raises `InitialModelRefused` if it was never evaluated, if a gate rejected it, or if rows that trained it are
+    rejected by now.
     """
     evaluated = releases.standing(version.bundle.facts.lineage.model, version.bundle.digest)
     newest, shown = evaluated.newest, evaluated.shown
@@ -116,7 +119,7 @@ def _version_of(reference: str, releases: Releases, registry: Registry, store: B
     elif alias == PRODUCTION:
         promotion = releases.in_production(model)
         if promotion is not None:
-            # By bundle: a registry that began anew may have given the number to another.
+            # Open it by bundle: a new registry may have given the number to another version.
             return InitialModel(f"{model}/{promotion.version}", store.open(promotion.bundle_digest))
         number = None
     else:

@@ -1,7 +1,7 @@
-"""A model as an ONNX graph of one matrix: what libraries that are not torch can write.
+"""Model as an ONNX graph with one matrix as input, the form that libraries other than torch can write.
 
-Here: its answers, and the same graph behind the inputs that every exported model has (`numeric`, `category`). Not
-here: checking it (training.script.graph, when a script hands it in), the raw columns in front of those (graph).
+Here: its predictions, and the same graph behind the inputs of every exported model (`numeric`, `category`). Not here:
+checking the graph that a script returns (training.script.graph), the inputs for raw columns (`onnx_graph`).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -22,26 +22,30 @@ if TYPE_CHECKING:
     import onnx
 
 _OWN = "own/"
-"""Prefix of every name of the graph itself."""
+"""Prefix of every name in the original graph."""
 
 
 @dataclass(frozen=True)
 class MatrixGraph:
-    """A graph of one input, `[rows, F + C]` float32 (standardised numbers, NaN where missing, then category ids), and
-    one output, `[rows]` or `[rows, 1]`: a probability or a value."""
+    """ONNX graph with one input, `[rows, F + C]` float32, and one output, `[rows]` or `[rows, 1]`.
+
+    The input holds standardised numbers, NaN where missing, then category ids. The output is a probability or a value.
+    """
 
     content: bytes
     """The `onnx.ModelProto`, serialized."""
 
     def predictions(self, fitted: FittedState, frame: pl.DataFrame) -> NDArray[np.float64]:
-        """Return `[rows]` answers of the graph itself to raw rows."""
+        """Return the original graph's `[rows]` predictions for raw rows, float64."""
         numeric, category = fitted.encode(frame)
         matrix = np.hstack([numeric, category.astype(np.float32)])
         return run_graph(self.content, matrix).astype(np.float64).reshape(-1)
 
     def core(self, fitted: FittedState) -> "onnx.ModelProto":
-        """The graph with the inputs `numeric` `[rows, F]` float32 and `category` `[rows, C]` int64, where there are
-        such columns, and an output `[rows]` float32."""
+        """Return the graph with inputs `numeric` `[rows, F]` float32 and `category` `[rows, C]` int64.
+
+        An input without columns is left out. The output is `[rows]` float32.
+        """
         import onnx
         from onnx import TensorProto, helper
 

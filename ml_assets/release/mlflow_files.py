@@ -1,7 +1,7 @@
 """MLflow's files in a bundle: MLmodel with a signature, an input example, and the environment to serve it in.
 
-`mlflow models serve -m models:/NAME/VERSION` works with these in a fresh environment. Written as text: importing mlflow
-takes seconds. Not here: how MLflow calls the bundle (`pyfunc`), what it answers (`runtime`).
+`mlflow models serve -m models:/NAME/VERSION` works with these in a fresh environment. The files are written as text,
+because importing mlflow takes seconds. Not here: MLflow's call of the bundle (`pyfunc`), predictions (`runtime`).
 """
 
 import base64
@@ -20,14 +20,14 @@ from ml_assets.release.runtime import InputColumn
 
 MLMODEL = "MLmodel"
 _SERVING = ("mlflow", "numpy", "onnxruntime", "pandas", "polars")
-"""Packages that serve a bundle."""
+"""Packages that serving a bundle needs."""
 _BUILDING = ("pip", "setuptools", "wheel")
 _EXAMPLE, _SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
 MLFLOW_FILES = (
     MLMODEL, "conda.yaml", "python_env.yaml", "requirements.txt", _EXAMPLE, _SERVED_EXAMPLE, "pyfunc.py", "runtime.py",
     "categories.py",
 )  # fmt: skip
-"""All that `write_mlflow_files` writes."""
+"""Files that `write_mlflow_files` writes."""
 _EXAMPLE_ROWS = 2
 
 
@@ -36,8 +36,8 @@ def write_mlflow_files(
 ) -> None:
     """Write `MLFLOW_FILES` into `folder`.
 
-    `golden` are rows the model may be asked with, the first of them the example; `packages` are imported besides those
-    of every bundle, by top-level name. All versions are those that are installed here.
+    The first rows of `golden` become the input example. `packages` are top-level names of packages that this bundle
+    imports in addition to those of every bundle. The requirements pin the versions that are installed here.
     """
     import yaml
 
@@ -91,24 +91,25 @@ def write_mlflow_files(
 
 
 def _described(column: InputColumn) -> dict[str, Any]:
-    """The column as MLflow's schema has it.
+    """Return the column for MLflow's schema.
 
-    `any` but for samples: MLflow refuses whole numbers for a double and pandas' categories for a string, and the
-    runtime checks values itself. None is required: a missing value is legal, and the runtime names a missing column.
+    The type is `any`, except for samples. MLflow would refuse whole numbers for a double and pandas' categories for a
+    string, and the runtime checks values itself. No column is required: a missing value is legal, and the runtime names
+    a missing column.
     """
     kind = "binary" if column.kind == "sample" else "any"
     return {"type": kind, "name": column.name, "required": False}
 
 
 def _split(rows: pl.DataFrame) -> dict[str, Any]:
-    """Rows as pandas writes them with `orient="split"`: bytes as base64, moments as ISO 8601, no value as null."""
+    """Return rows in the form of pandas' `orient="split"`: bytes as base64, times as ISO 8601, NaN as null."""
     return {"columns": rows.columns, "data": [[_plain(value) for value in row] for row in rows.iter_rows()]}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, date):  # a datetime is one
+    if isinstance(value, date):  # a datetime is a date, too
         return value.isoformat()
     if isinstance(value, float) and value != value:
         return None
@@ -119,5 +120,5 @@ def _requirements(packages: Iterable[str]) -> list[str]:
     more = set(packages) - set(_SERVING)
     brought: Mapping[str, list[str]] = packages_distributions() if more else {}
     names = {brought[package][0] for package in more if package in brought} | set(_SERVING)
-    # Without a local part: an index has no `2.11.0+cpu`.
+    # Without a local part: a package index has no `2.11.0+cpu`.
     return [f"{name}=={version(name).partition('+')[0]}" for name in sorted(names)]

@@ -1,4 +1,4 @@
-"""The release parts of a platform: where bundles are kept, which registry lists versions."""
+"""Release parts of a platform: its bundle store, registry and promotions."""
 
 from ml_assets.release.bundle_store import BundleStore
 from ml_assets.release.promotion import Releases
@@ -7,15 +7,15 @@ from resources.platform import Platform
 
 
 def bundles_of(platform: Platform) -> BundleStore:
-    """All bundles, each once by digest."""
+    """Return the platform's bundle store."""
     return BundleStore(platform.artifacts)
 
 
 def registry_of(platform: Platform) -> Registry:
-    """Registered versions."""
+    """Return the platform's registry of versions."""
     return Registry(platform.settings.resolved_tracking_uri.reveal(), bundles_of(platform).address)
 
 
 def releases_of(platform: Platform) -> Releases:
-    """Promotions."""
+    """Return the platform's registrations and promotions."""
     return Releases(platform.ledger, registry_of(platform), bundles_of(platform), platform.lake)

@@ -1,9 +1,9 @@
-"""One ONNX graph from raw columns to predictions: standardised numbers, categories' ids, torch module, sigmoid.
+"""ONNX graph from raw columns to predictions: standardised numbers, categories' ids, torch module, sigmoid.
 
-Of a model that is not torch its own graph stands in the middle.
+If a model is not torch, its own graph takes the place of the torch module.
 
-Here: export and composition of the graph, deterministic in its bytes. Not here: the other files of a bundle
-(`bundle`) and running the graph (`runtime`).
+Here: export and composition of the graph, with deterministic bytes. Not here: the other files of a bundle (`bundle`)
+and running the graph (`runtime`).
 """
 
 # pyright: reportUnknownMemberType=false
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _ML_OPSET = 3
 """Version of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""
 _INSIDE = "net/"
-"""Prefix of every name of the exported module, so that none meets the name of a raw column."""
+"""Prefix of every name in the exported module, so that no name equals the name of a raw column."""
 _MEAN, _SCALE = f"{_INSIDE}mean", f"{_INSIDE}scale"
 
 
 def null_category(fitted: FittedState) -> str:
-    """The text that stands for null in a graph: empty, unless that is a category of its own."""
+    """Return the text for null in the graph: empty, unless the empty text is a category."""
     words = {word for state in fitted.categorical for word in state.vocabulary}
     null = ""
     while null in words:
@@ -49,14 +49,13 @@ def serving_graph(
     output: str,
     sample: SampleInput | None = None,
 ) -> bytes:
-    """ONNX bytes of `module` behind one input `[rows, 1]` per raw column: float64, or text for a category; and one,
-    `[rows, ...]`, for samples that were read.
+    """Return the bytes of an ONNX graph from raw columns to the predictions of `module`.
 
-    `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, samples where there are any)
-    and returns
-    `[B]`: logits where `objective` is `binary`, whose sigmoid is part of the graph, else values. `output` names the
-    result, `[rows]` float32. A `MatrixGraph` gives predictions by itself. The same weights give the same bytes: paths,
-    stack traces and versions that the exporter writes into the file are taken out.
+    The graph has one input `[rows, 1]` per raw column, float64 or text for a category, and one input `[rows, ...]` for
+    decoded samples. `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, samples if
+    there are any). It returns `[B]`: logits if `objective` is `binary`, with their sigmoid as part of the graph, else
+    values. A `MatrixGraph` returns predictions. `output` names the result, `[rows]` float32. The same weights give the
+    same bytes, because paths, stack traces and versions that the exporter writes are removed.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -138,24 +137,24 @@ def _export(
             output_names=["answer"],
             verbose=False,
         )
-    return cast("torch.onnx.ONNXProgram", program).model_proto  # None only where `dynamo=False`
+    return cast("torch.onnx.ONNXProgram", program).model_proto  # None only with `dynamo=False`
 
 
 def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
-    """Raw columns into the two tensors the module takes."""
+    """Yield the nodes that join raw columns into the two tensors that the module takes."""
     from onnx import TensorProto, helper
 
     if fitted.numeric:
         raw, centred, scaled = (f"{_INSIDE}{step} numbers" for step in ("raw", "centred", "scaled"))
         yield helper.make_node("Concat", [state.name for state in fitted.numeric], [raw], axis=1)
-        # As `NumericState.standardised` does it, operation for operation: the same bits.
+        # The same operations as in `NumericState.standardised`, so that the bits are the same.
         yield helper.make_node("Sub", [raw, _MEAN], [centred])
         yield helper.make_node("Div", [centred, _SCALE], [scaled])
         yield helper.make_node("Cast", [scaled], [f"{_INSIDE}numeric"], to=TensorProto.FLOAT)
     null = null_category(fitted)
     ids: list[str] = []
     for i, state in enumerate(fitted.categorical):
-        # Null is listed with the id of the unknown: a table without any key would be refused.
+        # List null with the id of unknown: ONNX refuses a table without keys.
         words = [null, *state.vocabulary]
         ids.append(f"{_INSIDE}ids of column {i}")
         yield helper.make_node(
@@ -195,7 +194,7 @@ def _tensor(sample: SampleInput) -> "onnx.ValueInfoProto":
 
 
 def _strip(nodes: Any) -> None:
-    """Take out what depends on the machine and the versions: stack traces, scopes, documentation."""
+    """Remove stack traces, scopes and documentation, which depend on the machine and on versions."""
     for node in nodes:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
@@ -207,7 +206,7 @@ def _strip(nodes: Any) -> None:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Without the exporter's remarks about itself and about packages that are not installed."""
+    """Silence the exporter's messages about itself and about packages that are not installed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,13 +1,13 @@
 """Registration of bundles as versions, and choice of the version in production.
 
-The ledger decides: its evaluations say what may be registered and promoted, its promotions what is in
-production. MLflow's alias and tags show that. They are written after the ledger's row, corrected where they
-differ, and never read for a decision, because whoever can write a tag could promote with it. Not here: gates
+The ledger decides: its evaluations allow registration and promotion, and its promotions name the version in production.
+MLflow's alias and tags only show that. This module writes them after the ledger's row and corrects them if they differ.
+It never reads them for a decision, because then anybody who can write a tag could promote. Not here: gates
 (`evaluation`), MLflow's versions (`registry`).
 
-What decides is read in the transaction that writes the decision, while nobody can record a verdict on any table or an
-evaluation of the model. A rejection that is recorded later comes after the decision: a version may then be registered
-or in production whose inputs are rejected. The next promotion of it is refused, and so is training on them.
+The transaction that writes a decision also reads its grounds. During it, nobody can record a verdict on any table or an
+evaluation of the model. A rejection that is recorded later does not undo a decision: the inputs of a version that is
+registered or in production may be rejected. Its next promotion is refused, and so is training on those inputs.
 """
 
 import logging
@@ -31,15 +31,15 @@ Answer = TypeVar("Answer")
 
 
 class NotRegistrable(Exception):
-    """The newest evaluation of the bundle rejected it, or there is none: the version is not made."""
+    """The bundle's newest evaluation rejected it, or it has no evaluation. No version is registered."""
 
 
 class NotPromotable(Exception):
-    """A promotion or demotion that may not be; the message says why and what would let it."""
+    """A promotion or demotion is not allowed. The message has the reason and the remedy."""
 
 
 class _Overtaken(Exception):
-    """Another evaluation came while the rows behind the one before were looked up."""
+    """The grounds of a decision changed while they were looked up, for example by a new evaluation."""
 
 
 class Releases:
@@ -53,11 +53,11 @@ class Releases:
         self._lake = lake
 
     def register(self, bundle: Bundle, *, run_id: str, links: Mapping[str, str]) -> RegisteredVersion:
-        """The version of this bundle, made if it is not there yet.
+        """Return the version of this bundle; register it if there is none.
 
-        `links` are tags that lead elsewhere, such as lake commit, Dagster run and partition; a version keeps its
-        first links. `run_id` is the MLflow run that trained it. Raises `NotRegistrable`, `InputsRejected` where a row
-        that it was trained on is rejected by now, and `InputsUnknown`.
+        `links` are tags such as lake commit, Dagster run and partition; a version keeps its first links. `run_id` is
+        the MLflow run that trained it. Raises `NotRegistrable`, `InputsUnknown`, and `InputsRejected` if rows that
+        trained it are rejected by now.
         """
         facts = bundle.facts
         model = facts.lineage.model
@@ -116,14 +116,13 @@ class Releases:
     def promote(
         self, model: str, number: int, *, author: str, reason: str, despite_inputs: bool = False
     ) -> Promotion:
-        """Put a version into production, in place of the one that is there.
+        """Put a version into production, in place of the current version.
 
-        Its newest evaluation must have blessed it beside what is in production now, and nothing that it was trained on
-        may be rejected by now; `despite_inputs` lifts the latter, and the promotion records what was rejected. A
-        version that was in production before needs none of this: going back to it is always possible, and rests on the
-        evaluation it was promoted on. Promoting what is in production already changes nothing and returns the standing
-        promotion. Raises `NotPromotable`, `VersionMissing`, and `BundleMissing` or `BundleDamaged` where its bundle
-        could not be served.
+        Its newest evaluation must have blessed it in comparison with the current version. None of its training inputs
+        may be rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs. A
+        version that was in production before can always return, on the evaluation of its earlier promotion.
+        If the version is in production already, nothing changes and its promotion is returned. Raises `NotPromotable`,
+        `VersionMissing`, and `BundleMissing` or `BundleDamaged` if its bundle cannot be served.
         """
         if not reason.strip():
             raise NotPromotable(f"promoting {model} {number} needs a reason that others can read later")
@@ -141,7 +140,7 @@ class Releases:
                 raise NotPromotable(_not_on_these_inputs(version, despite))
 
             def allow() -> None:
-                # Once more at the moment of writing: what decides may have changed while it was looked up.
+                # Check again inside the transaction: the grounds may have changed while they were looked up.
                 if self._promotable(version) != found or against() != despite:
                     raise _Overtaken
 
@@ -162,7 +161,7 @@ class Releases:
         return promotion
 
     def _promotable(self, version: RegisteredVersion) -> BundleStanding:
-        """The standing of `version`, whose evaluations let it be promoted; else `NotPromotable`."""
+        """Return the standing of `version`. Raises `NotPromotable` if its evaluations do not allow a promotion."""
         standings = BundleStandings.read(self._log, version.model)
         found, champion = standings.of(version.bundle_digest), standings.in_production
         if found.promotion is not None:
@@ -188,13 +187,18 @@ class Releases:
         return found
 
     def rejected_inputs(self, evaluation: EvaluationRow) -> Mapping[str, str]:
-        """`table key` → why, of what the evaluated weights were trained on and is rejected by now. Raises
-        `InputsUnknown`."""
+        """Return `table key` → reason for training inputs of the evaluated weights that are rejected by now.
+
+        Raises `InputsUnknown`.
+        """
         return rejections_of(self._ledger, contents_of(self._lake, self._log, evaluation.trained_on))
 
     def rejected_in_production(self, model: str) -> Mapping[str, str]:
-        """`table key` → why, of what the version in production was trained on and is rejected by now, but for what it
-        was promoted in spite of. Empty where nothing is in production. Raises `InputsUnknown`."""
+        """Return `table key` → reason for training inputs of the version in production that are rejected by now.
+
+        Leaves out inputs that its promotion recorded as rejected. Empty if nothing is in production. Raises
+        `InputsUnknown`.
+        """
         promotion = self._log.in_production(model, PRODUCTION)
         evaluation = None if promotion is None else self._log.evaluation(promotion.evaluation_digest)
         if promotion is None or evaluation is None:
@@ -203,7 +207,7 @@ class Releases:
         return {what: why for what, why in refused.items() if f"{what} " not in promotion.despite}
 
     def _against(self, evaluation: EvaluationRow | None) -> Callable[[], Mapping[str, str]]:
-        """Look up the rows behind an evaluation; return what tells, at any later moment, which are rejected."""
+        """Look up the rows behind an evaluation; return a function that returns those rejected when it is called."""
         try:
             behind = contents_of(self._lake, self._log, evaluation.trained_on if evaluation else None)
         except InputsUnknown as unknown:
@@ -212,9 +216,9 @@ class Releases:
         return lambda: rejections_of(self._ledger, behind)
 
     def demote(self, model: str, *, author: str, reason: str) -> Promotion:
-        """Take what is in production out of it, with nothing in its place; the promotion that ended.
+        """Take the current version out of production without a successor; return the promotion that ended.
 
-        The next training is evaluated as a first model. Raises `NotPromotable` where nothing is in production.
+        The next training is evaluated as a first model. Raises `NotPromotable` if nothing is in production.
         """
         if not reason.strip():
             raise NotPromotable(f"demoting {model} needs a reason that others can read later")
@@ -228,9 +232,9 @@ class Releases:
         return replace(standing, demotion=demotion)
 
     def newest_data(self, model: str) -> RegisteredVersion | None:
-        """The version to promote when nobody names one: of those that may be promoted, the one of the newest data.
+        """Return the version to promote by default: among the versions that may be promoted, that with the newest data.
 
-        A version that was in production and was replaced has to be named. None where no version qualifies.
+        A version that was replaced in production is never the default. None if no version qualifies.
         """
         standings = BundleStandings.read(self._log, model)
         ranked: list[tuple[str, int, RegisteredVersion]] = []
@@ -242,14 +246,14 @@ class Releases:
         return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 
     def standing(self, model: str, bundle_digest: str) -> BundleStanding:
-        """Return the ledger's record of one bundle."""
+        """Return the standing of one bundle in the ledger."""
         return BundleStandings.read(self._log, model).of(bundle_digest)
 
     def in_production(self, model: str, at: datetime | None = None) -> Promotion | None:
-        """The promotion that held at a moment (None: now), from the ledger alone.
+        """Return the promotion that was in effect at a moment (None: now), from the ledger alone.
 
-        Asked about now, the alias in MLflow is corrected where it differs; a tracker that is away is only
-        logged, because the answer does not depend on it.
+        For now, the alias in MLflow is also corrected if it differs. An unreachable tracker is only logged, because the
+        result does not depend on it.
         """
         promotion = self._log.in_production(model, PRODUCTION, at)
         if at is None:
@@ -261,25 +265,25 @@ class Releases:
         return promotion
 
     def champion(self, model: str) -> Bundle | None:
-        """The bundle in production with its lineage (`bundle.facts`), or None before the first promotion.
+        """Return the bundle in production with its lineage (`bundle.facts`); None if nothing is in production.
 
-        Needs the ledger and the bundle store only. Raises `BundleMissing` or `BundleDamaged`.
+        Needs only the ledger and the bundle store. Raises `BundleMissing` or `BundleDamaged`.
         """
         promotion = self._log.in_production(model, PRODUCTION)
         return None if promotion is None else self._store.open(promotion.bundle_digest)
 
     def log(self, model: str) -> list[Promotion]:
-        """Every promotion of a model, oldest first."""
+        """Return all promotions of a model, oldest first."""
         return self._log.promotions(model)
 
     def evaluations(self, model: str) -> list[EvaluationRow]:
-        """Every evaluation of a model, oldest first."""
+        """Return all evaluations of a model, oldest first."""
         return self._log.evaluations(model)
 
     def show(self, model: str) -> None:
-        """Make MLflow show what the ledger says: the alias, and on each version stage and evaluation.
+        """Update MLflow from the ledger: the alias, and the stage and evaluation of each version.
 
-        Versions are matched by bundle, because a registry that began anew gives the same numbers again.
+        Versions are matched by bundle, because a new registry gives the same numbers again.
         """
         standings = BundleStandings.read(self._log, model)
         versions = self._registry.versions(model)
@@ -288,7 +292,7 @@ class Releases:
                 if version.tags.get(name) != value:
                     with suppress(
                         TrackerRefused
-                    ):  # gone: a second version of one bundle, made at once with it
+                    ):  # gone: two processes registered this bundle, and the second version was deleted
                         self._registry.tag(model, version.number, name, value)
         promotion = standings.in_production
         numbers = [
@@ -307,13 +311,13 @@ class Releases:
             self._registry.set_alias(model, PRODUCTION, number)
 
     def _aliased(self, model: str) -> str | None:
-        """Bundle of the version that MLflow shows as in production."""
+        """Return the bundle digest of the version that MLflow shows as in production."""
         number = self._registry.aliased(model, PRODUCTION)
         if number is None:
             return None
         try:
             return self._registry.version(model, number).bundle_digest
-        except VersionMissing:  # points to something that is no bundle
+        except VersionMissing:  # the alias points to a version without a bundle
             return ""
 
 
@@ -343,7 +347,7 @@ def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str])
 
 
 def _tags_of(found: BundleStanding) -> dict[str, str]:
-    """Return the tags that MLflow shows of a version, besides those of its origin."""
+    """Return the tags of a version for its stage and evaluation."""
     stage = "production" if found.is_in_production else "archived" if found.promotion else "staging"
     if found.shown is None:
         return {"stage": stage}

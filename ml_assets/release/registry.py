@@ -1,7 +1,7 @@
 """Registered models: versions in MLflow's registry, each pointing to a stored bundle.
 
-Here: adding, finding and aliasing versions. Not here: which bundle may be registered and which version is in
-production (`promotion`: tags and alias only show that), and what a bundle is (`bundle`, `store`).
+Here: adding, finding and aliasing versions. Not here: the decision to register or promote (`promotion`; tags and alias
+only show it), and bundles (`bundle`, `bundle_store`).
 """
 
 from collections.abc import Mapping
@@ -25,37 +25,36 @@ class RegisteredVersion:
 
     model: str
     number: int
-    """MLflow's: 1, 2, 3 …"""
+    """MLflow's number: 1, 2, 3 …"""
     bundle_digest: str
-    """Read from the version's source, which MLflow lets nobody change and which lies in the store of bundles. Tags
-    can be edited."""
+    """Digest from the version's source, an address in the bundle store. MLflow lets nobody change a source; tags can be
+    edited."""
     run_id: str
     """MLflow run that trained it."""
     tags: Mapping[str, str]
-    """All tags, for people. Nothing is decided by them."""
+    """All tags, for people. No decision uses them."""
 
     @property
     def semantic(self) -> str:
-        """Its semantic version, as its tag says."""
+        """Semantic version from its tag."""
         return self.tags.get("semantic_version", "no semantic version")
 
 
 class Registry:
-    """MLflow's model registry at `uri`. Cheap to make; every method may raise `TrackerUnavailable`.
+    """MLflow's model registry at `uri`. Cheap to create; every method may raise `TrackerUnavailable`.
 
-    Its versions are those that point into the store of bundles: others, made by hand or by another installation, do
-    not exist here.
+    Only versions that point into the bundle store count. Versions made by hand or by another installation are ignored.
     """
 
     def __init__(self, uri: str, bundles: str) -> None:
-        """`bundles`: `BundleStore.address`."""
+        """Store `uri`, the tracker's address, and `bundles`, which is `BundleStore.address`."""
         self.uri = uri
         self.bundles = bundles
 
     def add(self, bundle: Bundle, *, run_id: str, tags: Mapping[str, str]) -> RegisteredVersion:
-        """The version of this bundle, made if it is not there yet. One that is there keeps its tags.
+        """Return the version of this bundle; create it if there is none. An existing version keeps its tags.
 
-        The MLflow run gets the tag `model_version`.
+        Also sets the tag `model_version` of the MLflow run.
         """
         model = bundle.facts.lineage.model
         with reaching(self.uri):
@@ -68,7 +67,7 @@ class Registry:
                     model, bundle.address, run_id=run_id, tags=dict(tags)
                 ),
             )
-            # Two processes may get here together; both then agree on the lowest number.
+            # Two processes may create a version at the same time. Both then use the lower number.
             mine = self._of(bundle, model)
             if mine[0].number != int(made.version):
                 with reaching(self.uri):
@@ -78,7 +77,7 @@ class Registry:
         return mine[0]
 
     def versions(self, model: str) -> list[RegisteredVersion]:
-        """All versions of `model` that point to bundles, oldest first; none if nobody registered it."""
+        """Return all versions of `model` that point to bundles, oldest first; empty if nobody registered it."""
         found: list[RegisteredVersion] = []
         token = None
         while True:
@@ -90,7 +89,7 @@ class Registry:
                 return sorted(found, key=lambda one: one.number)
 
     def version(self, model: str, number: int) -> RegisteredVersion:
-        """One version, or `VersionMissing`."""
+        """Return one version. Raises `VersionMissing`."""
         try:
             with reaching(self.uri):
                 found = self._registered(self._client.get_model_version(model, str(number)))
@@ -107,14 +106,14 @@ class Registry:
         return found
 
     def aliased(self, model: str, alias: str) -> int | None:
-        """Number of the version that carries `alias`, or None."""
+        """Return the number of the version with `alias`; None if no version has it."""
         with reaching(self.uri):
             found = self._client.search_registered_models(f"name = '{model}'")
         aliases: Mapping[str, str] = found[0].aliases if found else {}
         return int(aliases[alias]) if alias in aliases else None
 
     def set_alias(self, model: str, alias: str, number: int | None) -> None:
-        """Move `alias` to a version, or away from all (None)."""
+        """Move `alias` to a version; delete it if `number` is None."""
         with reaching(self.uri):
             if number is None:
                 self._client.delete_registered_model_alias(model, alias)
@@ -134,7 +133,7 @@ class Registry:
             try:
                 with reaching(self.uri):
                     self._client.create_registered_model(model)
-            except TrackerRefused:  # another process made it meanwhile
+            except TrackerRefused:  # another process created it meanwhile
                 self._client.get_registered_model(model)
 
     def _of(self, bundle: Bundle, model: str) -> list[RegisteredVersion]:

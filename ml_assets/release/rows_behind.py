@@ -1,7 +1,7 @@
-"""All rows behind the weights of a version: its window, what that was made from, and the same of what it began with.
+"""Rows behind the weights of a version: its window, their inputs, and the same for the version that it began with.
 
-Here: which rows, read from a commit that never changes. Not here: what is said of them now (`tables.guard`), who may
-go on in spite of it (`promotion`).
+Here: finding the rows, from an immutable commit. Not here: their current verdicts (`tables.guard`), promotion in spite
+of rejected rows (`promotion`).
 """
 
 from collections import defaultdict
@@ -14,32 +14,32 @@ from resources.ledger import ModelLog, TrainedOn
 from resources.words import name_some
 
 NAMED = 3
-"""Rejected partitions that a sentence names before it counts the others."""
+"""Rejected partitions that a sentence names. It counts the others."""
 
 
 class InputsUnknown(Exception):
-    """Nobody can tell any more what a version was trained on; the message says why."""
+    """The training inputs of a version cannot be found any more. The message has the reason."""
 
 
 class InputsRejected(Exception):
     """Inputs of a version were rejected after it was trained."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
-        """`refused`: `table key` → why."""
+        """Compose the message from `refused`: `table key` → reason."""
         super().__init__(in_words(refused))
         self.refused = refused
 
 
 def in_words(refused: Mapping[str, str], most: int = NAMED) -> str:
-    """Name the first few of `table key` → why."""
+    """Return the first `most` of `refused` (`table key` → reason) in words, and the number of the others."""
     return name_some([f"{what} {why}" for what, why in refused.items()], most)
 
 
 def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn | None) -> Contents:
-    """Return every row behind weights that were trained on `window`.
+    """Return all rows behind weights that were trained on `window`.
 
-    A version that began with another's weights has learned from its rows, too, and so on. Raises `InputsUnknown`
-    where one of them did not record its window, or the lake has lost it.
+    If a training began with the weights of another version, the rows behind that version count, too, and so on. Raises
+    `InputsUnknown` if an evaluation did not record its window, or if the lake no longer holds it.
     """
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     whose = "its evaluation"
@@ -66,7 +66,7 @@ def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn | None) -
 
 def _keys_of(reader: TableReader, window: TrainedOn) -> Sequence[str]:
     keys = [key for key in reader.keys(window.table) if window.first <= key <= window.last]
-    if len(keys) != window.partitions and window.last in keys:  # others are left of another cadence
+    if len(keys) != window.partitions and window.last in keys:  # some have another cadence
         manifests = reader.manifests(window.table, keys)
         keys = [key for key in keys if manifests[key].cadence == manifests[window.last].cadence]
     if len(keys) != window.partitions:

@@ -1,8 +1,7 @@
-"""Serving a bundle: load the graph, replay the golden rows, predict from raw columns.
+"""Serving of a bundle: load the graph, replay the golden rows, predict from raw columns.
 
-This file is copied into every bundle and runs there beside `categories.py`, so it needs numpy, polars and
-onnxruntime and imports nothing else of this project. Not here: how a bundle is made (`bundle`, `graph`) and MLflow
-(`pyfunc`).
+This file is copied into every bundle and runs there beside `categories.py`. It needs numpy, polars and onnxruntime, and
+imports nothing else of this project. Not here: building a bundle (`bundle`, `onnx_graph`) and MLflow (`pyfunc`).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -25,99 +24,98 @@ from numpy.typing import NDArray
 
 
 def load_module(path: Path, kind: str) -> ModuleType:
-    """The module in `path` under a name of its own: two loaded bundles may bring different ones."""
+    """Load the module in `path` under a unique name: two loaded bundles may have different modules."""
     name = f"bundle_{kind}_{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
 if TYPE_CHECKING or __package__:
     from ml_assets.features.categories import CategoryValue, NotACategory, category_text, category_texts
-else:  # in a bundle: its own copy, whatever version of the project is installed
+else:  # in a bundle: use its own copy, even if a version of the project is installed
     _categories = load_module(Path(__file__).with_name("categories.py"), "categories")
     CategoryValue, NotACategory = _categories.CategoryValue, _categories.NotACategory
     category_text, category_texts = _categories.category_text, _categories.category_texts
 
 FORMAT = 1
-"""Version of the layout of a bundle; a runtime reads its own only."""
+"""Version of a bundle's layout. A runtime reads only its own version."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
 DECODE = "decode.py"
-"""The function that reads samples, where rows have them."""
+"""File of the function that reads samples, if rows have them."""
 GOLDEN_OUTPUT = "__prediction__"
-"""Column of `golden.parquet` with what the trained torch module answered."""
+"""Column of `golden.parquet` with the predictions of the trained model."""
 
 GOLDEN_TOLERANCE = 1e-5
-"""Largest accepted difference from the trained model: ten times what a bundle is made with, because kernels
-differ between processors in the last bits."""
+"""Largest accepted difference from the trained model: ten times the tolerance at build time, because kernels of
+different processors differ in the last bits."""
 _ROWS_AT_ONCE = 65_536
-"""Larger frames are cut, so that memory for layers stays small."""
+"""Rows per run of the graph. Larger frames are cut, so that layers need little memory."""
 _SAMPLE_BYTES_AT_ONCE = 16 * 2**20
-"""Rows with samples are cut to so many bytes of decoded ones."""
+"""Bytes of decoded samples per run of the graph."""
 
 
 class BundleRefused(Exception):
-    """A bundle cannot be served as it is; the message says why and what to do."""
+    """A bundle cannot be served as it is. The message has the reason and the remedy."""
 
 
 class GoldenMismatch(BundleRefused):
-    """The bundle answers its golden rows differently than the trained model did."""
+    """The bundle's predictions for its golden rows differ from those of the trained model."""
 
 
 class InputRefused(ValueError):
-    """Rows lack a column or have another kind of value in it."""
+    """Rows lack a column, or hold a value of another kind in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumn:
-    """One raw column the model reads."""
+    """One raw column that the model reads."""
 
     name: str
     kind: str
     """`numeric` (a number or a boolean; null means unknown), `category` (read as text) or `sample` (bytes)."""
     dtype: str
-    """Type in the feature table the model was trained on, such as `int64` or `string`; any type of the
-    same kind is accepted."""
+    """Type of the column in the feature table at training, such as `int64` or `string`. Any type of the same kind is
+    accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleInput:
-    """The column with samples, and what one is when it is read."""
+    """Column with samples, with dtype and shape of a decoded sample."""
 
     column: str
     function: str
     """Name of the function in `decode.py`: `(content: bytes) -> array`."""
     dtype: str
-    """dtype of the array, as numpy names it: the graph's input of the column's name is `[rows, *shape]` of this type.
-    """
+    """numpy's name of the array's dtype. The graph's input with the column's name is `[rows, *shape]` of this dtype."""
     shape: tuple[int, ...]
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """From `bundle.json`."""
+        """Create it from its facts in `bundle.json`."""
         shape: tuple[int, ...] = tuple(facts["shape"])
         return cls(column=facts["column"], function=facts["function"], dtype=facts["dtype"], shape=shape)
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of one decoded sample."""
+        """Bytes of one decoded sample."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 class SampleReader:
-    """Reads the samples of a column, in order, to one array."""
+    """Reader of a column's samples: decodes them, in order, into one array."""
 
     def __init__(self, column: str, decode: Callable[[bytes], Any], like: SampleInput | None = None) -> None:
-        """All samples must come out `like` that; not given, like the first."""
+        """Require dtype and shape of `like` for all samples; if it is None, those of the first sample."""
         self._column, self._decode, self._like = column, decode, like
 
     @classmethod
     def of_bundle(cls, folder: Path, column: str, function: str, like: SampleInput | None = None) -> Self:
-        """By `function` of the `decode.py` in `folder`. `BundleRefused` where it cannot be loaded."""
+        """Create a reader with `function` of the `decode.py` in `folder`. `BundleRefused` if it cannot be loaded."""
         try:
             return cls(column, getattr(load_module(folder / DECODE, "decode"), function), like)
         except Exception as error:  # it is the user's code
@@ -127,8 +125,11 @@ class SampleReader:
             ) from error
 
     def read(self, contents: Sequence[object], names: Sequence[str]) -> NDArray[Any]:
-        """`[rows, ...]`; `names` say which row each of the `contents` is of. At least one where nothing says what they
-        are like. Raises `InputRefused` where one is missing, cannot be read, or comes out differently."""
+        """Return the decoded samples, `[rows, ...]`. `names` name the row of each of `contents` for errors.
+
+        Without `like`, at least one sample is needed. Raises `InputRefused` if a sample is missing, cannot be read, or
+        has another dtype or shape.
+        """
         dtype, shape = (np.dtype(self._like.dtype), self._like.shape) if self._like else (None, None)
         arrays: list[NDArray[Any]] = []
         for content, name in zip(contents, names, strict=True):
@@ -172,7 +173,7 @@ class ServingModel:
     def __init__(self, folder: Path, facts: Mapping[str, Any], session: ort.InferenceSession) -> None:
         self.folder = folder
         self.objective: str = facts["objective"]
-        """`binary`: predictions are probabilities of the label 1; `regression`: values."""
+        """`binary`: predictions are probabilities of label 1; `regression`: values."""
         self.inputs = tuple(InputColumn(**column) for column in facts["inputs"])
         self.output: str = facts["output"]["name"]
         self._null: str = facts["null_category"]
@@ -185,7 +186,7 @@ class ServingModel:
         self._samples: SampleReader | None = None
         self._rows_at_once = _ROWS_AT_ONCE
         self.sample = ""
-        """Name of the column with samples; empty where the model reads none."""
+        """Name of the column with samples; empty if the model reads none."""
         if "sample" in facts:
             like = SampleInput.from_facts(facts["sample"])
             self.sample = like.column
@@ -194,11 +195,11 @@ class ServingModel:
 
     @classmethod
     def load(cls, folder: Path, *, threads: int = 1, tolerance: float = GOLDEN_TOLERANCE) -> Self:
-        """The model in `folder`, after it has answered its golden rows as the trained model did.
+        """Load the model in `folder` and check its predictions for the golden rows.
 
-        `threads` is the number onnxruntime uses inside one call. `tolerance` is the largest difference of an
-        answer, absolute for answers up to 1 and relative above. Raises `BundleRefused` for a folder of
-        another format and `GoldenMismatch` where an answer differs.
+        `threads` is the number of threads that onnxruntime uses in one call. `tolerance` is the largest accepted
+        difference of a prediction; absolute for predictions up to 1, relative above. Raises `BundleRefused` for a
+        folder of another format and `GoldenMismatch` if a prediction differs.
         """
         if not (folder / FACTS).is_file():
             raise BundleRefused(f"{folder} holds no {FACTS}: it is not a bundle, or its copy was cut short")
@@ -221,9 +222,9 @@ class ServingModel:
     def replay_golden_rows(
         self, predict: Callable[[pl.DataFrame], NDArray[np.float64]], tolerance: float = GOLDEN_TOLERANCE
     ) -> None:
-        """Raise `GoldenMismatch` where `predict` answers the golden rows differently than the trained model did.
+        """Raise `GoldenMismatch` if `predict` and the trained model differ on the golden rows.
 
-        Each way to ask the model (a frame, one row, pandas) reads raw values by code of its own, so each replays them.
+        Each way to call the model (a frame, one row, pandas) reads raw values by its own code, so each has to pass.
         """
         golden = pl.read_parquet(self.folder / GOLDEN)
         expected = golden[GOLDEN_OUTPUT].to_numpy()
@@ -237,12 +238,12 @@ class ServingModel:
             )
 
     def predict(self, frame: pl.DataFrame) -> NDArray[np.float64]:
-        """`[rows]` predictions for raw rows, in their order; further columns are ignored.
+        """Return `[rows]` predictions for raw rows, in their order; further columns are ignored.
 
-        Null and NaN numbers are filled as in training, null and unseen categories read as unknown. A category may come
-        in another type than the feature table's: as the text of a date, as an integer that pandas made a float. Raises
-        `InputRefused` where a column is missing, text stands where a number is expected, a category is a list, a
-        struct or bytes, a number is infinite, or a sample cannot be read.
+        Null and NaN numbers are filled as in training. Null and unseen categories count as unknown. A category may have
+        another type than in the feature table: the text of a date, or an integer that pandas turned into a float.
+        Raises `InputRefused` if a column is missing, a number is text or infinite, a category is a list, a struct or
+        bytes, or a sample cannot be read.
         """
         self._require(frame)
         predictions = np.empty(frame.height, dtype=np.float64)
@@ -252,7 +253,7 @@ class ServingModel:
         return predictions
 
     def predict_row(self, row: Mapping[str, CategoryValue | bytes]) -> float:
-        """The prediction for one raw row, without the cost of a frame. Raises as `predict`."""
+        """Return the prediction for one raw row, without the cost of a frame. Raises the same errors as `predict`."""
         try:
             numbers = [row[name] for name in self._numeric]
             words: list[Any] = [row[name] for name in self._category]
@@ -276,12 +277,12 @@ class ServingModel:
         return float(self._run(feed)[0])
 
     def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
-        # In column order each slice is contiguous, and onnxruntime reads it without a copy.
+        # In column order each slice is contiguous, so onnxruntime reads it without a copy.
         matrix = np.empty((rows.height, len(self._numeric)), dtype=np.float64, order="F")
         feed: dict[str, NDArray[Any]] = {}
         for i, name in enumerate(self._numeric):
             column = rows[name]
-            # numpy has no null: floats and integers come out as NaN there, other types must be cast first.
+            # numpy has no null: in floats and integers it becomes NaN, other types must be cast first.
             is_plain = column.dtype.is_float() or column.dtype.is_integer()
             matrix[:, i] = (column if is_plain else column.cast(pl.Float64)).to_numpy()
             feed[name] = matrix[:, i : i + 1]
@@ -302,7 +303,7 @@ class ServingModel:
         return outputs[0]
 
     def _refuse_extreme(self, matrix: NDArray[np.float64], first: int) -> None:
-        """Raise `InputRefused` for an infinite number, or one so far from the mean that float32 cannot hold it."""
+        """Raise `InputRefused` for an infinite number, or for a number that float32 cannot hold after standardising."""
         beyond = (matrix < self._lowest) | (matrix > self._highest)
         if beyond.any():
             row, column = (int(places[0]) for places in np.nonzero(beyond))
@@ -333,7 +334,7 @@ class ServingModel:
 
 
 def _bounds(fitted: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`[F]` smallest and largest number of each column that float32 holds once it is standardised."""
+    """Return `[F]` smallest and `[F]` largest numbers per column that float32 can hold after standardising."""
     mean, scale = (
         np.array([column[name] for column in fitted], dtype=np.float64) for name in ("mean", "scale")
     )
@@ -345,7 +346,7 @@ def _bounds(fitted: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], N
 
 
 def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """Largest `|a - b| / max(1, |b|)`; infinite where one of the two is not finite."""
+    """Return the largest `|a - b| / max(1, |b|)`; infinite if a value is not finite."""
     if not (np.isfinite(answered).all() and np.isfinite(expected).all()):
         return float("inf")
     return float((np.abs(answered - expected) / np.maximum(1.0, np.abs(expected))).max())

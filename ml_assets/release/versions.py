@@ -1,6 +1,6 @@
-"""Semantic versions of models: what kind of change a new version is.
+"""Semantic versions of models.
 
-Major: what goes in or comes out changed. Minor: code or configuration changed. Patch: only the data did.
+Major: input columns or objective changed. Minor: code or configuration changed. Patch: only the data changed.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class SemanticVersion:
 
 @dataclass(frozen=True)
 class Numbered:
-    """A registered version, as far as numbering needs it."""
+    """Facts of a registered version that the next number depends on."""
 
     version: SemanticVersion
     schema_digest: str
@@ -36,7 +36,7 @@ class Numbered:
 
 
 def next_version(known: Iterable[Numbered], schema_digest: str, recipe_digest: str) -> SemanticVersion:
-    """The number of a new version, counted from the highest one there is; the first is 1.0.0."""
+    """Return the number of a new version, counted from the highest in `known`; the first is 1.0.0."""
     newest = max(known, key=lambda one: one.version, default=None)
     if newest is None:
         return SemanticVersion(1, 0, 0)
