@@ -38,7 +38,7 @@ def test_a_person_is_led_from_a_missing_repository_to_a_ready_one(terminal: Term
     assert "was there" in again.out
     said = terminal("lake", "audit")
     assert said.status == 0, said.out
-    assert "Everything on main" in said.out
+    assert "Every commit on main" in said.out
 
 
 def test_lake_audit_finds_commits_past_the_hook(terminal: Terminal, repository: Repository) -> None:
