@@ -2,7 +2,7 @@
 
 Here: the document for the workers; versions of the pipeline's own functions, of the platform's modules in workers, and
 of the installed packages that both import. Not here: the version of code (tables.code_version), the fingerprint itself
-(TrainingJob).
+(resources.job.job).
 """
 
 import hashlib

@@ -68,7 +68,7 @@ class ModelInputsSection(Section):
     categorical: ColumnNames = ()
     """Columns with categories, or the import path of a list of them."""
     min_count: int = Field(default=1, ge=1)
-    """Least number of a category in the training rows; a rarer category counts as unknown."""
+    """Least count of a category in the training rows. A rarer category counts as unknown."""
     sample: SampleSection | None = None
     """Bytes that the model reads besides numbers and categories. Not given: none."""
     partition_date: str = "partition_date"

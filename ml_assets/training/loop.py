@@ -151,7 +151,7 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
             f"after step {progress.step} workers hold different weights: the model computes with something that "
             "differs between processes, so that determinism bitwise cannot hold. Use determinism tolerance",
         )
-    data.copy_from_first(run.model.core.buffers())  # of batch norms: judge the weights that would be saved
+    data.copy_from_first(run.model.core.buffers())  # of batch norms: judge the values that would be saved
     run.model.eval()
     # Summed by lane, as in training: a lane's sum belongs to one rank, and adding zeros to it rounds nothing. So the
     # loss, and the choice of the best step, do not depend on the number of ranks.

@@ -35,9 +35,7 @@ def exit_code_of(action: Callable[[], int], folder: Path) -> int:
     """
     try:
         code, error = action(), None
-    except (
-        BaseException
-    ) as raised:  # torch's agent takes KeyboardInterrupt and SystemExit for ends like any other
+    except BaseException as raised:  # torch's agent handles KeyboardInterrupt and SystemExit like any end
         code, error = _code_of(raised, folder), raised
     leave_code(code, error)
     return code

@@ -67,7 +67,7 @@ class Checkpoints:
             raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
 
     def discard(self) -> None:
-        """Remove an uncommitted checkpoint, which may be what filled the disk. Rank 0 calls it."""
+        """Remove an uncommitted checkpoint: it may have filled the disk. Rank 0 calls it."""
         shutil.rmtree(self.writing, ignore_errors=True)
 
     @contextmanager
@@ -94,7 +94,7 @@ class Checkpoints:
             sync_folder(self.writing)
             for damaged in [
                 old for old in self.steps() if old >= step
-            ]:  # else training had gone on from there
+            ]:  # damaged, since otherwise the attempt would have resumed there
                 shutil.rmtree(self._path(damaged))
             self.writing.rename(self._path(step))
             sync_folder(self._folder)

@@ -3,7 +3,7 @@
     initial.safetensors     put there before the workers start; the job names its SHA-256
 
 They replace every value of the pipeline's own model. The fill for missing numbers comes from the snapshot. Not here:
-the choice of weights (release.initial), resuming this training (checkpoints).
+the choice of weights (release.initial_version), resuming this training (checkpoints).
 """
 
 # pyright: reportUnknownVariableType=false

@@ -61,7 +61,7 @@ class StoredCheckpoints(Checkpoints):
         self._forget(self._unfinished | {old for old in self._best_steps if old >= step})
 
     def discard(self) -> None:
-        """Do nothing: the store may be what failed, and the next attempt removes the rest."""
+        """Do nothing: the store may have failed, and the next attempt removes the rest."""
 
     @contextmanager
     def create(self, step: int, name: str) -> Generator[IO[bytes]]:

@@ -17,9 +17,9 @@ _BLOCK_BYTES = 4 * 2**20
 _BLOCK_STEPS = 16
 """Most steps that are gathered at once, within `_BLOCK_BYTES`: a small batch costs as many calls as a large one."""
 _AHEAD = 3
-"""Blocks that lie ready. They bridge the time in which the thread shuffles, at the start of an epoch and of a shard."""
+"""Blocks to keep ready. They bridge the time in which the thread shuffles, at the start of an epoch and of a shard."""
 _READY_BYTES = 64 * 2**20
-"""Most bytes of decoded samples that lie ready; at least one step does. The decoded size is only known afterwards: 35
+"""Most bytes of decoded samples to keep ready, but at least one step. The decoded size is only known afterwards: 35
 stored bytes became 831 MB."""
 
 

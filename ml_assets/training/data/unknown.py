@@ -1,7 +1,7 @@
 """Category dropout: in training, a small share of the categories is replaced by the unknown id.
 
 Without it, the embedding of the unknown id keeps its random initial weights, and a category that training never saw
-gets an arbitrary answer. With it, the model learns an answer for a category that tells nothing.
+gets an arbitrary answer. With it, the model learns an answer for an uninformative category.
 
 Seed, epoch, row and column alone decide if a value is dropped, so world size, lanes and resumes change nothing. Not
 here: unknown values in the data (features.encoding), the output bias before training (step.load).

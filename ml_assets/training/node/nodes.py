@@ -34,7 +34,7 @@ class Nodes:
         """Wait for node 0, unless this is node 0. Raises torch's `DistNetworkError` if node 0 does not answer."""
         self._node = node
         deadline = time.monotonic() + _MEET_SECONDS
-        while node.rank and not _answers(node):  # torch would block signals while it waits, and log each try
+        while node.rank and not _answers(node):  # torch would wait in one call, ignore signals, and log a lot
             if time.monotonic() > deadline:
                 raise DistNetworkError(f"node 0 does not answer at {node.address}:{node.port}")
             time.sleep(_POLL_SECONDS)

@@ -1,10 +1,10 @@
-"""Starting all ranks of a job on this machine.
+"""Start of all ranks of a job on this machine.
 
     python -m ml_assets.training.node.torchrun <job.json> <folder>
 
-Ends with the exit code of the ranks (resources.job.job.ExitCode). SIGTERM, or the end of whoever holds
-the other end of stdin, is passed on to the ranks: they save and end. Not here: attempts (the launcher), the
-agent that minds the ranks (agent), several machines (pod).
+Ends with the exit code of the ranks (resources.job.job.ExitCode). On SIGTERM, or if the launcher at the other end of
+stdin ends, the agent stops the ranks: they save and end. Not here: attempts (the launcher), the agent that watches the
+ranks (agent), several machines (pod).
 """
 
 import os
@@ -20,7 +20,7 @@ from resources.job.job import TrainingJob
 
 
 def main(job_file: str, folder: str) -> int:
-    """Run the ranks of the job in `job_file`; the exit code of the job."""
+    """Run the ranks of the job in `job_file`; return the exit code of the job."""
     use_temporary_folder(Path(folder))
     start_importing()
     _end_with_stdin()
@@ -30,7 +30,7 @@ def main(job_file: str, folder: str) -> int:
 
 
 def _end_with_stdin() -> None:
-    """Treat the end of stdin like SIGTERM, where stdin is a pipe: the launcher at its other end is gone."""
+    """If stdin is a pipe, treat its end like SIGTERM: the launcher at the other end is gone."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1024):

@@ -55,7 +55,7 @@ class PowerSgd:
     Let M be the mean over ranks of gradient plus own error. All ranks compute P = M Q, orthonormalise P, compute Q = Mᵀ
     P and use P Qᵀ as the gradient (Vogels et al. 2019, algorithm 1). Only the mean of the errors enters the result. So
     a checkpoint holds that mean and Q alone. Any number of ranks can resume from it, each with the mean as its own
-    error, and differs from an uninterrupted training only by rounding.
+    error. The result differs from an uninterrupted training only by rounding.
     """
 
     def __init__(self, model: nn.Module, seed: int, whole_steps: int) -> None:

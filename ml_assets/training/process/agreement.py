@@ -26,7 +26,7 @@ class Agreement:
         self._answer: Callable[[], list[float]] | None = None
 
     def step(self, *, stops: bool, saves: bool) -> tuple[bool, bool]:
-        """Return whether any rank was asked to stop, and whether any rank has a save due. Call it after each step.
+        """Return two flags: any rank was asked to stop, and any rank has a save due. Call it after each step.
 
         The answer is the same on every rank and describes the state one step ago. It is (False, False) between
         exchanges.

@@ -236,7 +236,7 @@ def _read(rank: int) -> tuple[int, int, float] | None:
 
 
 def _is_there(pid: int) -> bool:
-    """Return whether the process runs; False also for a zombie that the agent has not reaped yet."""
+    """Return True if the process runs; False also for a zombie that the agent has not reaped yet."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -94,7 +94,7 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
             model.CopyFrom(content)
         onnx.checker.check_model(model)
         if not any(one.domain in ("", "ai.onnx") for one in model.opset_import):
-            # A graph of trees alone names no such version, and serving puts Concat in front of it.
+            # A graph of trees alone names no such version, but serving adds a Concat in front of it.
             model.opset_import.append(onnx.helper.make_opsetid("", _OPSET))
     except Exception as error:  # protobuf and the checker have their own error types
         raise BadConfiguration(

@@ -131,7 +131,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
             "the weights are in shards: gather them (torch.distributed.checkpoint.state_dict.get_model_state_dict "
             "with full_state_dict), load them into a plain module and hand that in"
         )
-    # Not `state_dict`, which lists a tensor that two layers share twice. Lazy parameters have no size yet.
+    # Not `state_dict`, which lists a shared tensor twice. Lazy parameters have no size yet.
     numbers = [one for one in (*core.parameters(), *core.buffers()) if not is_lazy(one)]
     sizes = {one.element_size() for one in numbers}
     refuse_beyond_bundle(

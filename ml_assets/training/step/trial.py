@@ -1,5 +1,4 @@
-"""Trial pass, forward and backward, before the first step: refuses a model that can never train, without three
-attempts.
+"""Trial pass, forward and backward, before the first step: it refuses at once a model that can never train.
 
 With `determinism: bitwise` the pass is repeated, in training and in validation. It must change nothing and give the
 same numbers each time, also if the model cannot see its rank. Otherwise the result would depend on how often a worker
