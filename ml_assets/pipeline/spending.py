@@ -24,7 +24,7 @@ class Attempts:
         self._started: dict[int, TrainingEvent] = {}
         self._signs: list[float] = []
         self.step = 0
-        """Highest step of any event."""
+        """Highest step of an event that shows the workers alive."""
 
     def hear(self, event: TrainingEvent) -> None:
         """Note an event; a repeated event changes nothing."""

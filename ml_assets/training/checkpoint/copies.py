@@ -1,7 +1,7 @@
 """Copies of a state in memory that is reused for each save: fresh memory costs four times as much.
 
 Plain tensors are copied directly, at the speed of memory. Sharded tensors go through torch's stager, measured at 1.3 to
-1.8 times that cost. Not here: each rank's share of a save (parts), the time of a save (saving).
+1.8 times that time. Not here: each rank's share of a save (parts), the time of a save (saving).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -91,8 +91,8 @@ class ShardSource:
     def open(self, snapshot: Snapshot, lanes: int, local_ranks: int) -> StreamedShards:
         """Return the training shards for a rank with `lanes` lanes, one of `local_ranks` ranks on this machine.
 
-        The cache must have room for two shards per lane (the one it reads and the next) and for two more per rank.
-        Raises `BadConfiguration` if it has not.
+        The cache must have room for two shards per lane (the one it reads and the next) and for two more per rank, or
+        for all shards. Raises `BadConfiguration` if it has not.
         """
         shards = snapshot.shards_of("train")
         largest = max(sum(file.bytes for file in shard.files) for shard in shards)
