@@ -1,9 +1,9 @@
-"""The text of a category: one function for training, for the bundle's frames and rows, and for pandas.
+"""Text of a category: the same function for training, for frames and rows in a bundle, and for pandas.
 
-A vocabulary holds texts, so a value that another door writes differently would be an unknown category there. Every
-door names the type the column has in the feature table; the value becomes that type first, and text second.
+A vocabulary holds texts. If a caller wrote a value differently, the model would read an unknown category. Every caller
+therefore names the column's type in the feature table. The value is converted to that type first, then to text.
 
-This file is copied into every bundle and imports polars alone. Not here: vocabularies and ids (`encoding`).
+This file is copied into every bundle and imports only polars. Not here: vocabularies and ids (`encoding`).
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from typing import Any
 import polars as pl
 
 CategoryValue = str | bool | int | float | date | datetime | None
-"""A category of one row; numbers and booleans of numpy count, too."""
+"""Category of one row; numpy's numbers and booleans are allowed, too."""
 
 _TRUTH: Mapping[str, bool] = {"true": True, "false": False}
 _REMEMBERED = 65_536
-"""Texts of single values that are kept: converting one takes polars 8 µs."""
+"""Texts of single values to cache: polars takes 8 µs to convert a value."""
 
 
 class NotACategory(ValueError):
-    """A column or value has a type that no category has, or another kind than the feature table's column."""
+    """A type that no category can have, or a kind of value other than that of the feature table's column."""
 
 
 def category_texts(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Text of each value of `column`, as a column of type `dtype` (of the feature table) holds it.
+    """Return the text of each value of `column` after conversion to `dtype`, the type in the feature table.
 
-    Null where the value is missing, NaN, or no value of `dtype` (5.5 for an integer, "soon" for a date). Texts are
-    read as ISO 8601 where `dtype` is a date or a datetime; a datetime without a zone is UTC. Raises `NotACategory`.
+    Null if the value is missing, NaN, or not a value of `dtype` (5.5 for an integer, "soon" for a date). If `dtype` is
+    a date or a datetime, texts are read as ISO 8601; a datetime without a zone is UTC. Raises `NotACategory`.
     """
     if column.dtype == pl.Null:
         return column.cast(pl.String)
@@ -45,7 +45,7 @@ def category_texts(column: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 
 def category_text(value: CategoryValue, dtype: pl.DataType) -> str | None:
-    """`category_texts` of one value. Raises `NotACategory`."""
+    """Return `category_texts` of a single value. Raises `NotACategory`."""
     try:
         return _remembered_text(value, dtype)
     except (TypeError, pl.exceptions.PolarsError) as error:  # not hashable, or unknown to polars
@@ -74,7 +74,7 @@ def _is_text(dtype: pl.DataType) -> bool:
 
 
 def _converted(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """`column` as `dtype`, null where that is another value."""
+    """Convert `column` to `dtype`; null where the conversion would change the value."""
     if _is_text(dtype):
         return category_texts(column, column.dtype)
     if _is_text(column.dtype):
@@ -85,12 +85,12 @@ def _converted(column: pl.Series, dtype: pl.DataType) -> pl.Series:
         raise NotACategory(f"{column.dtype} is of another kind than {dtype}, which the feature table has")
     converted = column.cast(dtype, strict=False)
     if dtype.is_float():
-        return converted  # 0.1 is another number in 32 bits, and the same category
+        return converted  # 0.1 in 32 bits is another number, but the same category
     return converted.set(converted.cast(column.dtype) != column, None)
 
 
 def _read(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Values that JSON has no type for, or that came as text."""
+    """Parse texts as values of `dtype`: JSON has no dates, and other values may come as text, too."""
     if not isinstance(dtype, pl.Boolean | pl.Date | pl.Datetime):
         return texts.cast(dtype, strict=False)
     words = texts.unique().drop_nulls()
@@ -110,7 +110,7 @@ def _moment(text: str) -> datetime | None:
 
 
 def _moments(column: pl.Series, dtype: pl.Date | pl.Datetime) -> pl.Series:
-    """Dates and datetimes as `dtype`, a date where it is a midnight in UTC."""
+    """Convert dates and datetimes to `dtype`. A datetime becomes a date only if it is a midnight in UTC, else null."""
     if not isinstance(column.dtype, pl.Date | pl.Datetime):
         raise NotACategory(f"{column.dtype} is of another kind than {dtype}, which the feature table has")
     if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone is not None:

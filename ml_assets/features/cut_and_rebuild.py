@@ -1,9 +1,9 @@
-"""The leakage test: hide what was not yet known, rebuild in a fresh process, and require the same rows.
+"""Leakage test: hide facts that were not yet known, rebuild in a fresh process, and require the same rows.
 
-Here: how a table declares when its facts became known, cutting tables by that, and comparing two builds. It
-works for any feature function, and it also guards against skew between training and serving: the rebuild
-after a cut sees what serving would have seen. A partition built by itself, from what its lookback gives, is
-compared with the same partition of the range. Not here: reading tables, and printing (cli).
+Here: the declaration of the moment when a table's facts became known, cutting tables at a moment, and comparing two
+builds. The test works for any feature function. It also detects skew between training and serving, because the rebuild
+after a cut sees only facts that serving would have seen. A partition that is built alone, from the rows of its
+lookback, is compared with the same partition of the range. Not here: reading tables, and printing (cli).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,21 +16,21 @@ import polars as pl
 from ml_assets.sections import Section
 
 Build = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
-"""A feature function: `(inputs, first, last) -> rows`."""
+"""Feature function: `(inputs, first, last) -> rows`."""
 
 MISSING_ROW = "(row)"
-"""Stands for the column where a whole row is in one build and not in the other."""
+"""Text in place of the column if a whole row is in only one of the builds."""
 
 ALL_COLUMNS = "all columns"
-"""Stands for the columns of a table that was always known as a whole."""
+"""Text in place of the columns of a table that was always known as a whole."""
 
 HIDDEN = "(hidden)"
-"""Stands for each value of a column that examples do not show."""
+"""Text in place of each value of a column that examples do not show."""
 _EXAMPLES = 3
 _ROUNDING = 1e-5
 """Relative tolerance of a float: a hundred times the precision of float32."""
 _RESIDUE = 1e-9
-"""Tolerance relative to the largest size in the column."""
+"""Tolerance relative to the largest absolute value of the column."""
 
 
 class LeakTestError(ValueError):
@@ -51,18 +51,18 @@ class Leak:
     """A column whose values changed when the future was hidden, or when nothing was."""
 
     cut: datetime | None
-    """None: two builds from the same inputs differ."""
+    """Moment at which the future was hidden; None if two builds from the same inputs differ."""
     column: str
-    """`MISSING_ROW` where rows came or went."""
+    """Name of the column; `MISSING_ROW` if rows appeared or disappeared."""
     rows: int
     """Number of rows predicted at or before `cut` that differ."""
     examples: tuple[str, ...]
     """Key, value with the future present, value without."""
     is_remembered: bool = False
-    """The process that built with the future present gives the old value still: the function keeps state."""
+    """True if the process that saw the future still returns the old value: the function keeps state."""
 
     def explain(self) -> str:
-        """Return a line that says what to mend."""
+        """Return a line with the fault and the remedy."""
         examples = f"{self.rows} rows differ, for example {'; '.join(self.examples)}"
         if self.cut is None:
             return (
@@ -77,28 +77,28 @@ class Leak:
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """A partition of the range, as the platform builds it by itself."""
+    """A partition of the range, with the inputs from which the platform builds it alone."""
 
     key: str
     first: date
     last: date
     inputs: Mapping[str, pl.DataFrame]
-    """Exactly the rows that the declared lookback gives it."""
+    """Table → the rows within the declared lookback."""
 
 
 Cause = Literal["lookback", "lookback or later", "range"]
-"""Causes of other values in a partition built by itself: it sees less of the past; less of the past, or of the
-partitions after it; the days that are asked for."""
+"""Causes of other values in a partition that is built alone. `lookback`: it sees less of the past. `lookback or later`:
+it sees less of the past or of later partitions. `range`: the values depend on the requested days."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffersAlone:
-    """A column with other values in a partition built by itself than in a range."""
+    """A column whose values differ between a partition that is built alone and the same partition of a range."""
 
     key: str
     """Key of the partition."""
     column: str
-    """`MISSING_ROW` where rows came or went."""
+    """Name of the column; `MISSING_ROW` if rows appeared or disappeared."""
     rows: int
     """Number of rows of the partition that differ."""
     examples: tuple[str, ...]
@@ -106,7 +106,7 @@ class DiffersAlone:
     cause: Cause
 
     def explain(self) -> str:
-        """Return a line that says what to mend."""
+        """Return a line with the fault and the remedy."""
         found = (
             f"{self.column} of {self.key} differs when the partition is built by itself: {self.rows} rows, "
             f"for example {'; '.join(self.examples)}"
@@ -135,23 +135,25 @@ class LeakReport:
 
     cuts: tuple[datetime, ...]
     rows_compared: int
-    """Over all cuts."""
+    """Rows over all cuts."""
     columns_compared: tuple[str, ...]
     leaks: tuple[Leak, ...]
     always_known: Mapping[str, tuple[str, ...]]
-    """Table → columns no rule hides: what the test takes as known before any prediction."""
+    """Table → columns that no rule hides. The test assumes that they were known before any prediction."""
     alone: tuple[str, ...] = ()
-    """Keys of the partitions that were built by themselves."""
+    """Keys of the partitions that were also built alone."""
     differs_alone: tuple[DiffersAlone, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """True where nothing leaked, and partitions built by themselves are those of the range."""
+        """True if nothing leaked and partitions that were built alone equal those of the range."""
         return not self.leaks and not self.differs_alone
 
     def explain(self) -> str:
-        """One line a leak, or one line that says what was compared; the same of partitions built by themselves; then
-        one a table of which something counts as always known."""
+        """Return one line per leak, or a line with the numbers of compared rows and columns.
+
+        Further lines are about partitions that were built alone, and list the columns that count as always known.
+        """
         lines = [leak.explain() for leak in self.leaks] or [
             f"no leak: {self.rows_compared} rows × {len(self.columns_compared)} columns are the same "
             f"with the future hidden at {len(self.cuts)} moments"
@@ -183,19 +185,19 @@ def leak_test(
     alone: Sequence[Alone] = (),
     partition_date: str = "partition_date",
 ) -> LeakReport:
-    """Build `first`..`last` twice from all of `inputs`, then once per cut from what was known then, and compare.
+    """Build `first`..`last` twice from all of `inputs`, then once per cut from the facts known at the cut; compare.
 
-    Rows with `predicted_at` at or before a cut must be the same in every column but `labels`. `known_at` names
-    every table of `inputs`; an empty list says that a table was always known. `cuts` are moments in UTC, or
-    how many to choose, spread evenly over the moments of prediction. Examples show no value of a `hidden` column.
-    `rebuild` is the same function in a process that never saw the future, in which cuts are built oldest first; by
-    default `build`, whose memory of earlier calls then stays unnoticed.
+    Rows with `predicted_at` at or before a cut must be equal in every column except `labels`. `known_at` has an entry
+    for every table of `inputs`; an empty list means that the table was always known. `cuts` are moments in UTC, or
+    their number: then they are spread evenly over the moments of prediction. Examples show no values of `hidden`
+    columns. `rebuild` is the same function in a process that never saw the future; it builds cuts oldest first. By
+    default it is `build`, and then the test does not notice state that the function keeps between calls.
 
-    Each of `alone`, partitions of the range in order, is built once more by itself. Its rows must be those that have
-    its first day as `partition_date` in the range, in every column but `labels`; floats may differ by rounding.
+    Each partition of `alone` (in order, all within the range) is built once more alone. Its rows must equal the rows of
+    the range with its first day as `partition_date`, in every column except `labels`; floats may differ by rounding.
 
-    Raises `LeakTestError` where a declaration does not fit the tables, `primary_key` does not name the built rows, or
-    none of them was predicted before a cut.
+    Raises `LeakTestError` if a declaration does not fit the tables, if `primary_key` is not unique in the built rows,
+    or if no row was predicted before a cut.
     """
     _require_rules(inputs, known_at)
     full = build(inputs, first, last)
@@ -211,7 +213,7 @@ def leak_test(
     others = [name for name in full.columns if name not in primary_key]
     compare = _Comparison(primary_key, frozenset(hidden))
     leaks = compare.leaks(full, build(inputs, first, last), others, None)
-    unsteady = {leak.column for leak in leaks}  # of these a cut can tell nothing
+    unsteady = {leak.column for leak in leaks}  # a cut shows nothing about these columns
     columns = tuple(name for name in others if name not in {*labels, *unsteady})
     rows_compared = 0
     for cut in moments:
@@ -230,12 +232,12 @@ def leak_test(
             of_cut = [replace(leak, is_remembered=leak.column not in stay) for leak in of_cut]
         leaks += of_cut
     differs_alone: list[DiffersAlone] = []
-    for one in alone:  # after the cuts: it sees more than they may
+    for one in alone:  # after the cuts, because it sees facts that they may not see
         of_one = pl.col(partition_date) == one.first
         by_itself = (rebuild or build)(one.inputs, one.first, one.last).filter(of_one)
         differs = compare.differences(full.filter(of_one), by_itself, columns, _ALONE, rounding=True)
         if differs:
-            # The same days from all inputs: a column that still differs is made of the days asked for.
+            # Build the same days from all inputs: a column that still equals the lone build depends on the days.
             wide = build(inputs, one.first, one.last).filter(of_one)
             of_inputs = {
                 x.column for x in compare.differences(wide, by_itself, columns, _ALONE, rounding=True)
@@ -263,11 +265,11 @@ def leak_test(
 
 
 def known_by(rows: pl.DataFrame, rules: Sequence[KnowledgeRule], moment: datetime) -> pl.DataFrame:
-    """The table as it was known at `moment`: later rows gone, later values null."""
+    """Return the table as it was known at `moment`: without later rows, and with null for later values."""
     for rule in rules:
         if not rule.columns:
             rows = rows.filter(pl.col(rule.column) <= moment)
-    # All at once: one rule's `column` may be hidden by another.
+    # Apply all rules at once, because one rule may hide the `column` of another.
     hidden: dict[str, pl.Expr] = {}
     for rule in rules:
         if rule.columns:
@@ -314,7 +316,7 @@ def _spread(moments: pl.Series, count: int) -> tuple[datetime, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Words:
-    """Names of the two builds, for an example."""
+    """Names of the two builds for examples."""
 
     one: str
     other: str
@@ -338,7 +340,7 @@ class _Difference:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Compares two builds of the same rows."""
+    """Comparison of two builds of the same rows."""
 
     primary_key: Sequence[str]
     hidden: frozenset[str]
@@ -358,7 +360,7 @@ class _Comparison:
         *,
         rounding: bool = False,
     ) -> list[_Difference]:
-        """Differences by column, those of whole rows first. With `rounding`, floats may differ by it."""
+        """Return differences by column, whole rows first. With `rounding`, floats may differ by rounding errors."""
         key = self.primary_key
         lost, come = before.join(after, on=key, how="anti"), after.join(before, on=key, how="anti")
         found: list[_Difference] = []
@@ -385,16 +387,16 @@ class _Comparison:
         return found
 
     def _rows(self, frame: pl.DataFrame, *names: str) -> list[tuple[object, ...]]:
-        """A few rows to show, without the values of hidden columns."""
+        """Return a few rows as examples, without the values of hidden columns."""
         secret = {name for column in self.hidden for name in (column, f"{column}__after")}
         masked = [pl.lit(HIDDEN).alias(name) if name in secret else pl.col(name) for name in names]
         return frame.head(_EXAMPLES).select(masked).rows()
 
 
 def _is_rounding(one: pl.Expr, other: pl.Expr) -> pl.Expr:
-    """True where two finite floats differ as sums of the same numbers do.
+    """True where two finite floats differ only by rounding errors of sums.
 
-    A running sum carries the rounding of the partitions before its window: 1e-13 in the range, 0.0 alone.
+    A running sum carries rounding errors of the partitions before its window: 1e-13 in the range, 0.0 alone.
     """
     one, other = one.cast(pl.Float64), other.cast(pl.Float64)
     size = pl.max_horizontal(one.abs(), other.abs())
@@ -408,5 +410,5 @@ def _name(row: Sequence[object]) -> str:
 
 
 def _said(value: object) -> object:
-    """Nobody reads the bytes of a picture."""
+    """Return a value for an example: the number of bytes in place of bytes."""
     return f"{len(value)} bytes" if isinstance(value, bytes) else value

@@ -1,9 +1,8 @@
-"""Fitted state: what a model must remember of its training rows to read any other row.
+"""Fitted state: facts about the training rows that a model needs to read any other row.
 
-Here: filling values and scales of numeric columns, vocabularies of categorical ones, fitted on the training
-split only, hashed, and carried from the snapshot into the bundle, whose graph standardises numbers the same way. Not
-here: features that need other rows (`rolling`, `point_in_time`) and the torch module that fills what is missing
-(training.preprocess).
+Here: fill values and scales of numeric columns, and vocabularies of categorical columns. They are fitted only on the
+training split, and hashed. The snapshot and the bundle hold them, and the bundle's graph standardises numbers the same
+way. Not here: features that need other rows (`rolling`, `point_in_time`), filling missing values (the torch module).
 """
 
 import hashlib
@@ -20,14 +19,14 @@ from numpy.typing import NDArray
 from ml_assets.features.categories import NotACategory, category_texts
 
 UNKNOWN = 0
-"""Id of a category that is null or was not seen often enough when fitting."""
+"""Id of a category that is null or was too rare in the training rows."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _SIGNIFICANT_DIGITS = 7
-"""Mean and scale are rounded to so many digits of the scale, so that the order in which a machine adds up a column does
-not change the digest."""
+"""Digits of the scale to which mean and scale are rounded, so that the order in which a machine sums a column does not
+change the digest."""
 _ROUNDING_STEPS = 4
-"""Values that differ by at most so many steps of their floating-point type are one value: 0.1 + 0.2 and 0.3, say."""
+"""Steps of a floating-point type up to which values count as equal, such as 0.1 + 0.2 and 0.3."""
 
 
 class EncodingError(ValueError):
@@ -36,9 +35,9 @@ class EncodingError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class NumericState:
-    """One numeric column: a model reads `(value - mean) / scale`, and that of `fill` where a value is missing.
+    """One numeric column. A model reads `(value - mean) / scale`, with `fill` for a missing value.
 
-    The division is done in float64, since float32 holds neither epoch seconds nor ids around 1e9 as they are.
+    The division uses float64, because float32 cannot hold epoch seconds or ids around 1e9 exactly.
     """
 
     name: str
@@ -50,9 +49,9 @@ class NumericState:
     """Standard deviation of the training rows after filling; 1 for a constant column."""
 
     def standardised(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """`[rows]` float32 of values in the unit of the column; NaN stays.
+        """Standardise values in the unit of the column to `[rows]` float32; NaN stays.
 
-        Raises `EncodingError` for an infinite value, and where float32 cannot hold the result.
+        Raises `EncodingError` for an infinite value, or if float32 cannot hold the result.
         """
         with np.errstate(over="ignore"):
             result = (values - self.mean) / self.scale
@@ -67,7 +66,7 @@ class NumericState:
 
     @property
     def standardised_fill(self) -> float:
-        """Return the float32 that a model reads where a value is missing."""
+        """Number, rounded to float32, that a model reads for a missing value."""
         return float(self.standardised(np.array([self.fill]))[0])
 
 
@@ -81,13 +80,13 @@ class CategoricalState:
 
     @property
     def cardinality(self) -> int:
-        """Number of ids, the unknown one included: the size of an embedding."""
+        """Number of ids, `UNKNOWN` included: the size of an embedding."""
         return len(self.vocabulary) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FittedState:
-    """Everything fitted, in the order the model reads its inputs."""
+    """Fitted state of all columns, in the order of the model's inputs."""
 
     numeric: tuple[NumericState, ...]
     categorical: tuple[CategoricalState, ...]
@@ -99,7 +98,7 @@ class FittedState:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The state as JSON; `from_json` reads it back to an equal value with the same digest."""
+        """Return the state as JSON; `from_json` reads it back to an equal value with the same digest."""
         return json.dumps(asdict(self), sort_keys=True, indent=1, allow_nan=False)
 
     @classmethod
@@ -115,10 +114,10 @@ class FittedState:
         )
 
     def encode(self, frame: pl.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Standardised numbers `[rows, F]` float32 with NaN where missing, and category ids `[rows, C]` int32.
+        """Return standardised numbers `[rows, F]` float32, NaN where missing, and category ids `[rows, C]` int32.
 
-        The model fills what is missing. Raises `EncodingError` where a column is missing, a numeric one is not a
-        number, float32 cannot hold a standardised number, or a category has no text.
+        The model fills missing values. Raises `EncodingError` if a column is missing, a numeric column is not a number,
+        float32 cannot hold a standardised number, or a category has no text.
         """
         require_columns(frame, [c.name for c in self.numeric], [c.name for c in self.categorical])
         numeric = np.empty((frame.height, len(self.numeric)), dtype=np.float32)
@@ -133,11 +132,11 @@ class FittedState:
 def fit(
     frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str], min_count: int = 20
 ) -> FittedState:
-    """The state of these columns over the rows of `frame` (the training split, nothing else).
+    """Fit the state of these columns on the rows of `frame`, which are the training split and nothing else.
 
-    A category seen fewer than `min_count` times stays out of the vocabulary: too few rows to learn from, and
-    rows of the unknown id to learn that one from. Raises `EncodingError` for a missing column, a numeric
-    column that is not a number, has no value at all, or has one that is infinite or too far from the others.
+    A category with fewer than `min_count` rows is not in the vocabulary. It has too few rows to learn from, and its
+    rows train the unknown id. Raises `EncodingError` for a missing column, and for a numeric column that is not a
+    number, has no value, or holds a value that is infinite or too far from the others.
     """
     require_columns(frame, numeric, categorical)
     return FittedState(
@@ -147,7 +146,7 @@ def fit(
 
 
 def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> None:
-    """Raise `EncodingError` where `frame` lacks a column or a numeric one has another kind of type."""
+    """Raise `EncodingError` if `frame` lacks a column or if a numeric column is not a number or boolean."""
     missing = [name for name in (*numeric, *categorical) if name not in frame.columns]
     if missing:
         raise EncodingError(
@@ -176,7 +175,7 @@ def _fit_numeric(column: pl.Series) -> NumericState:
             "make them null in the feature function"
         )
     fill = float(np.median(known))
-    # Around the median and in units of the largest distance from it, no square is lost or overflows.
+    # Distances from the median, in units of the largest distance: no square underflows or overflows.
     with np.errstate(over="ignore"):
         distances = np.where(np.isnan(values), 0.0, values - fill)
         largest = float(np.abs(distances).max())
@@ -194,7 +193,7 @@ def _fit_numeric(column: pl.Series) -> NumericState:
 
 
 def _rounding(dtype: pl.DataType) -> float:
-    """Relative size of differences that are rounding errors of `dtype`; 0 for whole numbers."""
+    """Return the relative size up to which differences are rounding errors of `dtype`; 0 for whole numbers."""
     if not dtype.is_float():
         return 0.0
     of_type = np.float64 if dtype == pl.Float64 else np.float32
@@ -228,5 +227,5 @@ def _texts(column: pl.Series) -> pl.Series:
 
 
 def _rounded(value: float, scale: float) -> float:
-    """`value` to the digits that matter beside `scale`."""
+    """Round `value` to the last significant digit of `scale`."""
     return round(value, _SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(scale)))

@@ -1,10 +1,10 @@
 """As-of joins on the moment a fact became known.
 
-Here: the one helper through which features read facts of other rows as known at prediction time. Not here:
-sums and counts over windows (`rolling`), and the test that nothing later leaks in (`leaktest`).
+Here: the helper through which features read facts of other rows as known at prediction time. Not here: sums and counts
+over windows (`rolling`), and the leakage test (`cut_and_rebuild`).
 
-polars' `join_asof(by=…)` cannot check that its inputs are sorted and gives wrong rows without an error where
-they are not, and lets the input order decide between facts known at the same moment. Hence this helper.
+polars' `join_asof(by=…)` cannot check that its inputs are sorted: unsorted inputs give wrong rows without an error.
+Among facts known at the same moment, it lets the input order decide. This helper avoids both.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _AT = "__at"
 
 
 class PointInTimeError(ValueError):
-    """The newest fact cannot be told, or a column would be overwritten; the message names columns and remedy."""
+    """The newest fact is ambiguous, or a column would be overwritten. The message names columns and remedy."""
 
 
 def join_as_of(
@@ -33,16 +33,16 @@ def join_as_of(
     strict: bool = False,
     tiebreak: Sequence[str] = (),
 ) -> pl.DataFrame:
-    """`rows` in their order, each with the newest of `facts` about the same `by` known at `at`.
+    """Add to each of `rows`, in their order, the newest of `facts` with the same `by` that was known at `at`.
 
-    Without columns in `by` all facts are about one thing. `at` (of rows) and `known_at` (of facts) are moments in
-    microseconds. A fact known exactly at `at` counts, unless `strict`; one known longer than `tolerance` before
-    (inclusive) does not. All columns of `facts` are added, `known_at` included, null where nothing was known. A null
-    in `by`, `at` or `known_at` matches nothing.
+    Without columns in `by`, every fact applies to every row. `at` (of rows) and `known_at` (of facts) are moments in
+    microseconds. A fact known exactly at `at` counts, unless `strict`. A fact known more than `tolerance` before `at`
+    does not count; exactly `tolerance` does. All columns of `facts` are added, `known_at` included, with null if
+    nothing was known. A null in `by`, `at` or `known_at` matches nothing.
 
-    Among facts about the same key known at the same moment the one that sorts last by `tiebreak` wins (nulls
-    first). Raises `PointInTimeError` where `tiebreak` leaves a draw or a column would be overwritten, `MeetingError`
-    where rows and facts have no common keys or moments.
+    Among facts of the same key and moment, the last by `tiebreak` wins (nulls sort first). Raises `PointInTimeError` if
+    `tiebreak` leaves a draw or a column would be overwritten, `MeetingError` if rows and facts have no comparable keys
+    or moments.
     """
     facts = facts_like_rows(rows, facts, by=by, at=at, known_at=known_at)
     _require_other_names(rows, facts, by)
@@ -57,7 +57,7 @@ def join_as_of(
         tolerance=tolerance,
         allow_exact_matches=not strict,
         coalesce=False,
-        check_sortedness=False,  # both were sorted just above, which polars cannot see once `by` is given
+        check_sortedness=False,  # both were sorted above, and polars cannot check it with `by`
     )
     return joined.sort(_ROW).drop(_ROW, _AT)
 

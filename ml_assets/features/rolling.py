@@ -1,7 +1,7 @@
-"""Counts and sums over the time before each row, by what was known then.
+"""Counts and sums over a window of time before each row, from facts that were known then.
 
-Here: exact windows per key, from cumulative sums and binary search. Not here: means and rates, which are one
-division away and belong to the feature function.
+Here: exact windows per key, from cumulative sums and binary search. Not here: means and rates, which the feature
+function computes with one division.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,18 +34,18 @@ def window_sums(
     windows: Mapping[str, timedelta],
     prefix: str,
 ) -> pl.DataFrame:
-    """`rows` in their order, with counts and sums over facts of the same `by` known in `(at − window, at]`.
+    """Add to `rows`, in their order, counts and sums over facts of the same `by` known in `(at − window, at]`.
 
-    Without columns in `by` all facts are about one thing: a single station, a whole shop.
+    Without columns in `by`, every fact applies to every row: a single station, a whole shop.
 
-    Adds for every window `w` the int64 columns `{prefix}_{w}_n` (facts) and `{prefix}_{w}_{column}` for every
+    Adds for every window `w` the int64 column `{prefix}_{w}_n` (number of facts), and `{prefix}_{w}_{column}` for every
     column of `sums` (nulls count as 0). `at` (of rows) and `known_at` (of facts) are moments in microseconds. Facts
-    whose `known_at` or key is null are left out; a row with a null key or `at` gets zeros. `MeetingError` where rows
-    and facts have no common keys or moments.
+    with a null `known_at` or key are left out. A row with a null key or `at` gets zeros. Raises `MeetingError` if rows
+    and facts have no comparable keys or moments.
 
-    The result does not depend on facts older than the longest window, nor on how many of them there are:
-    building a range and building its days one by one give equal bytes. That holds for whole numbers only
-    (floats add up differently from another start), so a float column in `sums` raises `RollingError`.
+    The result does not depend on facts older than the longest window. Building a range and building its days one by one
+    give equal bytes. That holds only for whole numbers, because sums of floats depend on where they start. A float
+    column in `sums` raises `RollingError`.
     """
     facts = facts_like_rows(rows, facts, by=by, at=at, known_at=known_at, of_facts=sums)
     _require_whole_numbers(facts, sums)
@@ -53,7 +53,7 @@ def window_sums(
     fact_key = _codes(facts, keys)
     moments, fact_moment = np.unique(_ticks(facts[known_at]), return_inverse=True)
 
-    # One sorted number per fact: its key, then the rank of its moment among all moments, from 1.
+    # One sortable number per fact: its key, then the rank of its moment among all moments, from 1.
     ranks = len(moments) + 1
     place = fact_key * ranks + fact_moment + 1
     order = np.argsort(place, kind="stable")
@@ -65,7 +65,7 @@ def window_sums(
     matches = (row_key >= 0) & asked.is_not_null().to_numpy()
 
     def facts_up_to(ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many facts, in the sorted order, come no later than the row's key at that moment."""
+        """Return for each row the number of facts, in sorted order, up to the row's key at that moment."""
         rank = np.searchsorted(moments, ticks, side="right")
         return np.searchsorted(place, row_key * ranks + rank, side="right")
 
@@ -90,7 +90,7 @@ def _require_whole_numbers(facts: pl.DataFrame, sums: Sequence[str]) -> None:
 
 
 def _codes(frame: pl.DataFrame, keys: pl.DataFrame | None) -> NDArray[np.int64]:
-    """The number of each row's key; -1 where `keys` lacks it. Without keys all rows have the same."""
+    """Return the number of each row's key; -1 if `keys` lacks it. Without `keys`, all rows have number 0."""
     if keys is None:
         return np.zeros(frame.height, dtype=np.int64)
     found = frame.select(keys.columns[1:]).join(keys, on=keys.columns[1:], how="left", maintain_order="left")

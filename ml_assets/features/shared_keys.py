@@ -1,7 +1,7 @@
-"""The columns by which rows and facts meet: present on both sides, keys of one type, moments in microseconds.
+"""Columns that match facts with rows: present on both sides, keys of comparable types, moments in microseconds.
 
-Every helper that looks up facts for rows prepares them here, so that all take and refuse the same frames. Not
-here: the look-up itself.
+Every helper that looks up facts for rows prepares them here, so that all accept and refuse the same frames. Not here:
+the look-up itself.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import polars as pl
 
 
 class MeetingError(ValueError):
-    """Rows and facts cannot meet; the message names the column and the remedy."""
+    """Rows and facts cannot be matched. The message names the column and the remedy."""
 
 
 def facts_like_rows(
@@ -22,11 +22,11 @@ def facts_like_rows(
     known_at: str,
     of_facts: Sequence[str] = (),
 ) -> pl.DataFrame:
-    """Return `facts` whose `by` columns have the types of `rows`, without those that no row can ask for.
+    """Return `facts` with the `by` columns cast to the types of `rows`, without facts that match no row.
 
-    Left out are facts with a null in `by` or `known_at`, or with a key that the rows' narrower type cannot hold. Raises
-    `MeetingError` where a column is missing (`of_facts`: others that the facts need), where the types of a key
-    are not comparable, or where `at` and `known_at` are not moments of one zone in microseconds.
+    Leaves out facts with a null in `by` or `known_at`, or with a key that the rows' narrower type cannot hold. Raises
+    `MeetingError` if a column is missing (`of_facts` names further columns of the facts), if the types of a key are not
+    comparable, or if `at` and `known_at` are not moments of the same zone in microseconds.
     """
     for side, frame, names in (("rows", rows, [*by, at]), ("facts", facts, [*by, known_at, *of_facts])):
         missing = [name for name in names if name not in frame.columns]
@@ -38,7 +38,7 @@ def facts_like_rows(
 
 
 def _require_moments(at: str, asked: pl.DataType, known_at: str, known: pl.DataType) -> None:
-    """Refuse other units than microseconds: what pandas brings is in nanoseconds, and arithmetic mixes the two."""
+    """Refuse units other than microseconds: moments from pandas are in nanoseconds, and arithmetic would mix them."""
     if asked != known or not isinstance(asked, pl.Datetime) or asked.time_unit != "us":
         raise MeetingError(
             f"{at!r} is {asked} and {known_at!r} is {known}: cast both to microseconds in UTC, "

@@ -1,1 +1,1 @@
-"""Immutable training inputs: splits, shards and the document that names them."""
+"""Immutable training inputs: splits, shards and their manifest."""

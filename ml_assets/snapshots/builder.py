@@ -1,7 +1,7 @@
-"""Making a snapshot: chosen rows become encoded, balanced shards and their manifest.
+"""Builder of a snapshot: turns chosen rows into encoded, balanced shards and their manifest.
 
-Here: dealing rows into shards and writing a folder that is either whole or absent. Not here: which rows
-(rows), fitting (features.encoding), reading (reader).
+Here: distributing rows over shards, and writing a folder that is either complete or absent. Not here: choosing rows
+(row_choice), fitting (features.encoding), reading (split_reader).
 """
 
 import errno
@@ -39,10 +39,10 @@ from ml_assets.snapshots.split_reader import (
 )
 
 SHARD_BYTES = 128 * 2**20
-"""Approximate bytes of a shard: long enough to stream, short enough to map, shuffle and send by itself."""
+"""Approximate bytes of a shard: large enough to stream, small enough to map, shuffle and send alone."""
 _BUILDING = ".building-"
 _FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which an unfinished folder is taken for one whose builder was killed."""
+"""Seconds after which an unfinished folder is deleted: its builder was killed."""
 
 
 def build_snapshot(
@@ -56,10 +56,10 @@ def build_snapshot(
 ) -> Snapshot:
     """Write `chosen`, encoded by `fitted`, as a snapshot folder in `into`, named by its digest.
 
-    `source_commit` and `files` say what the rows were read from. The same rows, files and state give the
-    same folder; one that is there already stays, with the commit it was first read at. Shards of a split
-    differ by one row at most; where rows have samples, an archive lies beside each. Raises `EncodingError`
-    where a column is missing or of the wrong kind.
+    `source_commit` and `files` record the origin of the rows. The same rows, files and state give the same folder. An
+    existing folder stays unchanged, with the commit of its first build. Shards of a split differ by at most one row. If
+    rows have samples, an archive lies beside each shard. Raises `EncodingError` if a column is missing or of the wrong
+    kind.
     """
     inputs = input_spec(fitted, chosen.spec.sample)
     schema = schema_hash(inputs, chosen.spec.label)
@@ -93,11 +93,11 @@ def build_snapshot(
         (building / MANIFEST).write_text(snapshot.to_json())
         return _publish(snapshot, into / snapshot.digest[:16])
     finally:
-        shutil.rmtree(building, ignore_errors=True)  # gone already where it was published
+        shutil.rmtree(building, ignore_errors=True)  # no longer there if it was published
 
 
 def input_spec(fitted: FittedState, sample: str = "") -> InputSpec:
-    """Return the part of the fitted state, and of the column with samples, that a model and its preprocessing need."""
+    """Return the facts of the fitted state and of the sample column that a model and its preprocessing need."""
     return InputSpec(
         numeric=tuple(column.name for column in fitted.numeric),
         fill=tuple(column.standardised_fill for column in fitted.numeric),
@@ -110,7 +110,7 @@ def input_spec(fitted: FittedState, sample: str = "") -> InputSpec:
 def _deal(
     chosen: ChosenRows, fitted: FittedState, shard_bytes: int
 ) -> Iterator[tuple[SplitName, str, pl.DataFrame]]:
-    """Split, name and rows of each shard."""
+    """Yield split, name and rows of each shard."""
     for split in SPLITS:
         frame, sample_bytes = chosen.of(split), chosen.sample_bytes(split)
         row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
@@ -118,8 +118,8 @@ def _deal(
         shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), frame.height)
         for i in range(shards):
             if split == "train":
-                # Every n-th row: each shard is a fair sample of the whole window, so that shuffling the shards
-                # and the rows inside one is a good shuffle although a batch hardly ever mixes shards.
+                # Take every n-th row, so that each shard is a fair sample of the whole window. Then shuffling the
+                # shards and the rows inside each is a good shuffle, although a batch rarely mixes shards.
                 part = frame.gather_every(shards, offset=i)
             else:
                 start = frame.height * i // shards
@@ -130,7 +130,7 @@ def _deal(
 def _write_archives(
     folder: Path, chosen: ChosenRows, fitted: FittedState, shard_bytes: int
 ) -> dict[str, Samples]:
-    """The samples of each shard by its name, in one pass over the table; none where rows have none."""
+    """Write the samples of each shard, in one pass over the table; return them by shard name, empty without samples."""
     if chosen.sample is None:
         return {}
     writers: list[tuple[str, ArchiveWriter]] = []
@@ -175,13 +175,13 @@ def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: 
 
 def _purge(into: Path) -> None:
     for folder in into.glob(f"{_BUILDING}*"):
-        with suppress(FileNotFoundError):  # its builder, or another purge, was faster
+        with suppress(FileNotFoundError):  # its builder or another purge was faster
             if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
-    """Give the folder its name; a whole one that is there already (another run was faster) stays."""
+    """Give the folder its final name. A complete folder of that name stays (another run was faster)."""
     for path in snapshot.folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -191,7 +191,7 @@ def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
         if error.errno not in (
             errno.ENOTEMPTY,
             errno.EEXIST,
-        ):  # what rename says of a folder that holds something
+        ):  # errors of rename for a folder that is not empty
             raise
         if not _is_whole(folder, snapshot):
             shutil.rmtree(folder)

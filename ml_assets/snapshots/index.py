@@ -1,8 +1,8 @@
 """Index files of a snapshot: the rows of each split, as numbers of rows of the feature table.
 
-The rows of a split are chosen once, when the snapshot is made; an evaluation reads those that the index names. One
-Parquet file a split, delta-encoded: row numbers of whole partitions take almost nothing. Not here: choosing rows
-(rows), the encoded copies of rows that training reads (shards).
+The rows of a split are chosen once, when the snapshot is made. An evaluation reads the rows that the index names. Each
+split has one delta-encoded Parquet file, in which row numbers of whole partitions take almost no space. Not here:
+choosing rows (row_choice), the encoded copies of rows that training reads (shards).
 """
 
 from importlib import import_module
@@ -21,7 +21,7 @@ _COLUMN = "row"
 
 
 def write_index(folder: Path, split: SplitName, rows: NDArray[np.int64]) -> SplitIndex:
-    """Write the index of a split: ascending numbers of rows of the table, 0-based."""
+    """Write the index of a split: ascending row numbers of the table, 0-based."""
     pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
     parquet: Any = import_module("pyarrow.parquet")
     path = folder / f"{split}.index.parquet"
@@ -34,7 +34,7 @@ def write_index(folder: Path, split: SplitName, rows: NDArray[np.int64]) -> Spli
 
 
 def read_index(snapshot: Snapshot, split: SplitName) -> NDArray[np.int64]:
-    """Return the rows of a split, `[rows]`, ascending. `ShardChanged` where the file is not the manifest's."""
+    """Return the row numbers of a split, `[rows]`, ascending. `ShardChanged` if the file differs from the manifest."""
     index = snapshot.index_of(split)
     path = snapshot.folder / index.path
     verify_file(path, index)
@@ -42,10 +42,11 @@ def read_index(snapshot: Snapshot, split: SplitName) -> NDArray[np.int64]:
 
 
 def rows_of(table: pl.LazyFrame, snapshot: Snapshot) -> dict[SplitName, pl.DataFrame]:
-    """Return split → its rows of `table`, the one that `snapshot` was made of: columns of the table, without binary
-    ones, and `ROW`; in the order of the table, as `ChosenRows.of` gave them to the snapshot.
+    """Return split → its rows of `table`, from which `snapshot` was made.
 
-    Raises `ShardChanged` for a damaged index, `SnapshotError` for a table that lacks rows.
+    The rows have the table's columns without binary columns, and `ROW`. They are in the order of the table, as
+    `ChosenRows.of` returned them for the snapshot. Raises `ShardChanged` for a damaged index, `SnapshotError` for a
+    table that lacks rows.
     """
     schema = table.collect_schema()
     binary = [name for name, dtype in schema.items() if dtype == pl.Binary]

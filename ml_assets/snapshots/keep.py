@@ -1,7 +1,8 @@
-"""Keeping what a model was trained on: a branch of the lake that garbage collection may not pass.
+"""Retention of a model's training input: a branch of the lake that protects it from garbage collection.
 
-A tag would not do: only branch heads are roots. The branch holds the snapshot's documents on top of the commit
-whose rows they name, and the index of each split, so one commit id answers which rows a model has seen.
+A tag does not protect it, because garbage collection starts only from branch heads. The branch holds the snapshot's
+documents and the index of each split, on top of the commit that holds the rows. So one commit id shows which rows a
+model has seen.
 """
 
 from collections.abc import Mapping
@@ -10,18 +11,18 @@ from ml_assets.snapshots.split_reader import FITTED, MANIFEST, Snapshot
 from resources.lake import VersionedStore
 
 JOB_BRANCH = "job_branch"
-"""Key of a commit's metadata: the branch it was first made on."""
+"""Key of a commit's metadata: the branch on which it was first made."""
 
 
 def keep_branch(fingerprint: str) -> str:
-    """Name of the branch that keeps the input of a training job, from before its launch."""
+    """Return the name of the branch that keeps the input of a training job, from before its launch."""
     return f"keep-run-{fingerprint[:12]}"
 
 
 def version_branch(model: str, number: int, bundle_digest: str) -> str:
-    """Name of the branch that keeps the input of a registered version for as long as the version lives.
+    """Return the name of the branch that keeps the input of a registered version as long as the version exists.
 
-    The bundle is part of it: a registry that begins anew gives the same number to another version.
+    The bundle is part of the name, because a new registry gives the same number to another version.
     """
     return f"{_versions_of(model)}{number}-{bundle_digest[:12]}"
 
@@ -38,10 +39,11 @@ def keep_snapshot(
     branch: str,
     metadata: Mapping[str, str],
 ) -> str:
-    """Keep `snapshot` on `branch`; the commit id. The same job again changes nothing, also after its version
-    was registered and `branch` released: then it is the commit the version keeps.
+    """Keep `snapshot` on `branch`; return the commit id.
 
-    The documents lie at `snapshots/<model>/<partition>/`. `metadata` goes into the commit.
+    A repeated call for the same job changes nothing. After the version was registered and `branch` deleted, it returns
+    the commit that the version keeps. The documents are at `snapshots/<model>/<partition>/`. `metadata` goes into the
+    commit.
     """
     kept = _kept_for_a_version(store, model, branch)
     if branch not in store.branches(prefix=branch):
@@ -55,7 +57,7 @@ def keep_snapshot(
 
 
 def _kept_for_a_version(store: VersionedStore, model: str, branch: str) -> str | None:
-    """The commit a registered version keeps of the job whose branch was `branch`."""
+    """Return the commit that a registered version keeps for the job of `branch`; None if there is none."""
     for commit in store.branches(prefix=_versions_of(model)).values():
         if store.read_commit(commit).metadata.get(JOB_BRANCH) == branch:
             return commit

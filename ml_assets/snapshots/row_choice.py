@@ -1,7 +1,7 @@
-"""Choice of a snapshot's rows of a feature table, with the reasons for which others are left out.
+"""Choice of a snapshot's rows from a feature table, with the reasons for leaving out others.
 
-A row is taken when its partition is in a split, its label was known by that split's cutoff, and it has a sample where
-rows have one. Samples are never in memory all at once. Not here: which partitions those are (spec), writing the rows
+A row is taken if its partition is in a split, its label was known by that split's cutoff, and it has a sample (if rows
+have samples). Samples are never in memory all at once. Not here: choosing the partitions (spec), writing the rows
 (builder).
 """
 
@@ -18,45 +18,45 @@ NO_LABEL = "label unknown"
 LABEL_TOO_LATE = "label known after the cutoff"
 NO_SAMPLE = "sample missing"
 ROW = "_row"
-"""Column of `ChosenRows.of`: which row of the table it is, 0-based."""
+"""Column of `ChosenRows.of`: number of the row in the table, 0-based."""
 _KEY, _SPLIT, _REASON, _SAMPLE_BYTES = "_key", "_split", "_reason", "_sample_bytes"
 _LABEL = "_label"
 _NAMED = 3
-"""Rows that a refusal names."""
+"""Rows that an error names."""
 _SAMPLES_AT_ONCE = 64 * 2**20
-"""Bytes of samples, about, that are read from the table in one go."""
+"""Approximate bytes of samples to read from the table at once."""
 _SAMPLES_AT_FIRST = 16
-"""Samples, where nobody knows yet how large they are."""
+"""Samples to read first, while their size is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenRows:
-    """The rows of the splits, in the order of the table."""
+    """Rows of the splits, in the order of the table."""
 
     split: Split
     spec: RowSpec
     frame: pl.DataFrame
-    """All rows of the splits' partitions: the table's columns, but for binary ones, and some of this module's."""
+    """All rows of the splits' partitions: the table's columns without binary columns, and helper columns."""
     sample: pl.LazyFrame | None = None
-    """Column of samples, for each row of the table; None where rows have no samples."""
+    """Column of samples, for each row of the table; None if rows have no samples."""
 
     def of(self, split: SplitName) -> pl.DataFrame:
-        """Rows taken into `split`, in the order of the table, with the columns of the table and `ROW`.
+        """Return the rows taken into `split`, in the order of the table, with the columns of the table and `ROW`.
 
-        `Snapshot.read` gives validation and holdout in this very order; training rows are dealt into shards.
+        `Snapshot.read` returns validation and holdout rows in the same order. Training rows are spread over shards.
         """
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
         return taken.drop(_KEY, _SPLIT, _REASON, _SAMPLE_BYTES, strict=False)
 
     def sample_bytes(self, split: SplitName) -> float:
-        """Bytes of a sample, on average over the rows taken into `split`; 0 where rows have none."""
+        """Return the mean bytes of a sample over the rows taken into `split`; 0 if rows have no samples."""
         if self.sample is None:
             return 0.0
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
         return float(taken[_SAMPLE_BYTES].to_numpy().mean())
 
     def samples(self) -> Iterator[tuple[int, pl.Series]]:
-        """The samples of all rows of the table, in order, a few at a time, each time with the number of the first."""
+        """Yield the samples of all rows of the table in order, in parts, each with the number of its first row."""
         if self.sample is None:
             return
         mean = self.frame[_SAMPLE_BYTES].fill_null(0).to_numpy().mean()
@@ -86,11 +86,11 @@ class ChosenRows:
 
 
 def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSpec) -> ChosenRows:
-    """Judge every row of `features`, sorted as its table is.
+    """Choose the rows of each split from `features`, which are in the order of their table.
 
-    Raises `SnapshotError` where a column is missing, a label is not a finite number, or neither 0 nor 1 where it must
-    be, all training rows have one label, a time is not in UTC, samples are not bytes, or a split is left without rows;
-    the message names rows or partitions, and reasons.
+    Raises `SnapshotError` if a column is missing, a label is not a finite number, a binary label is neither 0 nor 1,
+    all training rows have the same label, a time is not in UTC, samples are not bytes, or a split has no rows. The
+    message names rows or partitions, and reasons.
     """
     table = features.lazy()
     _check_columns(table.collect_schema(), spec)
@@ -147,7 +147,7 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
 
 
 def with_samples(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:
-    """`rows`, which are some of `ChosenRows.of`, with `column` of their `table`: in order, a few at a time."""
+    """Yield `rows` (from `ChosenRows.of`) with the samples in `column` of their `table`: in order, in parts."""
     first, count = 0, _SAMPLES_AT_FIRST
     while first < rows.height:
         part = rows.slice(first, count)
@@ -203,7 +203,7 @@ def _check_labels(chosen: ChosenRows) -> None:
 
 
 def _require_two_labels(chosen: ChosenRows) -> None:
-    """Refuse training rows of one label: a model would learn to say it whatever it sees."""
+    """Refuse training rows that all have the same label: a model would learn to predict it for every row."""
     labels = chosen.of("train")[chosen.spec.label]
     if labels.n_unique() == 1:
         raise SnapshotError(
@@ -213,7 +213,7 @@ def _require_two_labels(chosen: ChosenRows) -> None:
 
 
 def _named(rows: pl.DataFrame, spec: RowSpec) -> str:
-    """The first of `rows` by their primary key, or by partition without one, with their labels."""
+    """Name the first of `rows` by primary key (by partition without a primary key), with their labels."""
     key = spec.primary_key or (spec.partition,)
     named = rows.head(_NAMED).select(pl.col(*key).cast(pl.String), pl.col(spec.label).alias(_LABEL))
     told = [

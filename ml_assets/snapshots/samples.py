@@ -1,9 +1,8 @@
-"""The second kind of shard, for samples of 10 KB and more: a tar archive beside the Arrow file of the same rows.
+"""Archives of a shard, for samples of 10 KB and more: a tar file beside the Arrow file of the same rows.
 
-An archive holds one member a row, named by the row's number in the table, in the order of the Arrow file, and not
-compressed: any tool that reads tar reads it. Where a row's sample begins and how long it is, says the Arrow file, so
-that the place of a row is still one number and no archive is searched. Not here: which rows (rows), what a sample
-means (the pipeline's `decode`).
+An archive holds one uncompressed member per row, in the order of the Arrow file. A member is named by the row's number
+in the table. Any tool that reads tar reads it. The Arrow file holds the first byte and the length of each row's sample,
+so nobody has to search the archive. Not here: choosing rows (row_choice), decoding a sample (the pipeline's `decode`).
 """
 
 import mmap
@@ -16,22 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 MEMBER_BYTES = 2 * tarfile.BLOCKSIZE
-"""About what tar itself takes for a member: a header, and zeros up to the next block."""
+"""Approximate bytes that tar adds to a member: a header, and zeros up to the next block."""
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def member_name(row: int) -> str:
-    """Name in an archive of the sample of a row of the table."""
+    """Return the name of a row's sample in an archive."""
     return f"{row:012d}.bin"
 
 
 class Samples:
-    """The stored samples of some rows; nothing is read until one is asked for."""
+    """Stored samples of some rows. A sample is read only when it is requested."""
 
     def __init__(self, archives: Sequence[mmap.mmap], places: NDArray[np.int64]) -> None:
-        """`places` `[rows, 3]`: which of `archives`, at which byte the sample begins, its bytes.
+        """Take mapped archives and `places` `[rows, 3]`: index in `archives`, first byte, number of bytes.
 
-        Raises `ValueError` where an archive ends before a sample does.
+        Raises `ValueError` if an archive ends before its last sample.
         """
         self.archives, self.places = tuple(archives), places
         sizes = np.array([len(archive) for archive in archives], dtype=np.int64)
@@ -47,7 +46,7 @@ class Samples:
 
     @classmethod
     def concatenate(cls, parts: Iterable[Self]) -> Self:
-        """The samples of all `parts`, in order."""
+        """Join the samples of all `parts`, in order."""
         archives: list[mmap.mmap] = []
         places: list[NDArray[np.int64]] = []
         for part in parts:
@@ -59,17 +58,17 @@ class Samples:
         return len(self.places)
 
     def __getitem__(self, row: int) -> bytes:
-        """The sample of a row, 0-based."""
+        """Return the sample of a row, 0-based."""
         return next(self.take(np.array([row])))
 
     def take(self, rows: NDArray[np.int64]) -> Iterator[bytes]:
-        """The samples of these rows, in their order, one at a time."""
+        """Yield the samples of these rows, in their order."""
         for archive, first, size in self.places[rows].tolist():
             yield self.archives[archive][first : first + size]
 
 
 class ArchiveWriter:
-    """Writes one archive; the same samples give the same bytes. The file is open only while something is added."""
+    """Writer of one archive. The same samples give the same bytes. The file is open only while samples are added."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,7 +80,7 @@ class ArchiveWriter:
         """Append the samples of these rows of the table."""
         with self._path.open("ab") as file:
             for row, content in zip(rows, contents, strict=True):
-                member = tarfile.TarInfo(member_name(row))  # of no time and no owner
+                member = tarfile.TarInfo(member_name(row))  # without time and owner
                 member.size = len(content)
                 header = member.tobuf(tarfile.USTAR_FORMAT)
                 padding = -len(content) % tarfile.BLOCKSIZE
@@ -92,7 +91,7 @@ class ArchiveWriter:
                 self._end += len(header) + len(content) + padding
 
     def finish(self) -> Samples:
-        """End the archive; what it holds."""
+        """End the archive and return its samples."""
         with self._path.open("ab") as file:
             file.write(_END)
         return Samples.map(self._path, np.array(self._places, dtype=np.int64).reshape(-1, 2))

@@ -1,9 +1,9 @@
-"""The format of a shard: one Arrow IPC file, one record batch, not compressed, so that a batch is a view.
+"""Format of a shard: an Arrow IPC file with one uncompressed record batch, so that a batch is a view.
 
-Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row`
-int64. A matrix is one column because reading F columns would cost a stack per batch. Rows with samples have `sample`
-FixedSizeList<int64>[2] too: where in the archive beside the file theirs begins, and its bytes. Not here: that archive
-(samples), which rows are in which split (builder), or whether the file is the right one (reader).
+Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row` int64. A
+matrix is a single column, because reading F columns would cost a stack per batch. Rows with samples also have `sample`
+FixedSizeList<int64>[2]: first byte and number of bytes in the archive beside the file. Not here: that archive
+(samples), distributing rows over shards (builder), verifying the file (split_reader).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest o
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Arrays of one shard or split, aligned by row; views of a mapped file where that is possible."""
+    """Arrays of one shard or split, aligned by row; views of a mapped file if possible."""
 
     numeric: NDArray[np.float32]
     """`[rows, F]`, standardised; NaN where missing."""
@@ -31,9 +31,9 @@ class Rows:
     label: NDArray[np.float32]
     """`[rows]`."""
     row: NDArray[np.int64]
-    """`[rows]`: which row of the table the builder was given (0-based), unique over all splits."""
+    """`[rows]`: number of the row in the builder's table (0-based), unique over all splits."""
     samples: Samples | None = None
-    """`[rows]`, where rows have one."""
+    """`[rows]`; None if rows have no samples."""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -57,10 +57,10 @@ def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
 def map_rows(
     path: Path, numeric: int, categorical: int, schema_hash: str, archive: Path | None = None
 ) -> Rows:
-    """Memory-map one shard of `numeric` and `categorical` columns, and the `archive` with its samples where it has one;
-    nothing is read until it is used.
+    """Memory-map one shard with `numeric` and `categorical` columns, and the `archive` of its samples, if any.
 
-    Raises `OSError` for a file that cannot be opened, `ValueError` for one of another schema or format.
+    Data is read only when it is used. Raises `OSError` for a file that cannot be opened, `ValueError` for another
+    schema or format.
     """
     # The arrays keep the mapping alive: the file may be renamed or unlinked meanwhile.
     with _pa.memory_map(str(path)) as source:
@@ -80,7 +80,7 @@ def map_rows(
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
-    """The rows of all `parts`, in order, in memory; samples stay where they are."""
+    """Join the rows of all `parts`, in order, in memory; samples stay in their archives."""
     samples = [part.samples for part in parts if part.samples is not None]
     return Rows(
         numeric=np.concatenate([part.numeric for part in parts]),
@@ -93,7 +93,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 
 def _lists(matrix: NDArray[Any], dtype: Any) -> Any:
     width = matrix.shape[1]
-    if width == 0:  # a list of size 0 has no length to infer rows from: the column is left out
+    if width == 0:  # leave the column out: the number of rows cannot be inferred from lists of size 0
         return None
     return _pa.FixedSizeListArray.from_arrays(_pa.array(matrix.reshape(-1), dtype), width)
 
@@ -105,5 +105,5 @@ def _matrix(batch: Any, column: str, width: int, dtype: Any) -> NDArray[Any]:
 
 
 def _values(column: Any, dtype: Any) -> NDArray[Any]:
-    """A view of an array without nulls. (`to_numpy` of pyarrow imports pandas: a second in every rank.)"""
+    """Return a view of an array without nulls. pyarrow's `to_numpy` would import pandas: a second in every rank."""
     return np.frombuffer(column.buffers()[1], dtype=dtype, count=len(column))

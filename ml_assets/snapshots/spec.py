@@ -1,7 +1,7 @@
 """Specification of a snapshot: the partitions of each split, and the columns.
 
-Values only, made from a pipeline's configuration. Not here: which rows of a partition (rows), making the
-files (builder), reading them (reader).
+Values only, made from a pipeline's configuration. Not here: choosing rows of a partition (row_choice), writing the
+files (builder), reading them (split_reader).
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class Split:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys, oldest split first."""
+        """Keys of all splits, oldest split first."""
         return self.train + self.validation + self.holdout
 
     @property
@@ -50,16 +50,16 @@ class Split:
 
     @property
     def config_hash(self) -> str:
-        """SHA-256, 64 hex digits, of which keys are in which split."""
+        """SHA-256, 64 hex digits, of the keys of each split."""
         canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def split_by_time(keys: Sequence[str], *, train: int, validation: int, holdout: int) -> Split:
-    """The newest `holdout` of `keys`, the `validation` before them, and the `train` before those.
+    """Split `keys` by time: the newest `holdout` keys, the `validation` keys before them, the `train` keys before both.
 
-    `keys` are in order of time; older ones than the three splits need are left out. Raises `SplitRefused`
-    where there are too few.
+    `keys` are in order of time. Keys older than the three splits are left out. Raises `SplitRefused` if there are too
+    few.
     """
     for name, size in (("train", train), ("validation", validation), ("holdout", holdout)):
         if size < 1:
@@ -76,14 +76,14 @@ def split_by_time(keys: Sequence[str], *, train: int, validation: int, holdout: 
 
 @dataclass(frozen=True, kw_only=True)
 class Cutoffs:
-    """UTC moment for each split by which the labels of its rows must have been known; a row known later is left out."""
+    """UTC moment for each split by which its labels must have been known. Rows with a later label are left out."""
 
     train: datetime
-    """Begin of validation, or earlier: a model that is selected on validation rows was trained by then."""
+    """Start of validation, or earlier: a model that is selected on validation rows was trained by then."""
     validation: datetime
-    """Begin of the holdout, or earlier: a model that is measured on the holdout was selected by then."""
+    """Start of the holdout, or earlier: a model that is measured on the holdout was selected by then."""
     holdout: datetime
-    """End of the window: nobody could have measured on a later label."""
+    """End of the window: an evaluation at that moment could not have used later labels."""
 
     def __post_init__(self) -> None:
         for name, moment in self.by_split.items():
@@ -96,17 +96,17 @@ class Cutoffs:
 
     @classmethod
     def all_at(cls, moment: datetime) -> Self:
-        """Return one cutoff for all splits, for rows whose labels are known at once."""
+        """Return the same cutoff for all splits, for rows whose labels are known at once."""
         return cls(train=moment, validation=moment, holdout=moment)
 
     @property
     def by_split(self) -> dict[SplitName, datetime]:
-        """Split → its cutoff."""
+        """Split → cutoff."""
         return {"train": self.train, "validation": self.validation, "holdout": self.holdout}
 
     @property
     def in_words(self) -> dict[SplitName, str]:
-        """Split → its cutoff as ISO 8601."""
+        """Split → cutoff as ISO 8601."""
         return {name: moment.isoformat() for name, moment in self.by_split.items()}
 
 
@@ -117,17 +117,17 @@ class RowSpec:
     partition: str
     """Column with the partition key of a row (string or date)."""
     label: str
-    """Number or boolean; rows without it are left out."""
+    """Column of the label, a number or boolean; rows without a label are left out."""
     label_known_at: str
-    """UTC time at which the label became known."""
+    """Column with the UTC time at which the label became known."""
     cutoffs: Cutoffs
     """Cutoffs by which labels must have been known."""
     sample: str = ""
-    """Binary column with a sample of 10 KB or more a row, which the pipeline's `decode` reads; rows without one are
-    left out. Empty: rows have none."""
+    """Binary column with a sample of 10 KB or more per row, which the pipeline's `decode` reads. Rows without a sample
+    are left out. Empty if rows have no samples."""
     objective: Literal["binary", "regression"] | None = None
-    """Objective that reads the labels: `binary` needs 0 or 1, both need two different ones to learn from. None: labels
-    are not read, as where samples are learned by themselves.
+    """Objective that reads the labels. `binary` needs labels 0 or 1; both objectives need two different labels in the
+    training rows. None if labels are not read, for example in self-supervised training.
     """
     primary_key: tuple[str, ...] = ()
-    """Columns that name a row where one is refused."""
+    """Columns that name a row in errors."""

@@ -1,8 +1,7 @@
 """Format and reader of a snapshot: the only part of this package that training workers import.
 
-Here: the manifest `snapshot.json` as frozen values, and the check that a folder still holds what it says. Not
-here: how rows are chosen (spec, builder), the format of a shard (shards), the order rows are trained in
-(training.order), torch.
+Here: the manifest `snapshot.json` as frozen values, and the check that a folder still matches it. Not here: choosing
+rows (spec, row_choice), the format of a shard (shards), the order of rows in training (training.data.order), torch.
 """
 
 import dataclasses
@@ -18,34 +17,34 @@ from ml_assets.snapshots.shards import Rows, concatenate, map_rows
 
 MANIFEST = "snapshot.json"
 FITTED = "fitted.json"
-"""The fitted state (`FittedState.to_json`) beside the manifest: vocabularies, for whoever serves raw rows."""
+"""File beside the manifest with the fitted state (`FittedState.to_json`): vocabularies, for serving raw rows."""
 
 SplitName: TypeAlias = Literal["train", "validation", "holdout"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "holdout")
 
 
 class SnapshotError(Exception):
-    """A snapshot cannot be made or read; the message says what helps."""
+    """A snapshot cannot be made or read. The message has the remedy."""
 
 
 class ShardChanged(SnapshotError):
-    """A file of the snapshot is missing, or is not the one the manifest names."""
+    """A file of the snapshot is missing or does not match the manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """The columns a model reads, in order. What became of raw values is in `fitted.json`."""
+    """Columns that a model reads, in order. `fitted.json` describes the encoding of raw values."""
 
     numeric: tuple[str, ...]
     """F names: the columns of `numeric`, which are standardised."""
     fill: tuple[float, ...]
-    """F float32, standardised as the column is: what a missing value becomes."""
+    """F float32: the standardised number that replaces a missing value."""
     categorical: tuple[str, ...]
     """C names: the columns of `category`."""
     cardinalities: tuple[int, ...]
-    """C sizes of an embedding: ids run from 0 (unknown or missing) to the size less one."""
+    """C sizes of an embedding: ids run from 0 (unknown or missing) to size − 1."""
     sample: str = ""
-    """Name of the column with samples, stored bytes that the pipeline's `decode` reads; empty where rows have none."""
+    """Name of the column with samples, stored bytes that the pipeline's `decode` reads; empty if rows have none."""
 
     def __post_init__(self) -> None:
         if len(self.numeric) != len(self.fill):
@@ -56,7 +55,7 @@ class InputSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One file of the lake that the rows came from."""
+    """One file of the lake from which rows came."""
 
     path: str
     sha256: str
@@ -64,7 +63,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionIndex:
-    """Outcome of one partition: the split index is the tuple of these."""
+    """Row counts of one partition: rows taken and rows left out."""
 
     key: str
     split: SplitName
@@ -95,11 +94,11 @@ class Shard:
     rows: int
     bytes: int
     samples: Archive | None = None
-    """Archive of samples beside it, where rows have samples."""
+    """Archive of samples beside it; None if rows have no samples."""
 
     @property
     def files(self) -> "tuple[Shard | Archive, ...]":
-        """All that has to be there to use it."""
+        """Files that the shard needs: itself, and its archive if it has one."""
         return (self,) if self.samples is None else (self, self.samples)
 
 
@@ -117,30 +116,30 @@ class SplitIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """An immutable training input: the content of `snapshot.json`, and where it lies."""
+    """An immutable training input: the content of `snapshot.json`, and its folder."""
 
     folder: Path
     """Folder of the snapshot; not part of the digest."""
     source_commit: str
-    """Commit of the lake it was read at; not part of the digest, since another commit may hold the same."""
+    """Commit of the lake that was read. Not part of the digest, because another commit may hold the same rows."""
     files: tuple[SourceFile, ...]
     split_config_hash: str
     schema_hash: str
-    """SHA-256 of the ordered (column, type) pairs of what a worker reads, label included."""
+    """SHA-256 of the ordered (column, type) pairs that a worker reads, label included."""
     fitted_digest: str
     inputs: InputSpec
     label: str
     """Name of the label column."""
     cutoffs: dict[SplitName, str]
-    """Split → ISO 8601 UTC: its rows whose label was known only later are left out."""
+    """Split → cutoff, ISO 8601 UTC. Rows whose label became known later are left out."""
     index: tuple[PartitionIndex, ...]
     splits: tuple[SplitIndex, ...]
-    """Index file of each split: the rows that every model of this snapshot is trained, selected and evaluated on."""
+    """Index file of each split: the rows that train, select and evaluate every model of this snapshot."""
     shards: tuple[Shard, ...]
 
     @property
     def digest(self) -> str:
-        """SHA-256, 64 hex digits, of everything but the folder and the commit."""
+        """SHA-256, 64 hex digits, of everything except the folder and the commit."""
         facts = self._facts()
         del facts["source_commit"]
         return _sha256(facts)
@@ -151,7 +150,7 @@ class Snapshot:
         return dict(sum((self.excluded_of(split) for split in SPLITS), Counter[str]()))
 
     def excluded_of(self, split: SplitName) -> Counter[str]:
-        """Reason → rows left out of a split."""
+        """Return reason → rows left out of a split."""
         totals = Counter[str]()
         for partition in self.index:
             if partition.split == split:
@@ -159,23 +158,23 @@ class Snapshot:
         return totals
 
     def rows(self, split: SplitName) -> int:
-        """Number of rows of a split."""
+        """Return the number of rows of a split."""
         return sum(shard.rows for shard in self.shards_of(split))
 
     def keys(self, split: SplitName) -> tuple[str, ...]:
-        """Partition keys of a split, oldest first."""
+        """Return the partition keys of a split, oldest first."""
         return tuple(partition.key for partition in self.index if partition.split == split)
 
     def shards_of(self, split: SplitName) -> tuple[Shard, ...]:
-        """Shards of a split, in order."""
+        """Return the shards of a split, in order."""
         return tuple(shard for shard in self.shards if shard.split == split)
 
     def index_of(self, split: SplitName) -> SplitIndex:
-        """Index file of a split."""
+        """Return the index file of a split."""
         return next(one for one in self.splits if one.split == split)
 
     def map(self, shard: Shard) -> Rows:
-        """Memory-map one shard; nothing is read until it is used. `ShardChanged` where its shape differs."""
+        """Memory-map one shard; data is read only when it is used. `ShardChanged` if its shape or schema differs."""
         path = self.folder / shard.path
         archive = None if shard.samples is None else self.folder / shard.samples.path
         columns = len(self.inputs.numeric), len(self.inputs.categorical)
@@ -190,19 +189,19 @@ class Snapshot:
         return rows
 
     def read(self, split: SplitName) -> Rows:
-        """All rows of a split in memory, validation and holdout in the order of the table."""
+        """Return all rows of a split in memory; validation and holdout rows are in the order of the table."""
         parts = [self.map(shard) for shard in self.shards_of(split)]
         if not parts:
             raise SnapshotError(f"the snapshot in {self.folder} has no {split} rows")
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
     def to_json(self) -> str:
-        """The content of `snapshot.json`."""
+        """Return the content of `snapshot.json`."""
         return json.dumps({"digest": self.digest, **self._facts()}, sort_keys=True, indent=1)
 
     @classmethod
     def from_json(cls, text: str, folder: Path) -> Self:
-        """Inverse of `to_json`. `ShardChanged` where the document is not the one it was written as."""
+        """Inverse of `to_json`. Raises `ShardChanged` if the document is damaged or altered."""
         try:
             facts: dict[str, Any] = json.loads(text)
             digest = facts.pop("digest")
@@ -245,11 +244,10 @@ def _inputs(sample: str, **columns: list[Any]) -> InputSpec:
 
 
 def open_snapshot(folder: Path, digest: str | None = None, columns: str = "") -> Snapshot:
-    """Read the manifest in `folder`; with `digest`, refuse (`ShardChanged`) another snapshot than that one.
+    """Read the manifest in `folder`. With `digest`, refuse a snapshot of another digest (`ShardChanged`).
 
-    With `columns`, a `schema_hash`, refuse one of other columns or types, and say so: its digest is another, too.
-
-    The shards themselves are not read: call `verify` for those you are going to use.
+    With `columns`, a `schema_hash`, refuse a snapshot with other columns or types. Its digest differs, too, but this
+    error says why. Shards are not read: call `verify` for the shards that you will use.
     """
     try:
         text = (folder / MANIFEST).read_text()
@@ -276,7 +274,7 @@ def verify(snapshot: Snapshot, shards: Sequence[Shard]) -> None:
 
 
 def verify_file(path: Path, expected: Shard | Archive | SplitIndex) -> None:
-    """Read the file at `path`; `ShardChanged` where it is not the `expected` one."""
+    """Read the file at `path` and compare its SHA-256 with `expected`. Raises `ShardChanged`."""
     try:
         found = file_sha256(path)
     except OSError as error:
@@ -289,13 +287,13 @@ def verify_file(path: Path, expected: Shard | Archive | SplitIndex) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, 64 hex digits."""
+    """Return the SHA-256 of a file, 64 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def schema_hash(inputs: InputSpec, label: str) -> str:
-    """SHA-256 of the ordered (column, type) pairs that a worker reads."""
+    """Return the SHA-256 of the ordered (column, type) pairs that a worker reads."""
     return _sha256(
         [
             *([name, "float32"] for name in inputs.numeric),
