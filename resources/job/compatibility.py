@@ -1,7 +1,7 @@
-"""Rules across the parts of the training settings: combinations that cannot work, or would break a promise.
+"""Rules across the parts of the training settings: combinations that cannot work, or would break a guarantee.
 
-Each error gives the arithmetic or the reason, and what to change. Standard library only. Not here: checks of one part
-(setting_parts), machines and clusters (`resources.launcher`).
+Each error states the arithmetic or the reason, and the change that helps. Standard library only. Not here: checks of a
+single part (setting_parts), machines and clusters (`resources.launcher`).
 """
 
 from resources.job.setting_parts import BatchSettings, CheckpointSettings, Parallel, PrecisionSettings

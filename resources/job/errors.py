@@ -1,6 +1,7 @@
-"""Failures of a training, as types whose message says what happened and what to do.
+"""Failures of a training, as types. The message says what happened and what to do.
 
-A worker raises the final ones itself and ends with their exit code; the launcher raises them again from it.
+A worker raises the first final failures itself and ends with their exit code, from which the launcher raises them
+again. The launcher itself raises the others.
 """
 
 from typing import ClassVar
@@ -9,22 +10,22 @@ from resources.job.job import ExitCode
 
 
 class TrainingFailed(Exception):
-    """Base. `final` tells whether another attempt of the same job can help."""
+    """Base of all failures. `final` is True if another attempt of the same job cannot help."""
 
     final: ClassVar[bool] = False
     exit_code: ClassVar[ExitCode | None] = None
-    """Exit code of a worker that raised this; None for what only a launcher raises."""
+    """Exit code of a worker that raised this; None for failures that only a launcher raises."""
 
 
 class BadConfiguration(TrainingFailed):
-    """Settings the worker refuses (exit 64)."""
+    """The worker refuses the settings (exit 64)."""
 
     final = True
     exit_code = ExitCode.BAD_CONFIGURATION
 
 
 class Diverged(TrainingFailed):
-    """The loss or a gradient was not finite (exit 65); the last valid checkpoint is kept."""
+    """The loss or a gradient was not finite (exit 65). The last valid checkpoint is kept."""
 
     final = True
     exit_code = ExitCode.DIVERGED
@@ -38,70 +39,70 @@ class InputChanged(TrainingFailed):
 
 
 class Preempted(TrainingFailed):
-    """SIGTERM came and a checkpoint was saved (exit 75); going on costs nothing of the budget."""
+    """The worker received SIGTERM and saved a checkpoint (exit 75). To resume uses no budget."""
 
     exit_code = ExitCode.PREEMPTED
 
 
 class StorageFailed(TrainingFailed):
-    """A checkpoint, or what belongs to it, could not be stored: a full disk, an object store that is away. Those
-    stored before are whole."""
+    """A checkpoint or one of its files could not be stored: the disk is full, or the object store is away. Earlier
+    checkpoints are complete."""
 
 
 class AttemptsExhausted(TrainingFailed):
-    """Every attempt of the budget failed; the last exit code and the last log lines are in the message."""
+    """Every attempt of the budget failed. The message holds the last exit code and the last log lines."""
 
 
 class Cancelled(TrainingFailed):
-    """Somebody stopped the run; the workers were ended after a checkpoint."""
+    """A person stopped the run. The workers saved a checkpoint and ended."""
 
     final = True
 
 
 class OutOfMemory(TrainingFailed):
-    """A worker's memory, or that of its GPU, did not hold a step (exit 67), or a pod used more than its limit: the same
-    job would end the same way."""
+    """A step did not fit into a worker's memory or its GPU's (exit 67), or a pod exceeded its memory limit. The same
+    job would fail again."""
 
     final = True
     exit_code = ExitCode.OUT_OF_MEMORY
 
 
 class OutOfDisk(TrainingFailed):
-    """A pod wrote more to its disk than its limit and was evicted: the same job would end the same way."""
+    """A pod exceeded its disk limit and was evicted. The same job would fail again."""
 
     final = True
 
 
 class ImageUnavailable(TrainingFailed):
-    """A node could not get the image of the workers."""
+    """A node could not pull the image of the workers."""
 
     final = True
 
 
 class Unschedulable(TrainingFailed):
-    """No node had room for a pod for as long as the launcher is told to wait."""
+    """No node had room for a pod within the configured wait, or a quota or queue did not admit the training."""
 
     final = True
 
 
 class PodNotStarted(TrainingFailed):
-    """A pod was refused, or its container could not be made: a missing Secret, a quota, a volume, a command."""
+    """The cluster refused a pod, or its container could not start: a missing Secret, a policy, a volume, a command."""
 
     final = True
 
 
 class DeadlineExceeded(TrainingFailed):
-    """The training ran into `resources.deadline_minutes`; its checkpoint is kept."""
+    """An attempt exceeded `resources.deadline_minutes`. Its checkpoint is kept."""
 
     final = True
 
 
 class ClusterUnavailable(TrainingFailed):
-    """The API server did not answer for longer than the launcher's patience. The pods may be training on."""
+    """The API server did not answer until the launcher's retries ran out. The pods may still train."""
 
 
 class ClusterRefused(TrainingFailed):
-    """The API server answered that it will not: no permission, no such namespace, an invalid object."""
+    """The API server refused a request: no permission, no such namespace, an invalid object."""
 
     final = True
 
@@ -111,4 +112,4 @@ FINAL: dict[int, type[TrainingFailed]] = {
     for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory)
     if error.exit_code is not None
 }
-"""Exit code → what a worker raised that ended so, and would again."""
+"""Exit code → final failure that the worker raised."""

@@ -8,12 +8,13 @@ from typing import Any, Self
 from resources.job.job import TrainingJob
 
 _PREFIX = "@event "
-"""Tells an event from what a model or a library prints: one line, one `write`, so that ranks do not mix."""
+"""Prefix that distinguishes an event from lines that a model or a library prints. An event is one line and one `write`,
+so that lines of several ranks do not mix."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingEvent:
-    """One JSON line of a worker, nearly always of rank 0."""
+    """Event of a worker, one JSON line. Nearly all come from rank 0."""
 
     kind: str
     """`started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`, `finished`; `system` from a rank of each
@@ -27,39 +28,39 @@ class TrainingEvent:
     `cause`. For `recovered`: see `resources.job.recoveries`."""
 
     def to_line(self) -> str:
-        """The line a worker writes, without a newline."""
+        """Return the line that a worker writes, without a newline."""
         return _PREFIX + json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_line(cls, line: str) -> Self | None:
-        """The event in a line of output, or None where the line is a log line.
+        """Return the event in a line of output, or None for a log line.
 
-        What stands before it is dropped: a progress bar ends no line, and what comes next is in the same.
+        Text before the event is dropped: a progress bar does not end its line, so the event follows on the same line.
         """
         _, prefix, document = line.rpartition(_PREFIX)
         if not prefix:
             return None
         try:
             return cls(**json.loads(document))
-        except (ValueError, TypeError):  # cut off by the death of the worker: a log line then
+        except (ValueError, TypeError):  # cut short by a kill of the worker: treat it as a log line
             return None
 
 
 JOB, LOG, EVENTS = "job.json", "log.txt", "events.jsonl"
-"""Files of a job's folder: the job; what workers print; every event of every attempt, as lines that workers write."""
+"""Files of a job's folder: the job; the output of the workers; the events of all attempts, which the workers write."""
 WEIGHTS, RESULT = "model.safetensors", "result.json"
-"""Files that a finished job leaves there: the best weights and, last, the result."""
+"""Files of a finished job's folder: the best weights and, written last, the result."""
 
 
 def training_folder_name(job: TrainingJob) -> str:
-    """The job's folder among the artifacts."""
+    """Return the name of the job's folder among the artifacts."""
     return f"training/{job.model}/{job.fingerprint[:16]}"
 
 
 def read_events(folder: Path) -> list[TrainingEvent]:
-    """The events of a job so far, of every attempt, in order; none before the first attempt.
+    """Return the events of all attempts of a job so far, in order; none before the first attempt.
 
-    After a restart a step may have been told twice.
+    After a restart, a step may be reported twice.
     """
     path = folder / EVENTS
     lines = path.read_text().splitlines() if path.exists() else []

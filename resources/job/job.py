@@ -1,8 +1,8 @@
 """Input and output of a training worker. Standard library only: the worker image imports this file.
 
-`TrainingJob` is the whole input of a worker: a JSON document. Its fingerprint names the job's folder, its
-lock, its tracking run and (on a cluster) its Kubernetes Job, so a retry resumes, a second click attaches,
-and an identical job finds the finished result.
+`TrainingJob` is the whole input of a worker: a JSON document. Its fingerprint names the job's folder, its lock, its
+tracking run and (on a cluster) its Kubernetes Job. So a retry resumes, a second launch attaches, and an identical job
+gets the finished result.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     OUT_OF_MEMORY = 67
     PREEMPTED = 75
     PEER_LOST = 76
-    """Another rank went away first; why, its own exit code tells. Retried like a failure without a code."""
+    """Another rank ended first; its exit code tells the reason. Retried like a failure without a code."""
 
     @classmethod
     def of(cls, code: int) -> Self | None:
@@ -35,46 +35,46 @@ class ExitCode(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """True where a retry cannot change the outcome."""
+        """True if a retry cannot change the outcome."""
         return self not in (ExitCode.PREEMPTED, ExitCode.PEER_LOST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """One training, completely described."""
+    """Complete description of one training."""
 
     model: str
     """Name of the pipeline."""
     partition: str
     """Partition key of the model, for people; not part of the fingerprint."""
     model_function: str
-    """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`. Empty where
+    """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`. Empty if
     there is a `script`."""
     objective: str
     """`binary` (logits, cross-entropy) or `regression` (values, squared error)."""
     hyperparameters: dict[str, Any]
     """Keyword arguments of the model function, or the command line of the script; JSON values."""
     snapshot: str
-    """Folder with `snapshot.json` and the Arrow shards; where it lies is not part of the fingerprint."""
+    """Folder with `snapshot.json` and the Arrow shards. Its path is not part of the fingerprint."""
     snapshot_digest: str
-    """SHA-256 of what is trained on; the worker refuses (66) a folder with another digest."""
+    """SHA-256 of the snapshot. The worker refuses (exit 66) a folder with another digest."""
     code_version: str
     """Digest of the model function or script, of the project modules it reaches, and of `decode`."""
     seed: int
     schema_hash: str = ""
-    """SHA-256 of the ordered (column, type) pairs that the training was submitted with, label included; the worker
-    refuses (66) a snapshot with others."""
+    """SHA-256 of the ordered (column, type) pairs at the submission of the training, with the label. The worker refuses
+    (exit 66) a snapshot with other columns."""
     initial_weights: str = ""
-    """SHA-256 of the file of weights that training begins with; none: random ones, by the seed."""
+    """SHA-256 of the file with the initial weights. Empty: random weights from the seed."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     nonce: str = ""
-    """Set by `force` to train again what has been trained."""
+    """Random text that `force` sets, so that a finished training runs again."""
     script: str = ""
-    """Import path `package.module` of a script that keeps its own loop; each worker runs it."""
+    """Import path `package.module` of a script with its own training loop. Each worker runs it."""
     arguments: tuple[str | int | float, ...] = ()
     """Positional arguments of the script, before its hyperparameters."""
     decode: str = ""
-    """Import path `package.module.function`: `(content: bytes) -> array`, where rows have samples; how one is read."""
+    """Import path `package.module.function`: `(content: bytes) -> array`. Decodes a sample, if rows have samples."""
     loop_version: str = ""
     """Digest of the platform's modules that run in the workers and can change the weights."""
     packages: dict[str, str] = field(default_factory=dict[str, str])
@@ -91,7 +91,7 @@ class TrainingJob:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The document a worker reads."""
+        """Return the JSON document that a worker reads."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
 
     @classmethod
@@ -105,7 +105,7 @@ class TrainingJob:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """Content of a finished job's `result.json`, which is written last."""
+    """Content of a finished job's `result.json`, the last file that the job writes."""
 
     fingerprint: str
     weights: str
@@ -120,10 +120,10 @@ class TrainingResult:
     seconds: float
     """Wall time of the training loop, over all attempts."""
     worker_seconds: float
-    """Sum over the attempts: seconds from start to last sign of life, times workers."""
+    """Sum over all attempts of the seconds from the start to the last sign of life, times the workers."""
     attempts: int = 1
     resumed_from_steps: tuple[int, ...] = ()
-    """Step each later attempt continued from."""
+    """Step from which each later attempt resumed."""
 
     def has_weights(self, path: Path) -> bool:
         """True if the file at `path` has the digest of these weights."""
@@ -133,7 +133,7 @@ class TrainingResult:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.weights_sha256
 
     def to_json(self) -> str:
-        """The content of `result.json`."""
+        """Return the content of `result.json`."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
 
     @classmethod

@@ -1,6 +1,6 @@
-"""The record of each time a training went on after an interruption, read from its events.
+"""Records of a training's recoveries after interruptions, read from its events.
 
-Standard library only. Here: what a record says, and finding them. Not here: writing them (ml_assets.training).
+Standard library only. Here: the record, and reading it. Not here: writing the events (ml_assets.training).
 """
 
 from collections.abc import Iterable
@@ -10,32 +10,32 @@ from typing import Self
 from resources.job.events import TrainingEvent
 
 UNKNOWN_CAUSE = "the agent of the ranks, or its machine, was lost"
-"""An attempt of which nobody was left to say how it ended."""
+"""Cause of an attempt whose agent could not report its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """One interruption that was survived."""
+    """One interruption from which a training resumed."""
 
     attempt: int
-    """The attempt that went on, from 2."""
+    """Number of the attempt that resumed, from 2."""
     cause: str
     """Cause of the previous attempt's end."""
     seconds: float
-    """From the last sign of training before to the next step that was trained."""
+    """Seconds from the last sign of training before the interruption to the next trained step."""
     from_step: int
-    """The checkpoint it went on from."""
+    """Step of the checkpoint from which it resumed."""
     steps_lost: int
-    """Steps after that checkpoint which had begun, and were done again."""
+    """Steps after that checkpoint that had begun and were trained again."""
     workers: tuple[int, int]
-    """Before and after."""
+    """Number of workers before and after."""
     rows_repeated: int | None = None
-    """Rows that the final weights learned from more than once in an epoch, because of this recovery: 0, or there is
+    """Rows that the final weights learned from more than once in an epoch because of this recovery. Any value but 0 is
     a bug. None while the training is not finished."""
 
     @classmethod
     def of(cls, event: TrainingEvent, repeated: int | None = None) -> Self:
-        """From a `recovered` event."""
+        """Read a `recovered` event. `repeated`: value of `rows_repeated`."""
         values = event.values
         return cls(
             attempt=int(values["attempt"]),
@@ -48,7 +48,7 @@ class Recovery:
         )
 
     def in_words(self) -> str:
-        """One line for a person."""
+        """Return a line on the recovery, for people."""
         rows = "" if self.rows_repeated is None else f", {self.rows_repeated} rows learned twice"
         before, after = self.workers
         workers = "" if before == after else f"with {after} workers instead of {before} "
@@ -59,7 +59,7 @@ class Recovery:
 
 
 def recoveries_of(events: Iterable[TrainingEvent]) -> list[Recovery]:
-    """The recoveries of a job, by attempt, from all its events."""
+    """Return the recoveries of a job, in order of their attempts, from all its events."""
     told: dict[int, TrainingEvent] = {}
     repeated: dict[int, int] = {}
     for event in events:
@@ -72,6 +72,6 @@ def recoveries_of(events: Iterable[TrainingEvent]) -> list[Recovery]:
 
 
 def rows_lost(events: Iterable[TrainingEvent]) -> int | None:
-    """Rows that an epoch left out, summed over epochs; None where the job was not interrupted or is not finished."""
+    """Return the rows that epochs left out, summed; None if the job was not interrupted or is not finished."""
     found = [event.values["rows_lost"] for event in events if "rows_lost" in event.values]
     return int(found[-1]) if found else None

@@ -1,6 +1,6 @@
 """Parts of the training settings, each with the checks that concern it alone. Standard library only.
 
-`training_settings.TrainingSettings` inherits all of them, so that the `training` section of a pipeline stays flat; only
+`training_settings.TrainingSettings` inherits all of them, so that the `training` section of a pipeline stays flat. Only
 `parallel` is a section of its own. A function that needs one part takes that part. Not here: rules across parts
 (compatibility), the identity of a training (training_settings).
 """
@@ -18,20 +18,21 @@ GradientCompression = Literal["none", "bf16", "powersgd"]
 CheckpointStorage = Literal["fp32", "bf16", "compressed"]
 
 _DEFAULT_LANES = 8
-"""Enough for a machine's devices; each lane is a pass of its own where bits are to be the same."""
+"""Default number of lanes: enough for the devices of a machine. With determinism bitwise each lane is a pass of its
+own, so more lanes cost time."""
 
 _READ_BY_PYDANTIC = {"extra": "forbid", "allow_inf_nan": False, "use_attribute_docstrings": True}
-"""Applied when YAML is validated: keys get the docstrings of the fields as descriptions."""
+"""Configuration for pydantic, which validates the YAML. The docstrings of the fields become key descriptions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """Length of a training, its learning rate, and what keeps it from overfitting."""
+    """Length of a training, its learning rate and its regularization."""
 
     __pydantic_config__ = _READ_BY_PYDANTIC
 
     epochs: int = 5
-    """Upper limit; `patience` may stop earlier."""
+    """Greatest number of epochs. `patience` may stop the training earlier."""
     patience: int = 2
     """Epochs without a better validation loss before training stops."""
     learning_rate: float = 1e-3
@@ -43,8 +44,8 @@ class OptimizerSettings:
     clip_norm: float = 1.0
     """Upper limit of the global gradient norm; a larger gradient is scaled down to it."""
     category_dropout: float = 0.05
-    """Share of the categories that read as unknown in training, from 0 to below 1, so that the model learns an answer
-    for categories it has not seen. At 0 the unknown category keeps its initial weights."""
+    """Share of the categories that training replaces by the unknown category, from 0 to below 1. So the model learns an
+    answer for categories that it has not seen. At 0 the unknown category keeps its initial weights."""
 
     def __post_init__(self) -> None:
         _require_counts(self, "epochs", "patience")
@@ -69,17 +70,18 @@ class BatchSettings:
     __pydantic_config__ = _READ_BY_PYDANTIC
 
     global_batch: int = 1024
-    """Rows per optimizer step over all workers; the same for any number of workers."""
+    """Rows per optimizer step over all workers. It does not depend on the number of workers."""
     workers: int = 2
     """Processes, one per device."""
     lanes: int | None = None
-    """Virtual workers, fixed for the job: each step takes its rows lane by lane, and a worker has some of the lanes. By
-    default the largest divisor of `global_batch` up to 8."""
+    """Virtual workers, a fixed number for the job. Each step takes the same number of rows from each lane, and each
+    worker has some of the lanes. Default: the largest divisor of `global_batch` up to 8."""
     gradient_accumulation_steps: int = 1
-    """Passes of a worker over its share of a step. With n passes about 1/n of the rows are in its memory at once."""
+    """Passes in which a worker computes its share of a step. With n passes, about 1/n of the rows are in its memory at
+    once."""
     decode_threads: int = 1
-    """Threads of a worker that decode samples. More threads help where `decode` releases Python's lock, as decoders of
-    pictures and sound do."""
+    """Threads of a worker that decode samples. More threads help if `decode` releases Python's lock (GIL), as decoders
+    of images and sound do."""
 
     def __post_init__(self) -> None:
         _require_counts(
@@ -94,24 +96,25 @@ class BatchSettings:
 
     @property
     def lane_count(self) -> int:
-        """`lanes`, or its default. It follows from the batch alone, so that the number of workers may change."""
+        """`lanes`, or its default. The default depends on the batch alone, so the number of workers may change."""
         small = range(min(_DEFAULT_LANES, self.global_batch), 0, -1)
         return self.lanes or next(lanes for lanes in small if self.global_batch % lanes == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Layout of a model on the workers; by default each has the whole. docs/concepts/training.md compares them."""
+    """Layout of a model over the workers. By default each worker has the whole model. docs/concepts/training.md compares
+    the layouts."""
 
     __pydantic_config__ = _READ_BY_PYDANTIC
 
     shard: Shard = "none"
-    """State that is divided among the workers that read different rows: `none`; `optimizer`: the optimizer's (ZeRO 1);
-    `gradients`: gradients, too (ZeRO 2); `full`: parameters, too (ZeRO 3)."""
+    """State that is divided among the workers that read different rows. `none`: nothing. `optimizer`: the optimizer
+    state (ZeRO 1). `gradients`: also the gradients (ZeRO 2). `full`: also the parameters (ZeRO 3)."""
     tensor: int = 1
-    """Workers that read the same rows, each computing its part of every layer that the model says can be cut."""
+    """Workers that read the same rows. Each computes its part of every layer that the model declares divisible."""
     pipeline: int = 1
-    """Workers that read the same rows, each computing some of the layers and handing on to the next."""
+    """Workers that read the same rows. Each computes some of the layers and sends its output to the next worker."""
 
     def __post_init__(self) -> None:
         if self.shard not in get_args(Shard):
@@ -127,7 +130,7 @@ class Parallel:
 
     @property
     def model_workers(self) -> int:
-        """Workers that read the same rows: between them they compute one model."""
+        """Number of workers that read the same rows and together compute one model."""
         return self.tensor * self.pipeline
 
     @property
@@ -138,26 +141,26 @@ class Parallel:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionSettings:
-    """Arithmetic of a step: device, number formats, repeatability, and what is traded for memory or traffic."""
+    """Arithmetic of a step: device, number formats, determinism, savings of memory and network traffic."""
 
     __pydantic_config__ = _READ_BY_PYDANTIC
 
     device: Device = "auto"
-    """`auto`: a GPU for each worker, or the CPU where a machine has none; fewer GPUs than workers are refused. `cpu`:
-    the CPU, also where there are GPUs."""
+    """`auto`: a GPU for each worker, or the CPU if a machine has no GPU. A machine with fewer GPUs than workers is
+    refused. `cpu`: the CPU, even on a machine with GPUs."""
     determinism: Determinism = "tolerance"
-    """`bitwise`: the same weights to the bit for any number of workers, also when that changes on the way. `tolerance`:
-    faster, the same bits for the same number of workers only."""
+    """`bitwise`: the same bits of the weights for any number of workers, even if it changes during the training.
+    `tolerance`: faster, the same bits only for the same number of workers."""
     precision: Precision = "fp32"
     """Number format of matrix products. Weights, gradients and loss stay float32; `fp16` needs GPUs."""
     activation_checkpointing: ActivationCheckpointing = "none"
-    """Activations that layers of the model compute again in backward instead of keeping them: `full` all, `selective`
-    all but products of matrices."""
+    """Activations that layers compute again in backward instead of keeping them in memory. `full`: all. `selective`:
+    all but the results of matrix products."""
     gradient_compression: GradientCompression = "none"
-    """Compression of the gradients that replicas exchange: `bf16` sends half the bits, `powersgd` two thin matrices for
-    each."""
+    """Compression of the gradients that replicas exchange. `bf16`: half the bits. `powersgd`: two thin matrices instead
+    of each gradient."""
     compile: bool = False
-    """Compile the model by `torch.compile`, which takes a minute at the start of the first attempt."""
+    """Compile the model with `torch.compile`. This takes a minute at the start of the first attempt."""
 
     def __post_init__(self) -> None:
         _require_choice(self, "device", Device)
@@ -174,14 +177,14 @@ class CheckpointSettings:
     __pydantic_config__ = _READ_BY_PYDANTIC
 
     checkpoint_every_steps: int = 1000
-    """Steps between two checkpoints, at most."""
+    """Greatest number of steps between two checkpoints."""
     checkpoint_every_minutes: float = 10.0
-    """Minutes between two checkpoints, at most."""
+    """Greatest number of minutes between two checkpoints."""
     keep_checkpoints: int = 3
-    """Number of the newest checkpoints that are kept, besides the best one that each of them names."""
+    """Number of newest checkpoints to keep. The best checkpoint that each of them names is kept, too."""
     checkpoint_storage: CheckpointStorage = "fp32"
-    """`fp32`: as it is. `compressed`: as it is, in fewer bytes and more time. `bf16`: half the bytes; weights, also the
-    final ones, and what the optimizer keeps lose 16 of 24 bits."""
+    """`fp32`: unchanged. `compressed`: lossless, fewer bytes, more time. `bf16`: half the bytes, but weights (also the
+    final weights) and optimizer state lose 16 of 24 bits."""
 
     def __post_init__(self) -> None:
         _require_counts(self, "checkpoint_every_steps")
@@ -193,24 +196,24 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LivenessSettings:
-    """Signs of life of a training, timeouts, and retries. No setting of this part changes a weight."""
+    """Signs of life of a training, timeouts and retries. No setting of this part changes a weight."""
 
     __pydantic_config__ = _READ_BY_PYDANTIC
 
     log_every_steps: int = 20
     """Steps between two readings of the metrics."""
     max_attempts: int = 3
-    """Failed attempts after which the launcher gives up; preemptions do not count."""
+    """Failed attempts after which the launcher gives up. Preemptions do not count."""
     heartbeat_timeout_seconds: float = 15.0
-    """Seconds without a heartbeat after which the agent kills a worker; training resumes from its checkpoint."""
+    """Seconds without a heartbeat after which the agent kills a worker. Training resumes from its checkpoint."""
     stall_timeout_seconds: float | None = None
-    """Seconds without a step after which the agent kills a live worker, and at least ten times its longest step. By
-    default 120, and 600 for a script, whose calls count as steps."""
+    """Seconds without a step after which the agent kills a live worker. It waits at least ten times the longest step.
+    Default: 120; 600 for a script, whose calls count as steps."""
     metrics_port: int | None = None
-    """Port at which rank 0 serves its newest figures to Prometheus (`/metrics`); 0: any free port, named in the log."""
+    """Port on which rank 0 serves its newest metrics to Prometheus (`/metrics`). 0: any free port, named in the log."""
     peak_tflops: float | None = None
-    """10¹² operations a second that a worker's device can do at most, in the precision of the training: for the figure
-    `mfu` of cards that are not known."""
+    """Peak speed of a worker's device in 10¹² operations per second, in the precision of the training. Needed for the
+    metric `mfu` if the device is not a known GPU."""
 
     def __post_init__(self) -> None:
         _require_counts(self, "log_every_steps", "max_attempts")

@@ -1,7 +1,7 @@
 """Training settings: the `training` section of a pipeline, and part of a training job. Standard library only.
 
 Here: all parts as one flat section, and the identity of a training. Not here: the settings with their checks
-(setting_parts), rules across them (compatibility), what is trained on (job), where (profile).
+(setting_parts), rules across them (compatibility), the data (job), the machines (resource_profile).
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from resources.job.setting_parts import (
 
 OF_SCRIPTS = (
     "workers",
-    "lanes",  # for the workers alone, which may not be more
+    "lanes",  # only because there may not be more workers than lanes
     "category_dropout",
     "keep_checkpoints",
     "max_attempts",
@@ -29,19 +29,19 @@ OF_SCRIPTS = (
     "stall_timeout_seconds",
     "metrics_port",
 )
-"""Settings that count for a script. The others are about the platform's loop; a script has its own."""
+"""Settings that apply to a script. The others concern the platform's loop, and a script has its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(
     LivenessSettings, CheckpointSettings, PrecisionSettings, BatchSettings, OptimizerSettings
 ):
-    """Settings of a training, part by part. A change makes another job, except of settings that change no weights."""
+    """Settings of a training, part by part. A change makes another job, unless the setting changes no weights."""
 
     __pydantic_config__ = OptimizerSettings.__pydantic_config__
 
     parallel: Parallel = field(default_factory=Parallel)
-    """Layout of the model on the workers."""
+    """Layout of the model over the workers."""
 
     def __post_init__(self) -> None:
         for part in (
@@ -56,7 +56,7 @@ class TrainingSettings(
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """From JSON or YAML. Raises `ValueError` for what contradicts itself, `TypeError` for an unknown key."""
+        """Read settings from JSON or YAML. Raise `ValueError` for contradictions, `TypeError` for an unknown key."""
         facts = dict(document)
         parallel: Any = facts.pop("parallel", {})
         if not isinstance(parallel, dict):
@@ -65,14 +65,14 @@ class TrainingSettings(
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return the settings that can change the weights: other values make another training."""
+        """Return the settings that can change the weights. Other values make another training."""
         facts = dataclasses.asdict(self)
         facts["lanes"] = self.lane_count
         if self.determinism == "bitwise":
             del facts["workers"]
-        if not self.compile:  # then computing again gives the same bits
+        if not self.compile:  # without it, activation checkpointing gives the same bits
             facts["activation_checkpointing"] = "none"
-        if self.checkpoint_storage == "compressed":  # loses nothing
+        if self.checkpoint_storage == "compressed":  # lossless
             facts["checkpoint_storage"] = "fp32"
         return {name: value for name, value in facts.items() if name not in _CHANGE_NO_WEIGHTS}
 

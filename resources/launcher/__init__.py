@@ -1,1 +1,1 @@
-"""Starting distributed training: what a job is, and the launchers that run it."""
+"""Launchers of distributed training: on this machine and on Kubernetes, and the resources of the workers."""

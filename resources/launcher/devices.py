@@ -1,6 +1,6 @@
-"""Check for the devices that a training asks for, before a process starts. Standard library only.
+"""Checks of the GPUs that a training needs, before a process starts. Standard library only.
 
-Not here: how many a pod gets (profile), which one a rank uses (the worker asks torch).
+Not here: the GPUs of a pod (resource_profile), the device of a rank (the worker asks torch).
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings
 
 _GPUS = ("nvidia[0-9]*", "dxg", "kfd")
-"""Device files of NVIDIA's driver, of the same through Windows, of AMD's."""
+"""Device files of NVIDIA's driver, of NVIDIA's driver under WSL, and of AMD's driver."""
 
 
 def has_gpus(devices: Path = Path("/dev")) -> bool:
@@ -18,7 +18,7 @@ def has_gpus(devices: Path = Path("/dev")) -> bool:
 
 
 def refuse_few_gpus(gpus: int, ranks: int, nodes: int) -> None:
-    """Raise `BadConfiguration` where a machine has GPUs, but fewer than the `ranks` on each of the `nodes` machines."""
+    """Raise `BadConfiguration` if this machine has GPUs, but fewer than the `ranks` on each of the `nodes` machines."""
     if not 0 < gpus < ranks:
         return
     has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
@@ -30,7 +30,7 @@ def refuse_few_gpus(gpus: int, ranks: int, nodes: int) -> None:
 
 
 def refuse_without_gpus(settings: TrainingSettings, *, has_gpus: bool, where: str) -> None:
-    """Raise `BadConfiguration` where `settings` need GPUs and `where`, in words, there are none."""
+    """Raise `BadConfiguration` if `settings` need GPUs and there are none. `where`: clause for the message."""
     if settings.precision == "fp16" and not has_gpus:
         raise BadConfiguration(
             f"precision fp16 needs a GPU for each of the {settings.workers} workers, and {where}. Use bf16, which CPUs "

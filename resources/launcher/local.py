@@ -1,7 +1,7 @@
-"""Training on this machine: the ranks are processes, started by torchrun's agent in a process of its own.
+"""Training on this machine: the ranks are processes. torchrun's agent starts them, in a process of its own.
 
-Here: one runner per job, its attempts, its log. Not here: ending processes (process), the lock (lock), what
-the processes do (the worker's command is a string to this module).
+Here: one runner per job, its attempts, its log. Not here: ending processes (process), the lock (lock), the program of
+the processes (the worker's command is a string to this module).
 """
 
 import signal
@@ -27,12 +27,12 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class LocalLauncher:
-    """`TrainingLauncher` on this machine. A finished job of the same fingerprint is returned at once."""
+    """`TrainingLauncher` on this machine. Returns the result of a finished job of the same fingerprint at once."""
 
     command: Sequence[str] = WORKER
-    """Gets the job's file and folder as two more arguments."""
+    """Command of the agent. `run` appends two arguments: the job's file and its folder."""
     grace_seconds: float = 40.0
-    """From SIGTERM to SIGKILL; the agent itself gives the ranks 30 of them to save."""
+    """Seconds from SIGTERM to SIGKILL. The agent gives the ranks 30 of these seconds to save."""
 
     def run(
         self,
@@ -43,10 +43,10 @@ class LocalLauncher:
         profile: ResourceProfile | None = None,
         run_id: str = "",
     ) -> TrainingResult:
-        """See `TrainingLauncher.run`. Where another process runs this very job, its events are followed
-        until it ends; if it did not finish, this one takes over from its checkpoint.
+        """See `TrainingLauncher.run`. If another process runs this job, follow its events until it ends. If it did
+        not finish, take over from its checkpoint.
 
-        Both callbacks are called in the caller's thread; whatever they raise ends the workers.
+        Both callbacks run in the caller's thread. If one raises, the workers are ended.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if (result := _finished(job, folder)) is not None:
@@ -58,7 +58,7 @@ class LocalLauncher:
                 if follower is not None:
                     for event in follower.new_events():
                         on_event(event)
-                if lock is not None:  # whoever had it may have finished the job
+                if lock is not None:  # the previous holder may have finished the job
                     return _finished(job, folder) or self._run_attempts(job, folder, lock, on_event, on_log)
             follower = follower or _Follower(folder / EVENTS)
             time.sleep(_POLL_SECONDS)
@@ -72,7 +72,8 @@ class LocalLauncher:
         has_ended: Callable[[str], bool] = lambda _: False,
         on_log: Callable[[str], None] = lambda _: None,
     ) -> list[str]:
-        """See `TrainingLauncher.prune`. Processes of a killed launcher see the end of their stdin and end."""
+        """See `TrainingLauncher.prune`. Nothing to do: processes of a killed launcher see the end of their stdin and
+        end."""
         return []
 
     def _run_attempts(
@@ -92,7 +93,7 @@ class LocalLauncher:
                 output.begin()
                 code = run_process(command, lock, self.grace_seconds, output.take)
                 if (result := _finished(job, folder)) is not None:
-                    return result  # it left its result, whatever became of it then
+                    return result  # the result counts, whatever the exit code
                 if code == ExitCode.DONE:
                     output.say(
                         "the workers ended with exit code 0 and left no result: something in them calls os._exit"
@@ -122,7 +123,7 @@ class _Follower:
         self._position = 0
 
     def new_events(self) -> list[TrainingEvent]:
-        """Events written since the last call."""
+        """Return the events written since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -134,7 +135,7 @@ class _Follower:
 
 
 def _finished(job: TrainingJob, folder: Path) -> TrainingResult | None:
-    """The result in `folder`, if it is this job's and its weights are whole."""
+    """Return the result in `folder`; None if it is missing, belongs to another job or its weights are damaged."""
     if not (folder / RESULT).exists():
         return None
     result = TrainingResult.read(folder / RESULT)

@@ -1,6 +1,6 @@
-"""One runner per job folder: a file lock that ends with its holders, however they end.
+"""Lock of a job folder: one runner at a time. The system releases it when its holders end, also after a kill.
 
-Not here: what the second comer does (local).
+Not here: the behaviour of the second process (local).
 """
 
 import os
@@ -13,14 +13,14 @@ from resources.files import open_lock
 
 @contextmanager
 def folder_lock(folder: Path) -> Generator[int | None]:
-    """The lock of `folder`, held for the block: a file descriptor, or None where somebody else has it.
+    """Hold the lock of `folder` for the block. Yield its file descriptor, or None if another process holds it.
 
-    A child process that gets the descriptor holds the lock too: nobody starts the job again before it
-    ended.
+    A child process that inherits the descriptor holds the lock too. So no process starts the job again before the
+    child has ended.
     """
     descriptor = open_lock(folder / "lock", waits=False)
     try:
         yield descriptor
     finally:
         if descriptor is not None:
-            os.close(descriptor)  # not unlocked: children that hold it keep it
+            os.close(descriptor)  # close, not unlock: children that inherited the lock keep it

@@ -1,4 +1,4 @@
-"""Destinations of the lines of a job's workers: callbacks, the log beside the job, the tail that an error quotes."""
+"""Destinations of the lines of a job's workers: callbacks, the log file of the job, the tail that an error quotes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ _TRAINED = ("metrics", "epoch", "checkpoint", "recovered")
 
 
 class Output:
-    """Takes lines and events in the caller's thread. Workers write their events to a file themselves, because this
-    process may be killed."""
+    """Takes lines and events of workers in the caller's thread. Does not write the event file: workers write it
+    themselves, because this process may be killed."""
 
     def __init__(
         self, folder: Path, on_event: Callable[[TrainingEvent], None], on_log: Callable[[str], None]
@@ -24,9 +24,9 @@ class Output:
         self._on_event, self._on_log = on_event, on_log
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.reason = ""
-        """Reason of the first worker of this attempt that ended for good."""
+        """Message of the first `failed` event of this attempt."""
         self.cause = ""
-        """Reason for the end of this attempt, as the agent of its workers tells it."""
+        """Cause of the end of this attempt, reported by the agent of its workers."""
         self.has_trained = False
         """True if this attempt has reported a step."""
 
@@ -36,12 +36,12 @@ class Output:
         return "\n".join(self._tail)
 
     def begin(self) -> None:
-        """Another attempt."""
+        """Begin another attempt: reset reason, cause and tail."""
         self.reason, self.cause, self.has_trained = "", "", False
         self._tail.clear()
 
     def take(self, line: str, whose: str = "") -> None:
-        """One line of a worker: an event, or one for the log with `whose` before it."""
+        """Take one line of a worker. Pass on an event; write any other line to the log, after the prefix `whose`."""
         event = TrainingEvent.from_line(line)
         if event is None:
             self.say(whose + line)
@@ -49,7 +49,7 @@ class Output:
             self.tell([event])
 
     def tell(self, events: Iterable[TrainingEvent]) -> None:
-        """Pass on events."""
+        """Pass on events, and note reason, cause and progress of the attempt."""
         for event in events:
             if event.kind == "failed":
                 self.reason = self.reason or str(event.values.get("message", ""))
@@ -59,7 +59,7 @@ class Output:
             self._on_event(event)
 
     def say(self, line: str) -> None:
-        """A log line, of a worker or of the launcher."""
+        """Write a line of a worker or of the launcher to the log."""
         self._log.write(line + "\n")
         self._tail.append(line)
         self._on_log(line)

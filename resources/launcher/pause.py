@@ -1,20 +1,20 @@
-"""Pause of a training that gets nowhere before its next attempt. Used by every launcher."""
+"""Pause before the next attempt of a training whose attempts were ended before their first step."""
 
 LONGEST_SECONDS = 300.0
 _DOUBLINGS = 9
-"""Until the longest pause."""
+"""Doublings of the pause until it exceeds `LONGEST_SECONDS`."""
 
 
 def pause_after(fruitless: int) -> float:
-    """Seconds, after so many attempts in a row that were ended from outside before they had trained a step.
+    """Return the pause in seconds after `fruitless` consecutive attempts that were preempted before their first step.
 
-    Such attempts use no budget: any may be interrupted as it starts. But what ends one after the other (a machine short
-    of memory, pods of a higher priority) is not to be asked again at once: nothing after the first, then twice as long
-    each time.
+    Such attempts use no budget: any attempt may be preempted as it starts. But if one after the other is (a machine
+    short of memory, pods of a higher priority), an immediate retry does not help. No pause after the first attempt,
+    1 s after the second, then twice as long each time, at most 300 s.
     """
     return min(2.0 ** min(fruitless - 2, _DOUBLINGS), LONGEST_SECONDS) if fruitless > 1 else 0.0
 
 
 def in_words(pause: float) -> str:
-    """For the line that says what comes next; empty where that comes at once."""
+    """Return a clause on the pause for a log line; empty without a pause."""
     return f" in {pause:g} s: it was ended each time before it had trained a step" if pause else ""

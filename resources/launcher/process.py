@@ -1,6 +1,6 @@
-"""One attempt as a process group of this machine: started, read line by line, and never left behind.
+"""One attempt as a process group of this machine: start it, read its lines, kill all of it at the end.
 
-Not here: what its exit code means and whether to try again (local).
+Not here: the meaning of its exit code, and retries (local).
 """
 
 import os
@@ -19,12 +19,11 @@ _POLL_SECONDS = 0.5
 def run_process(
     command: Sequence[str], lock: int, grace_seconds: float, on_line: Callable[[str], None]
 ) -> int:
-    """Run `command` to its end, give each line of its output to `on_line` in this thread, return its exit
-    code.
+    """Run `command` to its end, pass each line of its output to `on_line` in this thread, return its exit code.
 
-    Whatever is raised here meanwhile (by `on_line`, Ctrl-C, a cancelled run) ends the whole process group:
-    SIGTERM, up to `grace_seconds` to save, SIGKILL. Should this process be killed, the command sees the end
-    of its stdin. The command holds `lock` (a descriptor) as long as it lives.
+    An exception meanwhile (from `on_line`, Ctrl-C, a cancelled run) ends the whole process group: SIGTERM, up to
+    `grace_seconds` to save, SIGKILL. If this process is killed, the command sees the end of its stdin. The command
+    inherits `lock` (a descriptor) and holds it until it ends.
     """
     process = subprocess.Popen(
         command,
@@ -35,7 +34,7 @@ def run_process(
         errors="replace",
         env=_environment(),
         pass_fds=(lock,),
-        start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which then asks politely
+        start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which then sends SIGTERM
     )
     assert process.stdout is not None
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -50,9 +49,9 @@ def run_process(
 
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
-    # The model function must be importable where it is trained just as it is here.
+    # The workers must be able to import the model function, as this process can.
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    # Workers of one machine talk over loopback: no need of a resolvable host name, no surprise by a VPN.
+    # Workers of one machine talk over loopback: it needs no resolvable host name, and a VPN cannot break it.
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
     return environment
@@ -66,10 +65,10 @@ def _read(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
 
 
 def _next(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> str | None:
-    """The next line, None at the end of the output."""
+    """Return the next line, or None at the end of the output."""
     while True:
         if process.poll() is not None:
-            _kill_group(process)  # what outlived the command, and may still hold the pipe
+            _kill_group(process)  # children that outlived the command may still hold the pipe open
         with suppress(queue.Empty):
             return lines.get(timeout=_POLL_SECONDS)
 
@@ -88,5 +87,7 @@ def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # nobody left (macOS says the latter of zombies)
+    with suppress(
+        ProcessLookupError, PermissionError
+    ):  # no process left (macOS raises the latter for zombies)
         os.killpg(process.pid, signal.SIGKILL)

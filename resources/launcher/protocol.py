@@ -1,4 +1,4 @@
-"""Protocol of a launcher: run one job somewhere, report as it goes, own its attempts."""
+"""Protocol of a launcher: run one job, report its progress, retry its attempts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from resources.launcher.resource_profile import ResourceProfile
 
 
 class TrainingLauncher(Protocol):
-    """Runs jobs. A finished job of the same fingerprint is returned without running anything."""
+    """Runs jobs. Returns the result of a finished job of the same fingerprint without running anything."""
 
     def run(
         self,
@@ -23,16 +23,16 @@ class TrainingLauncher(Protocol):
     ) -> TrainingResult:
         """Train `job` in its fingerprint's `folder` until it is done.
 
-        `profile` says what the workers are given where they run; processes of this machine share the machine.
-        `run_id` names the run that waits for it: workers outlive their launcher until that run has ended.
+        `profile`: resources of each pod on a cluster; processes of this machine share the machine. `run_id`: the run
+        that waits for the training. If the launcher dies, the workers go on until that run has ended.
 
-        Raises one of `resources.job.errors`: a final failure is not retried, a preemption does not
-        use the budget, anything else is retried from the last good checkpoint within `max_attempts`.
+        Raises one of `resources.job.errors`. A final failure is not retried. A preemption uses no budget. Any other
+        failure is retried from the last good checkpoint, up to `max_attempts` failures.
         """
         ...
 
     def facts(self, profile: ResourceProfile | None = None) -> dict[str, str]:
-        """Return where and on what trainings run here, for the record of a run."""
+        """Return facts for the record of a run: the launcher, and on a cluster the image, namespace and resources."""
         ...
 
     def prune(
@@ -40,9 +40,9 @@ class TrainingLauncher(Protocol):
         has_ended: Callable[[str], bool] = lambda _: False,
         on_log: Callable[[str], None] = lambda _: None,
     ) -> list[str]:
-        """End trainings whose launcher is gone and will not come back, and name them. Safe at any time from anywhere.
+        """Remove trainings whose launcher is gone and will not come back; return their names. Safe at any time.
 
-        `has_ended` says of the id of a run that neither it nor a retry of it can come back; without it a run is waited
-        for. `on_log` gets a line for what could not be judged or removed.
+        `has_ended(run_id)`: True if neither that run nor a retry can come back. By default no run counts as ended.
+        `on_log` gets a line for each object that could not be judged or removed.
         """
         ...

@@ -1,7 +1,7 @@
 """Resources of a training's workers: the `resources` section of a pipeline.
 
-Here: the vocabulary, and how a partition or a launch changes it. Not here: what a cluster makes of it
-(`kubernetes.attempt_objects`). It changes no weights, so it is no part of a job's fingerprint.
+Here: the keys, and their changes by a partition or a launch. Not here: the pods made from them
+(`kubernetes.attempt_objects`). Resources change no weights, so they are not part of a job's fingerprint.
 """
 
 import json
@@ -25,7 +25,7 @@ Bytes = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
 
 
 class ProfileRefused(ValueError):
-    """A change of a profile says something a profile has not, or something that cannot be."""
+    """A change names an unknown key or an invalid value, or the profile contradicts the training settings."""
 
 
 class _Part(BaseModel):
@@ -35,33 +35,33 @@ class _Part(BaseModel):
 
 
 class Toleration(_Part):
-    """A taint of nodes these pods may nevertheless run on."""
+    """Taint of nodes on which the pods may run nevertheless."""
 
     key: str | None = None
-    """Not given, with `operator: Exists`: every taint."""
+    """Key of the taint. Not given, with `operator: Exists`: every taint."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """`Exists`: any value. `Equal`: this `value`."""
+    """`Exists`: tolerate any value of the key. `Equal`: tolerate only this `value`."""
     value: str | None = None
     """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Not given: all three."""
+    """Effect of the taint. Not given: all three."""
     seconds: int | None = Field(default=None, ge=0)
-    """For `NoExecute`: how long a pod stays after the taint came; for ever if not given."""
+    """Seconds for which a pod stays after a `NoExecute` taint was added; for ever if not given."""
 
 
 class Volume(_Part):
-    """Something mounted into every pod; one of the four sources."""
+    """Volume mounted into every pod, from one of four sources: `claim`, `secret`, `config_map` or `host_path`."""
 
     mount_path: str = Field(pattern=r"^/")
     """Absolute path in the container."""
     claim: Name | None = None
-    """A PersistentVolumeClaim."""
+    """Name of a PersistentVolumeClaim."""
     secret: Name | None = None
     """Name of a Secret."""
     config_map: Name | None = None
     """Name of a ConfigMap."""
     host_path: str | None = Field(default=None, pattern=r"^/")
-    """A folder of the node."""
+    """Absolute path of a folder of the node."""
     sub_path: str | None = None
     """Path inside the volume."""
     read_only: bool = True
@@ -79,12 +79,12 @@ class Volume(_Part):
 
 
 class NodeRange(_Part):
-    """An elastic training: it goes on with the pods there is room for."""
+    """Range of pods of an elastic training. It trains with as many pods as there is room for."""
 
     min: int = Field(ge=1)
-    """With fewer it waits."""
+    """Least number of pods. With room for fewer, the training waits."""
     max: int
-    """With so many it begins where it can, and to so many it grows back."""
+    """Greatest number of pods. The training begins with this number if there is room, and grows back to it later."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
@@ -94,7 +94,7 @@ class NodeRange(_Part):
 
 
 def _kind_of_nodes(value: Any) -> str:
-    """So that an error is about what was meant, not about what else it could have been."""
+    """Return the tag of a value, so that an error concerns the form that was given and not the other form."""
     return "range" if isinstance(value, Mapping | NodeRange) else "number"
 
 
@@ -105,28 +105,28 @@ Nodes = Annotated[
 
 
 class ResourceProfile(_Part):
-    """Resources of each pod of a training. Quantities are Kubernetes' own."""
+    """Resources of each pod of a training. Quantities are written as in Kubernetes."""
 
     image: str | None = Field(default=None, min_length=1)
-    """Image of the workers, where they need other packages than those of `ML_ASSETS_KUBERNETES_IMAGE`."""
+    """Image of the workers, if they need packages that `ML_ASSETS_KUBERNETES_IMAGE` lacks."""
     nodes: Nodes = 1
-    """Pods, or `{min, max}` of them. The workers are shared equally among the most; with fewer pods there are fewer
-    workers, as many in each pod."""
+    """Number of pods, or `{min, max}`. The greatest number of pods shares the workers equally. With fewer pods there
+    are fewer workers; each pod keeps its number."""
     cpu: Cores = "1"
-    """Cores reserved for each pod; it may use more where a node is idle."""
+    """Cores reserved for each pod. A pod may use more on an idle node."""
     memory: Bytes = "4Gi"
-    """Reserved for each pod, and its limit."""
+    """Memory reserved for each pod, and its limit."""
     gpus: int = Field(default=0, ge=0)
     """GPUs of each pod, as `nvidia.com/gpu`: one for each of its workers, or none."""
     shared_memory: Bytes = "256Mi"
-    """Size of /dev/shm; counts as memory of the pod once it is used."""
+    """Size of /dev/shm. Its used part counts as memory of the pod."""
     scratch: Bytes = "20Gi"
-    """Disk of each pod for the snapshot, checkpoints and temporary files: reserved on its node, and the limit."""
+    """Disk of each pod for the snapshot, checkpoints and temporary files: reserved on its node, and its limit."""
     shard_cache: Bytes | None = None
-    """Part of it that training shards may take: each shard then comes a little before it is needed. Not given: all come
-    before the training starts."""
+    """Part of `scratch` that training shards may fill. A shard is then downloaded shortly before it is needed. Not
+    given: all shards are downloaded before the training starts."""
     spread: Literal["preferred", "required"] = "preferred"
-    """Pods on different nodes: where possible, or not at all otherwise."""
+    """Place the pods on different nodes. `preferred`: if possible. `required`: else a pod waits."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels a node must have."""
     tolerations: tuple[Toleration, ...] = ()
@@ -134,9 +134,9 @@ class ResourceProfile(_Part):
     priority_class: Name | None = None
     """Name of a PriorityClass of the cluster."""
     deadline_minutes: float | None = Field(default=None, gt=0)
-    """An attempt that takes longer is ended for good."""
+    """Time limit of an attempt in minutes. A longer attempt fails the training; it is not retried."""
     grace_seconds: int = Field(default=60, ge=1)
-    """From SIGTERM to SIGKILL where the cluster ends a pod: time to save and upload a checkpoint."""
+    """Seconds from SIGTERM to SIGKILL if the cluster ends a pod: time to save and upload a checkpoint."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the workers."""
     env_from_secrets: tuple[Name, ...] = ()
@@ -146,13 +146,13 @@ class ResourceProfile(_Part):
     pull_secrets: tuple[Name, ...] = ()
     """Secrets with the credentials of an image registry."""
     service_account: Name | None = None
-    """Its token is not mounted; registries and clouds may give rights to its name."""
+    """Service account of the pods. Its token is not mounted, but registries and clouds may grant rights to its name."""
     run_as_user: int = Field(default=65532, ge=1)
-    """Numeric user and group of the workers; never root."""
+    """Numeric user and group of the workers, never root."""
     queue: Name | None = None
-    """A LocalQueue of Kueue in the namespace: the pods start once its quota has room for all of them."""
+    """Name of a Kueue LocalQueue in the namespace. The pods start once its quota has room for all of them."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """More labels on the pods and the Job."""
+    """Additional labels of the pods and the Job."""
 
     @model_validator(mode="after")
     def _shards_fit_the_disk(self) -> Self:
@@ -164,16 +164,16 @@ class ResourceProfile(_Part):
 
     @property
     def least_nodes(self) -> int:
-        """Fewer pods it does not train with."""
+        """Least number of pods with which it trains."""
         return self.nodes if isinstance(self.nodes, int) else self.nodes.min
 
     @property
     def most_nodes(self) -> int:
-        """As many pods it has where there is room."""
+        """Number of pods that it has if there is room."""
         return self.nodes if isinstance(self.nodes, int) else self.nodes.max
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """This profile with some fields replaced as wholes. Raises `ProfileRefused`."""
+        """Return this profile with some fields replaced as a whole. Raise `ProfileRefused`."""
         known = sorted(type(self).model_fields)
         for name in changes:
             if name not in known:
@@ -187,7 +187,9 @@ class ResourceProfile(_Part):
 
 
 def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int:
-    """Workers of each pod: an equal share of the most pods there may be. Raises `ProfileRefused`."""
+    """Return the number of workers of each pod: all workers divided by the greatest number of pods.
+
+    Raise `ProfileRefused` if that leaves a remainder, cuts a copy of the model, or does not fit the GPUs."""
     most, workers, copy = profile.most_nodes, settings.workers, settings.parallel.model_workers
     if workers % most:
         raise ProfileRefused(
@@ -215,9 +217,9 @@ def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int
 
 
 def changes_of(text: str) -> dict[str, Any]:
-    """Changes as a launch or a run's tag says them: `memory=8Gi,nodes=2`, or a JSON object.
+    """Parse the changes of a launch or of a run's tag: `memory=8Gi,nodes=2`, or a JSON object.
 
-    Raises `ProfileRefused`.
+    Raise `ProfileRefused`.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -235,6 +237,6 @@ def changes_of(text: str) -> dict[str, Any]:
 
 
 def bytes_of(quantity: str) -> int:
-    """Bytes in a quantity such as `512Mi`."""
+    """Return the bytes of a quantity such as `512Mi`."""
     number = quantity.rstrip("kMGTi")
     return int(float(number) * _BYTES[quantity.removeprefix(number)])

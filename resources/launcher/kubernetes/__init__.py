@@ -1,4 +1,4 @@
-"""Training on a Kubernetes cluster: an Indexed Job an attempt, a Lease a training.
+"""Training on a Kubernetes cluster: one Indexed Job per attempt, one Lease per training.
 
-Nothing here is imported before a setting asks for it. Not here: what the pods do (a command of the settings).
+Imported only if `ML_ASSETS_LAUNCHER` is kubernetes. Not here: the program of the pods (a command of the settings).
 """

@@ -1,7 +1,7 @@
-"""One attempt of a training on the cluster: started or found, watched to its end.
+"""One attempt of a training on the cluster: start it or attach to it, watch it to its end.
 
-Here: what is asked of the API and when. Not here: what the answers mean (classify, queue), how many attempts there
-are (launcher), that nothing of them stays (removal).
+Here: the requests to the API and their times. Not here: the meaning of the answers (classify, queue), the number of
+attempts (launcher), the removal of objects (removal).
 """
 
 import math
@@ -39,27 +39,28 @@ from resources.words import name_some
 
 POLL_SECONDS = 0.5
 POLL_SECONDS_A_POD = 0.003
-"""Seconds between two looks, for each pod: a list of hundreds of pods is megabytes."""
+"""Seconds between two polls, per pod. The list of hundreds of pods has megabytes."""
 SETTLE_SECONDS = 12.0
-"""Once a pod has ended badly the others get so long to notice and to end."""
+"""Seconds for the other pods to notice a failed pod and to end."""
 LOST_SECONDS = 3.0
-"""So long where a node is lost: its peers wait for it in a collective, and have nothing to tell."""
+"""Seconds instead of `SETTLE_SECONDS` if a node is lost. The other pods hang in a collective and report nothing."""
 ROOM_SECONDS = 5.0
-"""An elastic training waits so long for a node for each of its pods, before it begins with those that have one."""
+"""Seconds that an elastic training waits for nodes for all its pods. Then it begins with the pods that have one."""
 _OVERDUE_SECONDS = 3.0
 _LOG_SECONDS = 5.0
 _EVENTS_SECONDS = 2.0
-"""Before events are asked for, and again."""
+"""Seconds before the first request for events, and between two requests."""
 _BY_TAINT = "DeletionByTaintManager"
 
 
 def start(
     cluster: Cluster, manifest: Document, service_of: Callable[[Document], Document]
 ) -> Document | None:
-    """Make the Job and its Service (`service_of` the Job); None where a Job of this name is just being deleted."""
+    """Create the Job and its Service (`service_of` the Job); return the Job. None if a Job of this name is being
+    deleted."""
     try:
         document = cluster.create("job", manifest)
-    except AlreadyThere:  # by ourselves, where an answer was lost
+    except AlreadyThere:  # our own earlier request, whose answer was lost
         found = cluster.get("job", manifest["metadata"]["name"])
         if found is None or found["metadata"].get("deletionTimestamp"):
             return None
@@ -70,24 +71,24 @@ def start(
 
 
 def newest(cluster: Cluster, selector: str) -> Document | None:
-    """The youngest Job that is not being deleted."""
+    """Return the newest Job that is not being deleted, or None."""
     found = [one for one in cluster.list("job", selector) if not one["metadata"].get("deletionTimestamp")]
     return max(found, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
 
 
 def size_of(job: Document) -> int:
-    """Return the number of its pods."""
+    """Return the number of a Job's pods."""
     return int(job["spec"]["completions"])
 
 
 def pods_of(cluster: Cluster, selector: str) -> list[Pod]:
-    """The pods there are."""
+    """Return the pods that match a selector."""
     return [Pod.of(document) for document in cluster.list("pod", selector)]
 
 
 @dataclass(kw_only=True)
 class AttemptWatcher:
-    """Follows a Job to its end, telling its lines on the way."""
+    """Follows a Job to its end and passes on its log lines."""
 
     cluster: Cluster
     job: Document
@@ -96,9 +97,9 @@ class AttemptWatcher:
     logs: LogTail
     output: PodsOutput
     lost: threading.Event
-    """Set when somebody else leads the training."""
+    """Set when another launcher leads the training."""
     grow_after: float
-    """Seconds after its pods run before room for more is looked for, where there are fewer than there may be."""
+    """Seconds from the start of the pods to the search for room for more, if there are fewer than the most."""
 
     def __post_init__(self) -> None:
         self._nodes = size_of(self.job)
@@ -111,13 +112,13 @@ class AttemptWatcher:
         self._heard: dict[str, tuple[float, list[Document]]] = {}
         self._capacity = CapacityProbe(self.cluster, self.job, self.profile.most_nodes - self._nodes)
         self._grown: int | None = None
-        # Behind others in a queue a larger attempt might wait while the smaller one could train.
+        # With a queue, never grow: a larger attempt might wait behind others while the smaller one could train.
         self._stays = self._nodes >= self.profile.most_nodes or self.profile.queue is not None
         self._queued = ""
         self._refused_since: float | None = None
 
     def end(self) -> AttemptEnd:
-        """Wait for the end of the attempt and return it. Raises `LeaseLost` once `lost` is set."""
+        """Wait for the end of the attempt and return it. Raise `LeaseLost` once `lost` is set."""
         name, uid = str(self.job["metadata"]["name"]), str(self.job["metadata"]["uid"])
         while True:
             self._deliver()
@@ -138,13 +139,13 @@ class AttemptWatcher:
                 return end
 
     def _deliver(self) -> None:
-        """Tell what the pods say until it is time to look at them again."""
+        """Pass on the log lines of the pods until the next poll is due."""
         until = time.monotonic() + max(POLL_SECONDS, self._nodes * POLL_SECONDS_A_POD)
         while (left := until - time.monotonic()) > 0 and not self.lost.is_set():
             self.logs.deliver(left)
 
     def _held_back(self, document: Document) -> AttemptEnd | None:
-        """Tell why the queue does not let it through; why it never will, if so."""
+        """Log why the queue does not admit the Job. Return the end of the attempt if the queue never will."""
         queue = self.profile.queue
         if queue is None or not document["spec"].get("suspend") or self._running_since is not None:
             return None
@@ -161,11 +162,11 @@ class AttemptWatcher:
         return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
 
     def _place(self) -> QueuePosition:
-        """Return its place in the queue."""
+        """Return the position of the Job in the queue."""
         return QueuePosition.of(self.cluster.workloads(f"{JOB_UID}={self.job['metadata']['uid']}"))
 
     def _not_begun(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
-        """Return the reason for which the attempt cannot begin as it is, None if it can."""
+        """Return the end of an attempt that cannot begin with its pods as they are; None if it can or may."""
         is_whole = len(pods) == self._nodes
         self._was_whole |= is_whole
         self._is_placed |= is_whole and all(pod.is_scheduled for pod in pods)
@@ -186,7 +187,7 @@ class AttemptWatcher:
         return error and AttemptEnd(kind="failed", said=str(error), error=error)
 
     def _why_not(self, document: Document, pods: list[Pod], now: datetime) -> TrainingFailed | None:
-        """The failure of pods that cannot be made, or do not start."""
+        """Return the failure of pods that cannot be created or do not start; None without one."""
         timeouts = StartTimeouts(start=self.settings.unschedulable_seconds, pull=self.settings.pull_seconds)
         is_held = document["spec"].get("suspend") or condition(document, "Failed") is not None
         if not self._was_whole and not is_held and (now - began(document)).total_seconds() > _EVENTS_SECONDS:
@@ -196,7 +197,7 @@ class AttemptWatcher:
         return why_not_started(pods, self.profile, now, timeouts, self._events_of)
 
     def _events_of(self, pod: Pod) -> list[Document]:
-        """Ask for the events of a late pod, now and then: a pull may take long. The log gets the newest, once."""
+        """Return the events of a late pod, requested at most every 2 s. Log the newest once: a pull may take long."""
         asked, events = self._heard.get(pod.uid, (-math.inf, []))
         if time.monotonic() - asked > _EVENTS_SECONDS:
             events = self.cluster.events(pod.uid)
@@ -206,8 +207,7 @@ class AttemptWatcher:
         return events
 
     def _grow(self, pods: list[Pod]) -> None:
-        """Ask the running pods to save and leave if there is room for more pods and these would be worth another
-        start."""
+        """Delete the running pods, which save and end, if there is room for more pods and a restart with them pays."""
         if self._running_since is None or self._grown or self._stays or self._trouble_since is not None:
             return
         estimate = self.output.pace.estimate(self._placed_at)
@@ -222,8 +222,8 @@ class AttemptWatcher:
                     self.cluster.delete("pod", pod.name, grace_seconds=self.profile.grace_seconds)
 
     def _pays(self, estimate: RestartEstimate, grown: int) -> bool:
-        """True if the training ended earlier with `grown` pods. If not, stop probing for capacity: the remaining work
-        only shrinks.
+        """True if the training would end earlier with `grown` pods. If not, stop probing for capacity: the remaining
+        work only shrinks.
         """
         self._stays = not estimate.pays(self._nodes, grown)
         if self._stays:
@@ -232,7 +232,7 @@ class AttemptWatcher:
         return not self._stays
 
     def _over(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
-        """Return the end of the attempt once its pods have ended or had their time; else None."""
+        """Return the end of the attempt once its pods have ended or had their time to end; else None."""
         present = {pod.uid for pod in pods}
         gone = [pod for pod in self._known.values() if pod.uid not in present and not pod.has_ended]
         if self._trouble_since is None and _in_trouble(
@@ -273,5 +273,5 @@ def _in_trouble(
 
 
 def _is_lost(pod: Pod) -> bool:
-    """Its node does not answer: nobody there hears that it should end."""
+    """True if the pod's node does not answer. The pod then never receives its deletion."""
     return pod.deleted is not None and pod.disrupted.startswith(_BY_TAINT)

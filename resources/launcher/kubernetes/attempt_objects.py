@@ -1,7 +1,7 @@
-"""The objects of one attempt, as documents: an Indexed Job and its headless Service. Pure functions.
+"""Kubernetes objects of one attempt, as documents: an Indexed Job and its headless Service. Pure functions.
 
-Here: how a resource profile, the settings and a job become pods. Not here: sending them (attempt), reading
-what became of them (classify).
+Here: pods from a resource profile, the settings and a job. Not here: sending the objects (attempt), reading their
+state (classify).
 """
 
 import re
@@ -15,24 +15,25 @@ from resources.launcher.resource_profile import ResourceProfile, Toleration, Vol
 from resources.settings import KubernetesSettings
 
 TRAINING, ATTEMPT = "ml-assets/training", "ml-assets/attempt"
-"""Labels of everything that belongs to a training: 12 digits of the fingerprint, and which attempt."""
+"""Labels of all objects of a training: 12 digits of the fingerprint, and the number of the attempt."""
 MANAGED = "app.kubernetes.io/managed-by=ml-assets"
-"""Selects everything launchers make."""
+"""Selector of all objects that launchers make."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 CONTAINER = "trainer"
 MASTER_PORT = 29400
 SCRATCH = "/scratch"
 LOG_BYTES = 2**28
-"""Disk of a pod beside its scratch: of its log a kubelet keeps 5 files of 10 MiB by default, and rotates them late."""
+"""Bytes of disk that a pod may use for its log, in addition to scratch. A kubelet keeps 5 files of 10 MiB by default
+and rotates them late."""
 NODE_LOST_SECONDS = 10
-"""A pod of a node that does not answer is given up after this, not after Kubernetes' 300 s."""
+"""Seconds until a pod on a node that does not answer is given up. Kubernetes' default is 300 s."""
 FORGOTTEN_SECONDS = 3600
-"""A finished Job that launcher and pruner both left is removed by the cluster itself."""
+"""Seconds until the cluster removes a finished Job that neither launcher nor pruner has removed."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def training_name(job: TrainingJob) -> str:
-    """Return the name of the Lease; the names of the Jobs begin with it."""
+    """Return the name of the Lease. The names of the Jobs begin with it."""
     return f"train-{job.fingerprint[:12]}"
 
 
@@ -42,7 +43,7 @@ def attempt_name(job: TrainingJob, attempt: int) -> str:
 
 
 def training_labels(job: TrainingJob) -> dict[str, str]:
-    """On everything that belongs to the training."""
+    """Return the labels of all objects of the training."""
     return {
         "app.kubernetes.io/name": "ml-assets-training",
         "app.kubernetes.io/managed-by": "ml-assets",
@@ -52,7 +53,7 @@ def training_labels(job: TrainingJob) -> dict[str, str]:
 
 
 def training_selector(job: TrainingJob) -> str:
-    """Selects what `training_labels` mark."""
+    """Return the selector of all objects of the training."""
     return f"{TRAINING}={job.fingerprint[:12]}"
 
 
@@ -68,10 +69,11 @@ def job_manifest(
     snapshot: str,
     s3_endpoint_url: Address | None,
 ) -> Document:
-    """An Indexed Job of `nodes` pods that all must end well; none is replaced: the launcher counts attempts.
+    """Return an Indexed Job of `nodes` pods, all of which must end well. Kubernetes replaces none: the launcher counts
+    attempts.
 
-    `cause` says what interrupted the attempt before, where the pods cannot know. `folder` and `snapshot` are
-    addresses the pods can read.
+    `cause`: what interrupted the previous attempt, if its pods could not report it. `folder` and `snapshot` are
+    addresses that the pods can read.
     """
     name = attempt_name(job, attempt)
     labels = {**profile.labels, **training_labels(job), ATTEMPT: str(attempt)}
@@ -102,7 +104,7 @@ def job_manifest(
     if profile.deadline_minutes is not None:
         spec["activeDeadlineSeconds"] = max(1, round(profile.deadline_minutes * 60))
     if profile.queue is not None:
-        spec["suspend"] = True  # until the queue lets it through; where there is none, nothing starts past it
+        spec["suspend"] = True  # until the queue admits it; without a queue in the cluster it never starts
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -116,7 +118,7 @@ def job_manifest(
 
 
 def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Document:
-    """Gives each pod of the Job `owner` a name; goes when the Job goes."""
+    """Return a Service that gives each pod of the Job `owner` a host name. Kubernetes deletes it with the Job."""
     name = attempt_name(job, attempt)
     return {
         "apiVersion": "v1",
@@ -130,7 +132,7 @@ def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Documen
         },
         "spec": {
             "clusterIP": "None",
-            # Pods look for each other before any of them counts as ready.
+            # Pods connect to each other before any of them is ready.
             "publishNotReadyAddresses": True,
             "selector": {TRAINING: job.fingerprint[:12], ATTEMPT: str(attempt)},
             "ports": [{"name": "rendezvous", "port": MASTER_PORT}],
@@ -147,7 +149,7 @@ def _pod_spec(
 ) -> Document:
     name = attempt_name(job, attempt)
     volumes, mounts = _volumes(profile, settings)
-    # A pod that fills its disk is ended by itself, before its node runs full and ends others.
+    # With a limit, Kubernetes evicts a pod that fills its disk, before the node runs full and evicts others.
     disk = str(bytes_of(profile.scratch) + LOG_BYTES)
     amounts = {"cpu": profile.cpu, "memory": profile.memory, "ephemeral-storage": disk}
     limits = {"memory": profile.memory, "ephemeral-storage": disk}
@@ -162,7 +164,7 @@ def _pod_spec(
         "resources": {"requests": amounts, "limits": limits},
         "volumeMounts": mounts,
         "workingDir": SCRATCH,
-        # The end of a failed container's log, in its status: also where the log itself is lost with a node.
+        # Puts the last log lines of a failed container into its status, which outlives a lost node.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -181,7 +183,7 @@ def _pod_spec(
             "runAsUser": profile.run_as_user,
             "runAsGroup": profile.run_as_user,
             "fsGroup": profile.run_as_user,
-            "fsGroupChangePolicy": "OnRootMismatch",  # of a large shared volume not every file at every start
+            "fsGroupChangePolicy": "OnRootMismatch",  # else each start changes every file of a large shared volume
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
@@ -213,7 +215,7 @@ def _environment(
     settings: KubernetesSettings,
     s3_endpoint_url: Address | None,
 ) -> list[Document]:
-    """Return the environment of each pod: `told`, and what profile and settings add. Kubernetes adds
+    """Return the environment of each pod: `told`, and the variables of profile and settings. Kubernetes adds
     `JOB_COMPLETION_INDEX`, the rank of the node."""
     values = {"HOME": SCRATCH, **profile.env, **settings.env, **told}
     if profile.shard_cache is not None:
@@ -237,8 +239,10 @@ def _from_secret(secret: str, key: str, *, optional: bool = False) -> Document:
 
 
 def _volumes(profile: ResourceProfile, settings: KubernetesSettings) -> tuple[list[Document], list[Document]]:
-    """The root file system is read-only: what a worker writes goes to the first three, and the first two share what the
-    pod may take of its node's disk."""
+    """Return the volumes of a pod and their mounts.
+
+    The root file system is read-only, so a worker writes to scratch, /tmp and /dev/shm. The first two share the pod's
+    limit of the node's disk."""
     volumes: list[Document] = [
         {"name": "scratch", "emptyDir": {"sizeLimit": profile.scratch}},
         {"name": "tmp", "emptyDir": {"sizeLimit": profile.scratch}},

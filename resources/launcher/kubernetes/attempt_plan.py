@@ -1,8 +1,8 @@
-"""Plan of the next attempt of a training, from the ends of those before. Pure functions.
+"""Plan of the next attempt of a training, from the ends of the previous attempts. Pure functions.
 
-An attempt has a fixed number of pods. One that finds fewer nodes than that gives way to a smaller one, and one that
-finds room for more than it has to a larger one; any other is followed by one of its size. Not here: how an attempt
-ended (classify), whether there is capacity (capacity_probe).
+An attempt has a fixed number of pods. If fewer of them find nodes, a smaller attempt follows. If there is room for
+more, a larger attempt follows. Otherwise the next attempt has the same size. Not here: the end of an attempt
+(classify), the search for room (capacity_probe).
 """
 
 from dataclasses import dataclass, replace
@@ -10,35 +10,33 @@ from dataclasses import dataclass, replace
 from resources.launcher.kubernetes.classify import AttemptEnd
 
 GROW_SECONDS, LONGEST_GROW_SECONDS = 10.0, 1800.0
-"""Before a training looks for room again: at first, and at most."""
+"""Seconds until a training searches for room again: the first time, and at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptPlan:
-    """One attempt among those of a training."""
+    """Plan of one attempt, and the counts of the attempts before it."""
 
     number: int
     """From 1; 0 before the first."""
     nodes: int
-    """Its pods."""
+    """Number of its pods."""
     failures: int = 0
-    """Attempts before it that used up budget."""
+    """Earlier attempts that failed and so used budget."""
     fruitless: int = 0
-    """Attempts in a row before it that were taken away before they had trained a step."""
+    """Consecutive attempts directly before it that were preempted before they trained a step."""
     cause: str = ""
-    """Cause of the interruption of the last attempt that trained, where its own agents may have been unable to report
-    it.
-    """
+    """Cause that interrupted the last attempt that trained, if its own agents may have been unable to report it."""
     grow_after: float = GROW_SECONDS
-    """Seconds after its pods run before it looks for room for more: twice as many each time that pods did not fit."""
+    """Seconds from the start of its pods to the search for room for more. Doubles each time that pods did not fit."""
 
     def then(self) -> "AttemptPlan":
-        """The attempt after this one."""
+        """Return the plan of the next attempt, with the next number."""
         return replace(self, number=self.number + 1)
 
     def ended(self, end: AttemptEnd, *, has_trained: bool) -> "AttemptPlan":
-        """This attempt, with what follows for the next from its end."""
-        if end.nodes is not None and end.nodes < self.nodes:  # it never trained: what interrupted is older
+        """Return this plan with the size and the counts that follow from the end of the attempt."""
+        if end.nodes is not None and end.nodes < self.nodes:  # it never trained: the older cause stays
             longer = min(2 * self.grow_after, LONGEST_GROW_SECONDS)
             return replace(self, nodes=end.nodes, grow_after=longer)
         is_failure = end.kind == "failed"

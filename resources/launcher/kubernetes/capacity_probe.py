@@ -1,8 +1,8 @@
-"""Is there room for more pods of an elastic training? Placeholders ask the scheduler, which alone knows.
+"""Probe for room for more pods of an elastic training. Only the scheduler knows, so placeholder pods ask it.
 
-A placeholder is a pod like the others of its attempt that only says its program's version. Where one has started, there
-is room for one more, the node has the image, and the training can be asked to leave its place for a larger attempt.
-Not here: asking it (attempt), how large the next one is (launcher).
+A placeholder is a pod like the others of its attempt, but it only prints its program's version. A placeholder that has
+started shows that there is room for one more pod and that the node has the image. Then a larger attempt can replace the
+current one. Not here: ending the current attempt (attempt), the size of the next one (attempt_plan).
 """
 
 import copy
@@ -21,15 +21,15 @@ _OF_JOB = (
     "batch.kubernetes.io/job-name",
     "batch.kubernetes.io/controller-uid",
 )
-"""Labels by which a Job knows its pods: it would take a placeholder for one."""
+"""Labels by which a Job selects its pods. A placeholder must not have them."""
 _GATHER_SECONDS = 3.0
-"""Once one has started, the others get so long: room often comes for several at once."""
+"""Seconds for the other placeholders after the first has started. Room often appears for several pods at once."""
 _AGAIN_SECONDS = 15.0
-"""After a quota has refused one, or something took one away."""
+"""Seconds until the next try after a quota refused a placeholder or the cluster evicted one."""
 
 
 class CapacityProbe:
-    """Looks for room for up to `most` more pods beside those of the Job `job`, which owns what is made."""
+    """Search for room for up to `most` more pods next to those of the Job `job`, which owns the placeholders."""
 
     def __init__(self, cluster: Cluster, job: Document, most: int) -> None:
         self._cluster = cluster
@@ -40,14 +40,14 @@ class CapacityProbe:
         self._not_before = 0.0
 
     def found(self) -> int:
-        """For how many more pods there is room; 0 as long as there is none, or not yet known for how many."""
+        """Return the number of pods for which there is room; 0 if there is none, or while the number is not known."""
         pods = [Pod.of(document) for document in self._cluster.list("pod", self._selector)]
         started = sum(pod.has_started for pod in pods)
         if started:
             self._since = self._since or time.monotonic()
             waited = time.monotonic() - self._since
             return started if started == len(self._bodies) or waited > _GATHER_SECONDS else 0
-        lost = [pod for pod in pods if pod.has_ended]  # evicted before it began
+        lost = [pod for pod in pods if pod.has_ended]  # evicted before they began
         for pod in lost:
             self._cluster.delete("pod", pod.name, grace_seconds=0)
             self._not_before = time.monotonic() + _AGAIN_SECONDS
@@ -56,7 +56,7 @@ class CapacityProbe:
         return 0
 
     def give_up(self) -> None:
-        """Look no more: a placeholder that waits would be given a node in vain."""
+        """Delete the placeholders. One that waits would still get a node, for nothing."""
         for document in self._cluster.list("pod", self._selector):
             self._cluster.delete("pod", document["metadata"]["name"], grace_seconds=0)
 
@@ -67,7 +67,7 @@ class CapacityProbe:
             try:
                 with suppress(AlreadyThere):
                     self._cluster.create("pod", body)
-            except ClusterRefused:  # a quota that is used up: no room
+            except ClusterRefused:  # the quota is used up: no room
                 self._not_before = time.monotonic() + _AGAIN_SECONDS
                 return
 

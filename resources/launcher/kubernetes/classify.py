@@ -29,30 +29,30 @@ from resources.launcher.resource_profile import ResourceProfile
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", *_NEVER)
 _PULL_FAILED = "Failed to pull image"
-"""Beginning of the event of each pull that failed."""
+"""Beginning of the event message of each failed pull."""
 _REFUSED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError")
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
 IMAGE_SECONDS, REFUSED_SECONDS = 30.0, 10.0
-"""A registry, or a Secret that is made a moment later, gets this long from the first failure."""
+"""Seconds from the first failure until a missing image, or a container that cannot be created, fails the training. A
+registry may recover, and a Secret may be created a moment later."""
 _ASKED_ABOUT = 8
-"""Late pods whose events are asked for at each look; of a thousand that pull, these stand for all."""
+"""Late pods whose events are requested per poll. If a thousand pods pull, these few represent all."""
 _TAKEN_AWAY = ("Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated")
-"""Reasons of kubelets and controllers for ending a pod that did nothing wrong; older ones set no condition beside it.
-"""
+"""Reasons for which kubelets and controllers end a healthy pod. Older ones set no `DisruptionTarget` condition."""
 _LOST = ("ContainerStatusUnknown", "Unknown")
-"""A container of a node that was switched off: nobody knows how it ended."""
+"""Reasons of containers whose node was switched off. Their exit is unknown."""
 _OVER_ITS_LIMIT = re.compile(r"exceeds the (total )?limit|exceeded its local ephemeral storage limit")
 _INJECTED = "The pipeline did not ask for it: look at what puts it into pods of this namespace (a webhook)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartTimeouts:
-    """Seconds that a pod may take before its trainer runs."""
+    """Timeouts of a pod whose trainer does not run yet, in seconds."""
 
     start: float
-    """To find a node; then to start, where its node names trouble."""
+    """Time to find a node, and then to start if the node reports a problem."""
     pull: float
-    """To start once it has a node, where nothing is wrong: images are large, and nodes pull one after the other."""
+    """Time to start on a node without a problem. Images are large, and a node pulls them one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,11 @@ class AttemptEnd:
     nodes: int | None = None
     """Pods of the next attempt, after a resize."""
     error: TrainingFailed | None = None
-    """A failure another attempt cannot mend."""
+    """Final failure: another attempt cannot help."""
 
 
 def condition(job: Document, kind: str) -> Document | None:
-    """The condition of this type of a Job, if it is true."""
+    """Return a Job's condition of this type, or None unless its status is True."""
     for one in job.get("status", {}).get("conditions", []):
         if one["type"] == kind and one["status"] == "True":
             return one
@@ -83,9 +83,9 @@ def why_not_started(
     timeouts: StartTimeouts,
     events_of: Callable[[Pod], Iterable[Document]],
 ) -> TrainingFailed | None:
-    """The failure of a pod that will not start, once it had its time; None while there is hope.
+    """Return the failure of a pod that did not start within its timeout; None while it may still start.
 
-    `events_of` asks the API for the events of a pod. It is called only for pods that are late, and for a few of them.
+    `events_of` requests the events of a pod from the API. It is called only for late pods, and for at most 8 of them.
     """
     late = 0
     for pod in pods:
@@ -111,7 +111,7 @@ def why_not_started(
 
 
 def _stuck(pod: Pod) -> Container | None:
-    """The container that cannot be made, among those that the trainer waits for."""
+    """Return the container that cannot be created: the trainer, or a container that the trainer waits for."""
     waited_for = [one for one in pod.others if one.is_first]
     return next((one for one in [*waited_for, pod.trainer] if one.waiting in (*_NO_IMAGE, *_REFUSED)), None)
 
@@ -124,13 +124,13 @@ def _why_late(
     timeouts: StartTimeouts,
     events: Sequence[PodEvent],
 ) -> TrainingFailed | None:
-    """The failure of a pod that has a node and had the least of its time; `events` are those of the pod."""
+    """Return the failure of a pod that has a node and is past its shortest timeout. `events` are those of the pod."""
     waited = (now - pod.since).total_seconds()
     if stuck is not None:
         is_image = stuck.waiting in _NO_IMAGE
         said = f'{_PULL_FAILED} "{stuck.image}"' if is_image else stuck.waiting_message
         failed = [one for one in events if one.reason == "Failed" and said in one.message]
-        # The status has no time for it: an image may fail after it was pulled for minutes, a Secret be looked for then.
+        # Take the time of the first failure from the events: the status has none, and a pull may last minutes first.
         tried = (now - min((one.first for one in failed), default=pod.since)).total_seconds()
         if not (is_image and _pulls_again(events, failed)):
             if tried <= min(IMAGE_SECONDS if is_image else REFUSED_SECONDS, timeouts.start):
@@ -161,7 +161,7 @@ def _why_late(
 
 
 def _pulls_again(events: Sequence[PodEvent], failed: Sequence[PodEvent]) -> bool:
-    """Another pull is under way after those that failed. The status still says that the image failed."""
+    """True if another pull began after the failed ones. The status still says that the image failed."""
     begun = [one.last for one in events if one.reason == "Pulling"]
     return bool(begun and failed) and max(begun) > max(one.last for one in failed)
 
@@ -192,8 +192,9 @@ def _refused(pod: Pod, container: Container) -> PodNotStarted:
 
 
 def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | None:
-    """Return how many of the `nodes` pods of an elastic training have found a node; None where those are all, too few,
-    or still held back by a queue.
+    """Return the number of pods that found a node, if an elastic training can begin with fewer than `nodes` pods.
+
+    None if all pods have a node, if fewer than the least have, or if a queue holds pods back.
     """
     pods = [pod for pod in pods if pod.deleted is None]
     placed = sum(pod.is_scheduled for pod in pods)
@@ -202,7 +203,7 @@ def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | 
 
 
 def began(job: Document) -> datetime:
-    """Return the time at which its pods might first be made: a queue may have held it back before."""
+    """Return the time from which the Job could create pods. A queue may have suspended it before."""
     return datetime.fromisoformat(
         job.get("status", {}).get("startTime") or job["metadata"]["creationTimestamp"]
     )
@@ -215,9 +216,9 @@ def why_no_pods(
     profile: ResourceProfile,
     timeouts: StartTimeouts,
 ) -> TrainingFailed | None:
-    """The failure of a Job whose pods were never all there; `events` are those of the Job.
+    """Return the failure of a Job that could not create all its pods; None while it still may. `events` are the Job's.
 
-    A refusal counts as long as no pod was made after it: a quota that was full at first may have room since.
+    A refusal counts only if no pod was created after it: a full quota may have room again.
     """
     since = began(job)
     heard = [one for one in read_pod_events(events) if one.last >= since]
@@ -260,7 +261,7 @@ def _unschedulable(pod: Pod, profile: ResourceProfile, waited: float) -> Unsched
 
 
 def are_done(job: Document, pods: Sequence[Pod]) -> bool:
-    """The trainers of all pods ended well. A sidecar that goes on keeps the Job itself from being complete."""
+    """True if the trainers of all pods ended with exit code 0. The Job itself is not complete while a sidecar runs."""
     return len(pods) >= int(job["spec"]["completions"]) and all(
         pod.exit_code == ExitCode.DONE for pod in pods
     )
@@ -269,9 +270,9 @@ def are_done(job: Document, pods: Sequence[Pod]) -> bool:
 def end_of(
     job: Document, pods: Iterable[Pod], gone: Iterable[Pod], profile: ResourceProfile, reason: str
 ) -> AttemptEnd:
-    """Return the reason for the end of an attempt whose pods have ended: the cause, not its effect on the other pods.
+    """Return the cause of an attempt's end. Its pods have ended; effects of one pod's end on the others do not count.
 
-    `gone`: pods that vanished before they ended. `reason`: what a worker said before it ended for good.
+    `gone`: pods that vanished before they ended. `reason`: message of a worker that ended with a final failure.
     """
     ended, vanished = sorted(pods, key=lambda pod: pod.index), list(gone)
     if (
@@ -316,7 +317,7 @@ def _hopeless(pod: Pod, profile: ResourceProfile) -> TrainingFailed | None:
             f"{pod.named} could not run its command: {trainer.message.strip()}. The image of the workers needs it: "
             "check ML_ASSETS_KUBERNETES_IMAGE or resources.image, and ML_ASSETS_KUBERNETES_COMMAND"
         )
-    # A node that runs out of disk says so in a condition, and its pods are taken away. This is the pod's own limit.
+    # Only the pod's own limit. If the node runs out of disk, the pod has a `DisruptionTarget` condition.
     if pod.reason == "Evicted" and not pod.disrupted and _OVER_ITS_LIMIT.search(pod.message):
         return OutOfDisk(
             f"{pod.named} wrote more to its disk than its limit and was evicted: {pod.message} Raise "
@@ -326,7 +327,7 @@ def _hopeless(pod: Pod, profile: ResourceProfile) -> TrainingFailed | None:
 
 
 def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | None) -> str | None:
-    """Name a pod that was taken away from outside, None if there is none."""
+    """Return a sentence on a pod that the cluster or a person removed; None if there is none."""
     for pod in [*ended, *gone]:
         if pod.disrupted:
             return f"{pod.named} was taken away ({pod.disrupted})"
@@ -334,7 +335,7 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
             return f"{pod.named} was taken away ({pod.reason}: {pod.message})"
         if pod.trainer.reason in _LOST:
             return f"{pod.named} was lost: its node started again ({pod.trainer.reason})"
-    # The Job's controller deletes the other pods once one has failed: only earlier deletions are causes.
+    # Once a pod has failed, the Job's controller deletes the others: only earlier deletions are causes.
     limit = datetime.fromisoformat(failed["lastTransitionTime"]) if failed else None
     deleted = [pod for pod in ended if pod.deleted and (limit is None or pod.deleted < limit)]
     if deleted:
@@ -345,19 +346,19 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
 
 
 def _how_it_failed(pod: Pod) -> str:
-    """For people; empty where the pod did not fail by itself."""
+    """Return a sentence on the failure of a pod; empty if the pod did not fail by itself."""
     trainer = pod.trainer
     others = [
         f"its {one.role} {one.name} ended with {one.how_it_ended}"
         for one in pod.others
         if one.has_failed
-        # One that ended later was told to, because the trainer had.
+        # A container that ended after the trainer was stopped because of it.
         and (trainer.ended is None or (one.ended is not None and one.ended < trainer.ended))
     ]
     if trainer.exit_code not in (None, ExitCode.DONE, ExitCode.PREEMPTED):
         return f"{pod.named} " + "; before, ".join([f"ended with {trainer.how_it_ended}", *others])
     if trainer.exit_code == ExitCode.DONE and pod.deleted is None and pod.others:
-        # One that fails after its trainer fails the pod, and with it the Job and all other pods.
+        # A sidecar that fails after its trainer fails the pod, and with it the Job and all other pods.
         failed = [one for one in pod.others if one.has_failed and not one.is_first]
         return "; ".join(
             f"{pod.named} ended well, but its {one.role} {one.name} ended with {one.how_it_ended}. {_INJECTED}"

@@ -1,7 +1,7 @@
-"""The cluster's API as this launcher uses it: documents (the API's JSON) in and out, patience, typed refusals.
+"""Client of the Kubernetes API for the launcher: JSON documents in and out, retries, errors as types.
 
-Here: connecting, the few verbs on the few kinds, the server's clock, raw log streams. Not here: what is
-written in the documents (attempt_objects) and what they mean (classify).
+Here: connecting, a few verbs on a few kinds, the server's clock, raw log streams. Not here: writing documents
+(attempt_objects) and interpreting them (classify).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -25,23 +25,23 @@ from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.retry import patiently
 
 Document = dict[str, Any]
-"""An object of the API, as its JSON says it."""
+"""JSON document of an API object."""
 Kind = Literal["job", "pod", "service", "lease", "event"]
 _WORKLOADS = ("kueue.x-k8s.io", "v1beta2")
-"""Group and version of a queue's records, since Kueue 0.15."""
+"""Group and version of Kueue's Workloads, since Kueue 0.15."""
 Result = TypeVar("Result")
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
-"""Seconds for which one request may stay without an answer: to connect, to be answered."""
+"""Timeouts of one request in seconds: to connect, and to receive an answer."""
 _LONGEST_PAUSE = 2.0
 _DELETED_AT_ONCE = 100
-"""So that one request is answered in time."""
+"""Pods deleted per request, few enough for the server to answer within the timeout."""
 _LOGIN_SECONDS = 10.0
-"""Time limit with 401 before the server has let us in once: then the credentials are wrong, not renewed just now."""
+"""Seconds of retries after a 401 if no request has succeeded yet. Then the credentials are wrong, not expired."""
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 401, 403, 404, 409
 _TIMEOUT, _GONE, _TOO_MANY, _INTERNAL = 408, 410, 429, 500
 _PASSING = (_UNAUTHORIZED, _TIMEOUT, _GONE, _TOO_MANY)
-"""The same request may be taken in a moment: with the token that replaced ours, from another server, read anew."""
+"""Statuses after which a retry may succeed: with a renewed token, from another server, or with a new list."""
 
 
 class AlreadyThere(Exception):
@@ -49,15 +49,15 @@ class AlreadyThere(Exception):
 
 
 class Outdated(Exception):
-    """Somebody changed the object since it was read."""
+    """Another client changed the object after it was read."""
 
 
 class Cluster:
     """One namespace of one cluster. Safe for threads.
 
-    A request that fails for a passing reason (connection, time-out, 401, 408, 410, 429, 5xx) is sent again for
-    `patience_seconds`, then `ClusterUnavailable`; `ClusterRefused` says what the server refuses. After a 401 the
-    credentials are read again: tokens are replaced while a training runs.
+    A request that fails for a passing reason (connection, timeout, 401, 408, 410, 429, 5xx) is retried for
+    `patience_seconds`, then raises `ClusterUnavailable`. `ClusterRefused` names a request that the server refuses.
+    After a 401 the credentials are read again: tokens are replaced while a training runs.
     """
 
     def __init__(self, namespace: str, context: str | None = None, patience_seconds: float = 300.0) -> None:
@@ -82,7 +82,7 @@ class Cluster:
         self._all = (*self._apis.values(), self._custom, self._version, self._authorization)
 
     def create(self, kind: Kind, body: Document) -> Document:
-        """Raises `AlreadyThere`; `ClusterRefused` where the namespace does not exist."""
+        """Create an object; return its document. Raise `AlreadyThere`, or `ClusterRefused` without the namespace."""
         try:
             return self._call(self._verb("create", kind), self.namespace, body)
         except _Absent as error:
@@ -92,25 +92,25 @@ class Cluster:
             ) from error
 
     def get(self, kind: Kind, name: str) -> Document | None:
-        """None where there is none."""
+        """Return an object, or None if it does not exist."""
         try:
             return self._call(self._verb("read", kind), name, self.namespace)
         except _Absent:
             return None
 
     def list(self, kind: Kind, labels: str = "", fields: str = "") -> "list[Document]":
-        """All that have these labels and fields (selectors)."""
+        """Return all objects that match these label and field selectors."""
         found = self._call(
             self._verb("list", kind), self.namespace, label_selector=labels, field_selector=fields
         )
         return cast("list[Document]", found["items"])
 
     def events(self, uid: str) -> "list[Document]":
-        """Those of the object with this uid."""
+        """Return the events of the object with this uid."""
         return self.list("event", fields=f"involvedObject.uid={uid}")
 
     def workloads(self, labels: str) -> "list[Document]":
-        """Return the workloads on record in queues (Kueue); none where the cluster has no Kueue."""
+        """Return Kueue's Workloads with these labels; none if the cluster has no Kueue."""
         list_of = self._custom.list_namespaced_custom_object
         try:
             found = self._call(list_of, *_WORKLOADS, self.namespace, "workloads", label_selector=labels)
@@ -119,7 +119,7 @@ class Cluster:
         return cast("list[Document]", found["items"])
 
     def replace(self, kind: Kind, body: Document) -> Document | None:
-        """Write a document read before; None where it is gone. Raises `Outdated`."""
+        """Replace an object by a changed document; return None if it does not exist. Raise `Outdated`."""
         try:
             return self._call(self._verb("replace", kind), body["metadata"]["name"], self.namespace, body)
         except _Absent:
@@ -130,8 +130,9 @@ class Cluster:
     def delete(
         self, kind: Kind, name: str, *, grace_seconds: int | None = None, version: str | None = None
     ) -> None:
-        """Have it deleted, with what it owns; an absent one is fine. With `version`, only as it was then
-        (`Outdated`)."""
+        """Delete an object and its dependents. Do nothing if it does not exist.
+
+        With `version`, delete only that resource version, else raise `Outdated`."""
         body: Document = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
@@ -145,7 +146,7 @@ class Cluster:
             raise Outdated(str(error)) from error
 
     def delete_pods(self, labels: str, grace_seconds: int) -> None:
-        """Have all pods with these labels deleted, many by one request."""
+        """Delete all pods with these labels, up to 100 per request."""
         end = time.monotonic() + self._patience
         rest: str | None = ""
         while rest is not None:
@@ -161,12 +162,12 @@ class Cluster:
             except _Expired as error:
                 if time.monotonic() > end:
                     raise self._unanswered(error) from error
-                rest = ""  # those that are left, from the first
+                rest = ""  # begin anew with the pods that are left
                 continue
             rest = done["metadata"].get("continue") or None
 
     def now(self) -> datetime:
-        """The API server's clock, UTC, to the second: the only one that launchers and pruners share."""
+        """Return the API server's time, UTC, to the second. It is the only clock that launchers and pruners share."""
         return datetime.now(UTC) + self._clock
 
     def version(self) -> str:
@@ -183,9 +184,9 @@ class Cluster:
     def log(
         self, pod: str, container: str, since_seconds: int | None, silence_seconds: float
     ) -> Generator[str]:
-        """Lines of a container's log with their time stamps, as they come, until the stream ends or breaks.
+        """Yield the lines of a container's log with their time stamps, as they arrive, until the stream ends.
 
-        No patience here: any failure, and `silence_seconds` without a line, raises `ConnectionError`.
+        Does not retry: any failure, or `silence_seconds` without a line, raises `ConnectionError`.
         """
         since = {} if since_seconds is None else {"since_seconds": since_seconds}
         try:
@@ -216,7 +217,7 @@ class Cluster:
 
     @contextmanager
     def impatient(self, seconds: float) -> Generator["Cluster"]:
-        """The same cluster, with less patience."""
+        """Yield the same cluster with retries for at most `seconds`."""
         hurried = Cluster.__new__(Cluster)
         hurried.__dict__.update(self.__dict__, _patience=min(seconds, self._patience))
         yield hurried
@@ -250,19 +251,19 @@ class Cluster:
         return patiently(ask, _may_pass, self._seconds_for, first_pause=0.1, longest_pause=_LONGEST_PAUSE)
 
     def _seconds_for(self, error: BaseException) -> float:
-        """Seconds to go on asking: fewer where the server never let us in."""
+        """Return the seconds of retries: at most 10 after a 401 if no request has succeeded yet."""
         never_let_in = _status(error.__cause__) == _UNAUTHORIZED and not self._was_let_in
         return min(self._patience, _LOGIN_SECONDS) if never_let_in else self._patience
 
     def _log_in_again(self) -> None:
-        """Send the credentials of now: kubeconfig and token files are replaced while we run."""
-        with suppress(ClusterRefused):  # the file is being written just now
+        """Read the credentials again. Kubeconfig and token files are replaced while we run."""
+        with suppress(ClusterRefused):  # the file may be half written
             api, self.where = _log_in(self._context)
             for part in self._all:
                 part.api_client = api
 
     def _unanswered(self, error: Exception) -> ClusterUnavailable | ClusterRefused:
-        """The failure of a request that was sent for as long as we have patience."""
+        """Return the error for a request that failed until its retries ran out."""
         if _status(error) == _UNAUTHORIZED and not self._was_let_in:
             return self._not_let(error)
         what = "did not know us" if _status(error) == _UNAUTHORIZED else "did not answer"
@@ -302,34 +303,34 @@ class _Absent(Exception):
 
 
 class _Expired(Exception):
-    """410 for a list that was to be continued: it has to begin anew."""
+    """410 for the continuation of a list. The list must begin anew."""
 
 
 def _log_in(context: str | None) -> tuple[Any, str]:
-    """A client with the credentials of now, and what to call the cluster in messages."""
+    """Return a client with the current credentials, and the cluster's address for messages."""
     configuration: Any = client.Configuration()
-    configuration.retries = False  # ours know a deadline
+    configuration.retries = False  # we retry ourselves, up to a deadline
     where = _configure(configuration, context)
     return client.ApiClient(configuration), where
 
 
 def _status(error: BaseException | None) -> int:
-    """Return the status of the server's answer; 0 where there was none."""
+    """Return the HTTP status of the server's answer; 0 without an answer."""
     return int(error.status or 0) if isinstance(error, ApiException) else 0
 
 
 def _may_pass(error: BaseException) -> bool:
-    """True where the server is away, or does not know credentials that may be replaced just now."""
+    """True if a retry may help: the server is away, or it rejected credentials that may have been replaced."""
     return isinstance(error, ClusterUnavailable) or _status(error.__cause__) == _UNAUTHORIZED
 
 
 def _configure(configuration: Any, context: str | None) -> str:
-    """Fill in address and credentials; answers what to call the cluster in messages."""
+    """Fill in address and credentials; return the cluster's address for messages."""
     try:
         if context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
             config.load_incluster_config(client_configuration=configuration)
         else:
-            # The client itself looks at KUBECONFIG only once, when it is imported.
+            # The client reads KUBECONFIG only once, when it is imported.
             file = os.environ.get("KUBECONFIG")
             config.load_kube_config(file, context=context, client_configuration=configuration)
     except config.ConfigException as error:
@@ -341,7 +342,7 @@ def _configure(configuration: Any, context: str | None) -> str:
 
 
 def _said(error: Exception) -> str:
-    """The server's own words, or what broke."""
+    """Return the server's message, or the type and text of the client's error."""
     if isinstance(error, ApiException) and error.body:
         try:
             return str(json.loads(error.body)["message"])

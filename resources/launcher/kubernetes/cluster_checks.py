@@ -1,6 +1,6 @@
-"""Is the cluster ready for trainings, and if not, what helps? Used by `ml-assets doctor`.
+"""Checks of `ml-assets doctor`: the cluster is ready for trainings.
 
-A check answers with a sentence, or raises one of `resources.job.errors` whose message has the remedy.
+A check returns a sentence, or raises one of `resources.job.errors`, whose message names the remedy.
 """
 
 import time
@@ -33,7 +33,7 @@ _TIMEOUTS = StartTimeouts(start=20.0, pull=40.0)
 
 
 def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
-    """Name and check of each part, in the order in which they make sense."""
+    """Return the name and the function of each check, in the order in which to run them."""
 
     def connect() -> Cluster:
         of = settings.kubernetes
@@ -65,7 +65,7 @@ def _rights(cluster: Cluster) -> str:
 
 
 def _trial(cluster: Cluster, settings: Settings) -> str:
-    """A pod as trainings have them, that only asks its program for the version: image, Secret, mounts, policy."""
+    """Run a pod like those of a training that only prints its program's version. Tests image, Secret and mounts."""
     of = settings.kubernetes
     if of.image is None:
         raise BadConfiguration("set ML_ASSETS_KUBERNETES_IMAGE to the image of the workers")

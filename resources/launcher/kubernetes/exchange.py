@@ -1,4 +1,4 @@
-"""Exchange of a launcher with its pods through the artifacts: inputs there, the result back."""
+"""Exchange between a launcher and its pods through the artifacts: the inputs, the result, the events."""
 
 import os
 import shutil
@@ -15,12 +15,12 @@ SNAPSHOT = "snapshot.json"
 
 
 def snapshot_name(job: TrainingJob) -> str:
-    """The snapshot among the artifacts."""
+    """Return the name of the snapshot's folder among the artifacts."""
     return f"snapshots/{job.snapshot_digest}"
 
 
 def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
-    """Put the job and its snapshot where pods can read them; a snapshot that is there already stays."""
+    """Push the job and its snapshot to the artifacts, where pods read them. A snapshot that is complete there stays."""
     name = snapshot_name(job)
     if not artifacts.exists(name, SNAPSHOT):
         _fill(artifacts.folder(name), Path(job.snapshot))
@@ -33,9 +33,9 @@ def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
 
 
 def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
-    """The result the pods left, with everything beside it on this machine; None where there is none yet.
+    """Return the result of the pods and pull its folder to this machine; None if there is no result yet.
 
-    A result whose weights are damaged, or another job's, does not count.
+    A result of another job, or with damaged weights, does not count.
     """
     name = training_folder_name(job)
     if not artifacts.exists(name, RESULT):
@@ -54,14 +54,15 @@ def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
         return None
     result = replace(result, weights=str(weights))
     writing = folder / f".{RESULT}.{os.getpid()}"
-    writing.write_text(result.to_json())  # the steps after this one read it, and look for the weights here
+    writing.write_text(result.to_json())  # later steps read it and need the local path of the weights
     writing.replace(folder / RESULT)
     return result
 
 
 def share_events(artifacts: Artifacts, job: TrainingJob, told: Iterable[TrainingEvent]) -> None:
-    """Bring the events that pods have uploaded, and upload those of `told` that are not among them: a pod that is lost
-    takes its own along, and the next attempt is to know how far it came."""
+    """Pull the events that pods have uploaded, and upload those of `told` that are missing there.
+
+    A lost pod loses its own events, and the next attempt must know how far the training came."""
     name = training_folder_name(job)
     with suppress(ArtifactMissing):
         artifacts.pull(name, [EVENTS])
@@ -74,7 +75,7 @@ def share_events(artifacts: Artifacts, job: TrainingJob, told: Iterable[Training
 
 
 def _fill(place: Path, snapshot: Path) -> None:
-    """The files of `snapshot` under another name, without a copy where the disk is the same."""
+    """Link the files of `snapshot` into `place`. Copy them if `place` is on another disk."""
     for path in sorted(path for path in snapshot.rglob("*") if path.is_file()):
         target = place / path.relative_to(snapshot)
         target.parent.mkdir(parents=True, exist_ok=True)

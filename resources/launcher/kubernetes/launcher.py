@@ -1,7 +1,7 @@
-"""Training on a cluster: who leads, how often it is tried, and that nothing is left behind.
+"""Training on a cluster: the Lease of the training, its attempts, and the removal of everything afterwards.
 
-Here: `KubernetesLauncher`. One launcher leads a training, by its Lease; others follow and take over where it
-dies. Not here: one attempt (attempt), what the pods do (a command to this module).
+Here: `KubernetesLauncher`. The launcher that holds the Lease leads the training. Other launchers follow, and take over
+if it dies. Not here: one attempt (attempt), the program of the pods (a command to this module).
 """
 
 import json
@@ -40,18 +40,18 @@ from resources.settings import KubernetesSettings
 
 _FOLLOW_SECONDS = 1.0
 _CANCEL_GRACE_SECONDS = 5
-"""A cancelled training's pods get so long to save: none may be left after 10 s."""
+"""Seconds for the pods of a cancelled training to save. No pod may be left after 10 s."""
 _CLEAN_SECONDS = 30.0
-"""Time limit of the last clean-up: what it cannot remove, a pruner does."""
+"""Time limit of the last clean-up in seconds. A pruner removes the rest."""
 _RELEASE_SECONDS = 5.0
-"""Time limit with giving the Lease back: else it runs out by itself."""
+"""Time limit of deleting the Lease in seconds. Otherwise the Lease expires."""
 _PRUNE_SECONDS = 10.0
-"""Time limit of pruning, which is tried again anyway."""
+"""Time limit of pruning in seconds. The next pruner tries again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesLauncher:
-    """`TrainingLauncher` on a cluster. A finished job of the same fingerprint is returned at once."""
+    """`TrainingLauncher` on a cluster. Returns the result of a finished job of the same fingerprint at once."""
 
     settings: KubernetesSettings
     artifacts: Artifacts
@@ -67,11 +67,11 @@ class KubernetesLauncher:
         profile: ResourceProfile | None = None,
         run_id: str = "",
     ) -> TrainingResult:
-        """See `TrainingLauncher.run`. Where another launcher leads this very job, its pods' lines are followed
-        until it ends; if it did not finish, this one takes over, and pods that still run are kept.
+        """See `TrainingLauncher.run`. If another launcher leads this job, follow the lines of its pods until it ends.
+        If it did not finish, take over and keep the pods that still run.
 
-        Both callbacks are called in the caller's thread; whatever they raise removes the pods, after time to
-        save. An API server or artifacts that are away leave the pods alone: they may be well.
+        Both callbacks run in the caller's thread. If one raises, the pods get time to save and are removed. If the API
+        server or the artifacts are away, the pods stay: they may still train.
         """
         profile = profile or ResourceProfile()
         self._require_usable(job, folder, profile)
@@ -119,7 +119,7 @@ class KubernetesLauncher:
             return prune(cluster, of.lease_seconds, of.return_seconds, has_ended, on_log)
 
     def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, logs: LogTail) -> None:
-        """Until the lease is ours."""
+        """Pass on the log lines of the training's pods until we hold the Lease."""
         while not lease.take():
             logs.look(pods_of(cluster, f"{attempt_objects.training_selector(job)},{attempt_objects.INDEX}"))
             logs.deliver(_FOLLOW_SECONDS)
@@ -128,7 +128,7 @@ class KubernetesLauncher:
         return Cluster(self.settings.namespace, self.settings.context, self.settings.patience_seconds)
 
     def _prune_quietly(self) -> None:
-        """Others' leftovers are no reason for this training to fail."""
+        """Prune; ignore failures, because leftovers of others must not fail this training."""
         with suppress(TrainingFailed):
             self.prune()
 
@@ -154,7 +154,7 @@ class KubernetesLauncher:
 
 @dataclass(frozen=True)
 class _LeaderRun:
-    """One launcher's time at the head of a training."""
+    """Leadership of a training, from taking its Lease to giving it back."""
 
     launcher: KubernetesLauncher
     cluster: Cluster
@@ -170,7 +170,7 @@ class _LeaderRun:
         except LeaseLost:
             raise
         except (ClusterUnavailable, ArtifactsUnavailable):
-            self.lease.stop()  # the pods may be well: whoever comes next attaches, or a pruner
+            self.lease.stop()  # the pods may still train: the next launcher attaches, or a pruner removes them
             raise
         except BaseException as error:
             self._clean(error)
@@ -181,12 +181,12 @@ class _LeaderRun:
     def _attempts(self) -> TrainingResult:
         lease = self.lease
         plan = AttemptPlan(number=lease.attempt, failures=lease.failures, nodes=self.profile.most_nodes)
-        if (result := self._finished()) is not None:  # whoever led before may have come to the end
+        if (result := self._finished()) is not None:  # the previous leader may have finished
             return result
         document = newest(self.cluster, attempt_objects.training_selector(self.job))
         if (
             document is not None and not lease.attempt
-        ):  # whoever led it gave the Lease back, and could not remove it
+        ):  # the previous leader gave the Lease back, and could not remove the Job
             remove(self.cluster, attempt_objects.training_selector(self.job), _CANCEL_GRACE_SECONDS)
             document = None
         if document is not None:
@@ -264,7 +264,7 @@ class _LeaderRun:
         ).end()
 
     def _finished(self) -> TrainingResult | None:
-        """The result, if it is there; then no event of it is left untold, whatever the log lost."""
+        """Return the result, or None. With a result, pass on all its events, also those that the log lost."""
         result = finished(self.launcher.artifacts, self.job)
         if result is not None:
             folder = self.launcher.artifacts.folder(training_folder_name(self.job))
@@ -274,14 +274,14 @@ class _LeaderRun:
         return result
 
     def _clean(self, why: BaseException | None) -> None:
-        """Leave no Job, Service, pod or Lease behind; `why` is what ends the training, if not its result.
+        """Remove all Jobs, Services, pods and the Lease. `why`: the exception that ends the training, if any.
 
-        A cluster that does not let us changes neither: what is left is a pruner's, which finds no Lease.
+        A cluster that refuses or does not answer does not change the outcome. A pruner removes the rest.
         """
         self.logs.stop()
         try:
             with self.cluster.impatient(_CLEAN_SECONDS) as cluster:
-                if not self.lease.is_ours(cluster):  # somebody else leads the pods now
+                if not self.lease.is_ours(cluster):  # another launcher leads the pods now
                     return
                 remove(cluster, attempt_objects.training_selector(self.job), _CANCEL_GRACE_SECONDS)
         except (ClusterUnavailable, ClusterRefused) as error:

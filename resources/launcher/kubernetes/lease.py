@@ -1,7 +1,7 @@
-"""Lease of a training: its launcher renews it, and everybody else can see it expire.
+"""Lease of a training: its launcher renews it, and every other launcher can see it expire.
 
-Here: taking, renewing, writing the count of attempts into it, giving it back. Times are the API server's, so
-clocks of launchers need not agree. Not here: removing what a dead launcher left (prune).
+Here: taking, renewing, recording the counts of attempts, giving back. All times are those of the API server, so the
+clocks of launchers need not agree. Not here: removing the objects of a dead launcher (prune).
 """
 
 import os
@@ -15,21 +15,21 @@ from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Outdated
 
 _RENEWALS = 4
-"""Renewals in one lease duration: three may fail."""
+"""Renewals per lease duration. Three in a row may fail."""
 _ATTEMPT, _FAILURES, _RUN = "ml-assets/attempt", "ml-assets/failures", "ml-assets/run"
 
 
 class LeaseLost(Exception):
-    """Another launcher looks after this training now, or a pruner ended it."""
+    """Another launcher leads this training now, or a pruner removed it."""
 
 
 class Lease:
-    """The Lease of one training, taken by this object or not. Renewed by a thread while it is held."""
+    """Lease of one training. While this object holds it, a thread renews it."""
 
     def __init__(
         self, cluster: Cluster, name: str, labels: dict[str, str], seconds: int, run_id: str = ""
     ) -> None:
-        """`run_id`: the run that waits for the training, so that a pruner can ask whether it comes back."""
+        """Prepare the Lease `name`. `run_id`: the run that waits for the training; a pruner checks if it has ended."""
         self._cluster = cluster
         self._name = name
         self._labels = labels
@@ -40,14 +40,14 @@ class Lease:
         self._turn = threading.Lock()
         self._over = threading.Event()
         self.lost = threading.Event()
-        """Set when somebody else took it, or removed it."""
+        """Set when another launcher took the Lease or a pruner removed it."""
 
     def take(self) -> bool:
-        """Take it if it is free or has run out."""
+        """Take the Lease if it is free or has expired; return True if it is ours."""
         try:
             self._document = self._taken()
         except (AlreadyThere, Outdated):
-            # By a rival, or by our own request whose answer was lost.
+            # A rival wrote it, or our own request whose answer was lost.
             found = self._cluster.get("lease", self._name)
             self._document = found if found is not None and _holder(found) == self._holder else None
         if self._document is None:
@@ -67,16 +67,16 @@ class Lease:
 
     @property
     def attempt(self) -> int:
-        """The newest attempt a holder started; 0 before the first: what is there of an older one was given up."""
+        """Number of the newest attempt that a holder started; 0 before the first. Older attempts were given up."""
         return self._count(_ATTEMPT)
 
     @property
     def failures(self) -> int:
-        """Attempts that used up budget."""
+        """Number of failed attempts, which use budget."""
         return self._count(_FAILURES)
 
     def note(self, *, attempt: int, failures: int) -> None:
-        """Write the counts down, for whoever takes over. Raises `LeaseLost`: then nothing may be changed."""
+        """Write the counts into the Lease, for a launcher that takes over. After `LeaseLost` change nothing more."""
         with self._turn:
             if self._document is not None:
                 notes = {_ATTEMPT: str(attempt), _FAILURES: str(failures)}
@@ -86,16 +86,16 @@ class Lease:
             raise LeaseLost
 
     def is_ours(self, cluster: Cluster) -> bool:
-        """True where the API server says so now; `cluster` has the patience to ask."""
+        """True if the API server says now that we hold it. `cluster` sets how long to retry."""
         found = cluster.get("lease", self._name)
         return found is not None and _holder(found) == self._holder
 
     def stop(self) -> None:
-        """Renew it no longer; it is left to run out."""
+        """Stop renewing. The Lease expires by itself."""
         self._over.set()
 
     def give_back(self, patience_seconds: float) -> None:
-        """Remove it, if it is still ours. Where the API server does not do it, it is left to run out."""
+        """Delete the Lease if it is still ours. If the API server does not answer, the Lease expires by itself."""
         self.stop()
         with self._turn, self._cluster.impatient(patience_seconds) as cluster:
             if self._document is None or self.lost.is_set():
@@ -111,7 +111,7 @@ class Lease:
                 try:
                     self._write(cluster)
                 except (ClusterUnavailable, ClusterRefused):
-                    continue  # tried again; meanwhile nobody else can see it run out either, or is let
+                    continue  # try again: meanwhile other launchers cannot take it either
             if self.lost.is_set():
                 return
 
@@ -160,7 +160,7 @@ class Lease:
 
 
 def has_run_out(lease: Document, now: datetime, beyond_seconds: float = 0.0) -> bool:
-    """True where its holder has shown no sign of life for the whole duration, and for `beyond_seconds` more."""
+    """True if the holder has not renewed the Lease for its whole duration plus `beyond_seconds`."""
     spec: Document = lease.get("spec", {})
     if not spec.get("renewTime"):
         return True
@@ -169,12 +169,12 @@ def has_run_out(lease: Document, now: datetime, beyond_seconds: float = 0.0) -> 
 
 
 def is_led(lease: Document) -> bool:
-    """True for a Lease as launchers write it, with a holder and its last sign of life."""
+    """True if a launcher wrote the Lease: it has a holder, a duration and the time of the last renewal."""
     return {"holderIdentity", "renewTime", "leaseDurationSeconds"} <= lease.get("spec", {}).keys()
 
 
 def run_of(lease: Document) -> str:
-    """The run that waits for the training; empty where none does."""
+    """Return the id of the run that waits for the training; empty if none does."""
     return str(lease["metadata"].get("annotations", {}).get(_RUN, ""))
 
 

@@ -1,8 +1,8 @@
-"""The logs of pods as one stream of lines: each line once, whatever breaks in between.
+"""Logs of pods as one stream of lines: each line once, also after a broken connection.
 
-A connection may end at any time (the API server restarts, the kubelet rotates the file, a proxy gives up). The
-next one begins some seconds earlier than what was read last, and what was read before is left out by its time
-stamp. Not here: what a line means (output).
+A connection may end at any time: the API server restarts, the kubelet rotates the file, a proxy gives up. The next
+connection begins some seconds before the last line. Lines that were read before are dropped by time stamp and text.
+Not here: the meaning of a line (output).
 """
 
 import math
@@ -16,21 +16,22 @@ from resources.launcher.kubernetes.cluster import Cluster
 from resources.launcher.kubernetes.pod_state import Pod
 
 OVERLAP_SECONDS = 10
-"""Asked for again after a break: the clocks of node and API server may differ by as much."""
+"""Seconds of log that are read again after a break. The clocks of node and API server may differ by as much."""
 _REMEMBERED = timedelta(seconds=3 * OVERLAP_SECONDS)
 SILENCE_SECONDS = 30.0
-"""A connection that says nothing for so long is made anew: it may be dead."""
+"""Seconds without a line after which the connection is opened again. It may be dead."""
 _PAUSE_SECONDS = 0.3
 _AT_ONCE = 1000
 FOLLOWED, FAILED = 32, 32
-"""Logs that are read of one attempt: of the pods with the lowest numbers, among them the one that tells the events, and
-of others that failed. A thousand connections would tell little more; last lines are in a failed pod's status, too."""
+"""Logs that are read per attempt: those of the pods with the lowest numbers, which include the pod that reports the
+events, and those of other failed pods. A thousand connections would add little: the status of a failed pod also holds
+its last lines."""
 _LAST_TRIES = 3
-"""For the log of a pod that has ended: it may be gone with its node."""
+"""Tries to read the log of a pod that has ended. The log may be lost with its node."""
 
 
 class Lines:
-    """Filter for new lines of a log: those not seen, by time stamp and text, in the last seconds."""
+    """Filter for new lines of a log. Compares time stamp and text with the lines of the last 30 seconds."""
 
     def __init__(self) -> None:
         self._order: deque[tuple[datetime, str]] = deque()
@@ -38,12 +39,12 @@ class Lines:
         self._newest: datetime | None = None
 
     def new(self, line: str) -> str | None:
-        """The text of a line of `timestamps=true`, None where it was seen before or is no line of the pod."""
+        """Return the text of a line with a time stamp; None if it was seen before or is not a line of the pod."""
         stamp, _, text = line.partition(" ")
         try:
             moment = datetime.fromisoformat(stamp)
         except ValueError:
-            return None  # said by the kubelet, about the log
+            return None  # a message of the kubelet about the log
         if line in self._seen:
             return None
         if self._newest is not None and moment < self._newest - _REMEMBERED:
@@ -56,14 +57,14 @@ class Lines:
         return text
 
     def since_seconds(self, now: datetime) -> int | None:
-        """Return the seconds by which the next connection has to reach back; None for the beginning."""
+        """Return how many seconds back the next connection must begin; None for the beginning of the log."""
         if self._newest is None:
             return None
         return max(1, math.ceil((now - self._newest).total_seconds()) + OVERLAP_SECONDS)
 
 
 def worth_reading(pods: Iterable[Pod], read: Collection[str]) -> list[Pod]:
-    """Pods of one attempt whose log is to be begun with; `read` are the uids of those whose is."""
+    """Return the pods of one attempt whose log should be read and is not yet. `read`: uids of the pods being read."""
     begun = [pod for pod in pods if pod.has_started]
     first = [pod for pod in begun if pod.index < FOLLOWED]
     failed = [pod for pod in begun if pod.index >= FOLLOWED and pod.exit_code]
@@ -72,7 +73,7 @@ def worth_reading(pods: Iterable[Pod], read: Collection[str]) -> list[Pod]:
 
 
 class LogTail:
-    """The logs of a training's pods, over all its attempts, each read by a thread of its own."""
+    """Logs of a training's pods, over all attempts. A thread per log reads it."""
 
     def __init__(self, cluster: Cluster, take: Callable[[Pod, str], None]) -> None:
         self._cluster = cluster
@@ -81,7 +82,7 @@ class LogTail:
         self._logs: dict[str, _PodLog] = {}
 
     def look(self, pods: Iterable[Pod]) -> None:
-        """Begin with the logs of pods that have started, bring those of ended pods to their end."""
+        """Start reading the logs of pods that have started. Mark the logs of ended pods as complete."""
         pods = list(pods)
         for pod in worth_reading(pods, self._logs.keys()):
             self._logs[pod.uid] = _PodLog(self._cluster, pod, self._lines)
@@ -90,8 +91,9 @@ class LogTail:
                 self._logs[pod.uid].ended.set()
 
     def deliver(self, seconds: float) -> None:
-        """Give the lines that came to `take`, in this thread; wait up to `seconds` for the first. Of a flood
-        some stay for the next time, so that the pods are looked at, too."""
+        """Pass received lines to `take`, in this thread. Wait up to `seconds` for the first line.
+
+        Takes about 1,000 lines at most, so that a flood of lines does not delay the next look at the pods."""
         try:
             self._take(*self._lines.get(timeout=seconds))
             for _ in range(_AT_ONCE):
@@ -100,7 +102,7 @@ class LogTail:
             return
 
     def finish(self, seconds: float) -> None:
-        """Read the logs of all pods that have ended to the end, and deliver them."""
+        """Read the logs of all ended pods to their end and deliver them. Wait up to `seconds` per log."""
         for log in self._logs.values():
             if log.ended.is_set():
                 log.thread.join(seconds)
@@ -108,7 +110,7 @@ class LogTail:
             self.deliver(0)
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         for log in self._logs.values():
             log.stopped.set()
 
@@ -127,7 +129,7 @@ class _PodLog:
         lines = Lines()
         tries = _LAST_TRIES
         while not self.stopped.is_set() and tries:
-            # Seen before the connection is made: then whatever it ends with is the end.
+            # Read the flag before connecting: if it is set, the end of this connection is the end of the log.
             is_last = self.ended.is_set()
             tries -= is_last
             try:

@@ -1,7 +1,7 @@
-"""Events of one object, in the order in which they last came. Events of the API are hints: they
-are kept for an hour, and may be lost.
+"""Kubernetes events of one object, ordered by their last occurrence. Events are hints: the API keeps them for an hour
+and may lose them.
 
-Not here: asking for them (attempt), what follows from them (classify).
+Not here: requesting them (attempt), conclusions from them (classify).
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from resources.launcher.kubernetes.cluster import Document
 
 @dataclass(frozen=True, kw_only=True)
 class PodEvent:
-    """One event, which may have been told several times."""
+    """One event, which may have occurred several times."""
 
     reason: str
     """`FailedMount`, `Pulling`, `FailedCreate`, …"""
@@ -21,12 +21,14 @@ class PodEvent:
     message: str
     first: datetime
     last: datetime
-    """Time of the last one, in whole seconds."""
+    """Time of its last occurrence, in whole seconds."""
 
 
 def read_pod_events(events: Iterable[Document]) -> list[PodEvent]:
-    """Read the API's events of one object; the newest is last. Most stamps are in whole seconds: within one second a
-    warning counts as the older one, since waiting longer does less harm than ending a training."""
+    """Return the events of one object, the newest last.
+
+    Most time stamps are in whole seconds. Within one second a warning sorts first, so that another event is the newest:
+    to wait longer does less harm than to end a training."""
     return sorted(map(_event, events), key=lambda one: (one.last, not one.is_warning))
 
 

@@ -1,8 +1,8 @@
-"""A pod's document, read: where the pod is, what its containers do, who took it away.
+"""State of a pod, read from its document: its node, its containers, the reason for its removal.
 
-A cluster's webhooks may put containers of their own into a pod (a mesh's proxy, a fetcher of secrets), also before the
-trainer. Every container is therefore found by its name, never by its place in a list. Not here: what a state means for
-the training (classify).
+Webhooks of a cluster may add containers to a pod, such as a mesh's proxy or a fetcher of secrets, also before the
+trainer. So every container is looked up by name, never by its place in a list. Not here: the meaning of a state for the
+training (classify).
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from resources.launcher.kubernetes.attempt_objects import CONTAINER, INDEX
 from resources.launcher.kubernetes.cluster import Document
 
 _SIGNALS = 65
-"""Linux knows those from 1 to 64; 255 is an exit code."""
+"""Linux has the signals 1 to 64. 255 is an exit code, not 128 + 127."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +42,17 @@ class Container:
 
     @property
     def has_started(self) -> bool:
-        """It runs or ran: there is a log."""
+        """True if it runs or ran, so that there is a log."""
         return self.is_running or self.exit_code is not None
 
     @property
     def has_failed(self) -> bool:
-        """It ended with another exit code than 0."""
+        """True if it ended with an exit code other than 0."""
         return self.exit_code not in (None, 0)
 
     @property
     def how_it_ended(self) -> str:
-        """Exit code or signal with the last line of its log, for people."""
+        """Exit code or signal, with the last line of its log, for messages."""
         code = self.exit_code or 0
         known = "" if self.reason in ("", "Error", "Completed") else f" ({self.reason})"
         how = f"signal {code - 128}{known}" if 128 < code < 128 + _SIGNALS else f"exit code {code}{known}"
@@ -70,22 +70,20 @@ class Pod:
     node: str
     created: datetime
     placed: datetime | None
-    """Time at which it found its node, where the API says."""
+    """Time at which it was placed on a node; None if the API does not say."""
     is_scheduled: bool
     unscheduled_why: str
     is_gated: bool
-    """A queue holds it back: waiting is as it should be."""
+    """True if a queue holds it back: then waiting is normal."""
     has_ended: bool
-    """Its trainer ended, or the whole pod did. Sidecars may go on after the trainer."""
+    """True if its trainer or the whole pod ended. Sidecars may run longer than the trainer."""
     reason: str
     """Reason for the failure of the pod as a whole: `Evicted`, `DeadlineExceeded`, `UnexpectedAdmissionError`, … Else
     empty.
     """
     message: str
     disrupted: str
-    """Reason for which the cluster or a person took it away: eviction, preemption, a lost node, a deletion. Else
-    empty.
-    """
+    """Reason why the cluster or a person removed it: eviction, preemption, a lost node, a deletion. Else empty."""
     deleted: datetime | None
     """Time at which its deletion was requested."""
     trainer: Container
@@ -107,7 +105,7 @@ class Pod:
         if target.get("status") == "True":
             disrupted = f"{target.get('reason', 'disrupted')}: {target.get('message', '')}".rstrip(": ")
         containers = list(_containers(spec, status))
-        # Pods that only carry our labels are read too, by the pruner: theirs has done nothing.
+        # The pruner also reads foreign pods with our labels. They have no trainer: use an empty state.
         trainer = next(
             (one for one in containers if one.role == "trainer"),
             _container({"name": CONTAINER}, {}, "trainer", is_first=False),
@@ -140,13 +138,13 @@ class Pod:
 
     @property
     def has_started(self) -> bool:
-        """Its trainer runs or ran: there is a log."""
+        """True if its trainer runs or ran, so that there is a log."""
         return self.trainer.has_started
 
     @property
     def since(self) -> datetime:
-        """Return when a pod whose trainer has not started last came further: it found its node, or a container before
-        the trainer began or ended. What is started again and again is not coming further.
+        """Time of the last progress of a pod whose trainer has not started: its placement on a node, or the start or
+        end of another container. A container that is restarted again and again makes no progress.
         """
         moments = [
             when
@@ -159,7 +157,7 @@ class Pod:
 
     @property
     def named(self) -> str:
-        """For people."""
+        """Name of the pod for messages: its number and its node."""
         return f"pod {self.index}" + (f" on {self.node}" if self.node else "")
 
 
@@ -169,7 +167,7 @@ def _containers(spec: Document, status: Document) -> Iterator[Container]:
         for one in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     }
     for one in spec.get("initContainers", []):
-        # A native sidecar is an init container that is started again for as long as the pod lives.
+        # A native sidecar is an init container that Kubernetes restarts for as long as the pod lives.
         role = "sidecar" if one.get("restartPolicy") == "Always" else "init container"
         yield _container(one, told.get(one["name"], {}), role, is_first=True)
     for one in spec["containers"]:

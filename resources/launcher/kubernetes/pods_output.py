@@ -1,4 +1,4 @@
-"""Output of a training's pods: each event once, whichever way it comes, and their pace."""
+"""Output of a training's pods: each event once, from the log or from the artifacts, and the pace of the training."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ from resources.launcher.output import Output
 
 
 class PodsOutput(Output):
-    """Output of pods, whose logs may be read again, and whose events are in the artifacts too."""
+    """Output of pods. A log may be read twice and the artifacts repeat the events, so each event is passed on once."""
 
     def __init__(
         self, folder: Path, on_event: Callable[[TrainingEvent], None], on_log: Callable[[str], None]
@@ -17,17 +17,17 @@ class PodsOutput(Output):
         super().__init__(folder, on_event, on_log)
         self._told: set[int] = set()
         self.events: list[TrainingEvent] = []
-        """Attribute of this attempt alone."""
+        """Events of the current attempt."""
         self.pace = Pace()
-        """Attribute of this attempt alone."""
+        """Pace of the current attempt."""
 
     def begin(self) -> None:
-        """Another attempt."""
+        """Begin another attempt: reset its events and its pace."""
         super().begin()
         self.events, self.pace = [], Pace()
 
     def tell(self, events: Iterable[TrainingEvent]) -> None:
-        """Pass on those events that were not told yet."""
+        """Pass on those events that were not passed on before."""
         for event in events:
             identity = hash(event.to_line())
             if identity in self._told:

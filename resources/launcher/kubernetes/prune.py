@@ -1,6 +1,7 @@
 """Remove abandoned trainings: their Lease has expired and no run will return to them.
 
-Any launcher prunes when it starts, Dagster's daemon does every few seconds, and so does `ml-assets trainings prune`.
+Every launcher prunes when it starts. Dagster's daemon prunes every few seconds, and `ml-assets trainings prune` on
+demand.
 """
 
 import time
@@ -13,7 +14,7 @@ from resources.launcher.kubernetes.lease import has_run_out, is_led, run_of
 from resources.launcher.kubernetes.removal import remove
 
 GRACE_SECONDS = 5
-"""Time for abandoned pods to save a checkpoint, from which a later launch resumes."""
+"""Seconds for abandoned pods to save a checkpoint, from which a later launch resumes."""
 
 
 def prune(
@@ -25,12 +26,13 @@ def prune(
 ) -> list[str]:
     """Remove abandoned trainings; return their names.
 
-    A Lease is taken for dead when it has run out and nobody has touched it for another quarter of its time:
-    after an outage of the API server, living launchers renew theirs within that. Where a run waits for the training,
-    that run must also have ended (`has_ended` of its id), or have stayed away for `return_seconds`: its pod may have
-    died with a node and start elsewhere, while the trainers are well.
+    A Lease counts as dead if it has expired and stays unchanged for another quarter of its duration: after an outage
+    of the API server, a living launcher renews its Lease within that time. If a run waits for the training, that run
+    must also have ended (`has_ended` of its id) or must have been away for `return_seconds`. A run's pod may die with
+    its node and start elsewhere while the trainers go on.
 
-    What is not a launcher's, though it has our labels, and what cannot be removed is told to `on_log` and left alone.
+    Objects with our labels that no launcher made, and objects that cannot be removed, stay; `on_log` gets a line on
+    each.
     """
     before = _abandoned(cluster, return_seconds, has_ended, on_log)
     if not before:
@@ -43,7 +45,7 @@ def prune(
             if before[name]:
                 cluster.delete("lease", name, version=before[name])
             remove(cluster, f"{MANAGED},{TRAINING}={name.removeprefix('train-')},{ATTEMPT}", GRACE_SECONDS)
-        except Outdated:  # taken in this very moment
+        except Outdated:  # a launcher took the Lease meanwhile
             continue
         except (ClusterRefused, ClusterUnavailable) as error:
             on_log(f"{name} could not be removed, the others are: {error}")
@@ -58,7 +60,7 @@ def _abandoned(
     has_ended: Callable[[str], bool],
     on_log: Callable[[str], None],
 ) -> dict[str, str]:
-    """Return trainings without a launcher → resource version of the expired Lease; empty if it has none."""
+    """Return name of each abandoned training → resource version of its expired Lease; empty if it has no Lease."""
     jobs = {f"train-{_label(one, TRAINING)}" for one in _ours("Job", cluster.list("job", MANAGED), on_log)}
     leases = {_name(one): one for one in _ours("Lease", cluster.list("lease", MANAGED), on_log)}
     now = cluster.now()
@@ -75,7 +77,7 @@ def _abandoned(
 
 
 def _ours(kind: str, documents: Iterable[Document], on_log: Callable[[str], None]) -> list[Document]:
-    """Keep documents that launchers made: their name follows from the labels, and a Lease has a holder."""
+    """Return the documents that launchers made: their name follows from the labels, and a Lease has a holder."""
     found: list[Document] = []
     for one in documents:
         name = f"train-{_label(one, TRAINING)}"

@@ -1,7 +1,7 @@
-"""Position of a training in a queue (Kueue) before the cluster. Pure functions of the API's documents.
+"""Position of a training in a queue (Kueue). Pure functions of the API's documents.
 
-A queue suspends the Job of an attempt until its quota has room for all pods at once, and suspends it again where
-somebody with a better claim needs the room. Not here: asking (attempt), naming the queue (profile, manifest).
+A queue suspends the Job of an attempt until its quota has room for all pods at once. It suspends the Job again if
+somebody with a better claim needs the room. Not here: requests (attempt), the name of the queue (resource_profile).
 """
 
 from collections.abc import Sequence
@@ -11,30 +11,29 @@ from resources.job.errors import Unschedulable
 from resources.launcher.kubernetes.cluster import Document
 
 QUEUE = "kueue.x-k8s.io/queue-name"
-"""Label of a Job: the LocalQueue it goes through."""
+"""Label of a Job: name of its LocalQueue."""
 JOB_UID = "kueue.x-k8s.io/job-uid"
-"""Label of the queue's own record of a Job, its Workload."""
+"""Label of a Workload, Kueue's record of a Job."""
 _HOPELESS = ("doesn't exist", "maximum capacity")
-"""Phrases in Kueue's messages for a queue that does not exist, and for a request that even an empty queue has no room
-for."""
+"""Phrases in Kueue's messages: the queue does not exist, or even an empty queue is too small for the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueuePosition:
-    """One Job's, as the queue tells it."""
+    """Position of one Job, as Kueue reports it."""
 
     is_known: bool
-    """True if a queue has taken note of the Job."""
+    """True if Kueue has a Workload for the Job."""
     waits_for: str
-    """Reason for which it is not admitted; empty where there is nothing to tell."""
+    """Reason why the Job is not admitted; empty if Kueue gives none."""
     is_hopeless: bool
-    """True if waiting will not help: there is no such queue, or it is too small."""
+    """True if waiting cannot help: the queue does not exist or is too small."""
     given_up_for: str
-    """Reason for which it lost its quota after it had been admitted; empty if it did not."""
+    """Reason why the Job lost its quota after its admission; empty if it did not."""
 
     @classmethod
     def of(cls, workloads: Sequence[Document]) -> "QueuePosition":
-        """Read the Workloads of a Job: one, or none yet."""
+        """Read the Workloads of a Job. There is one, or none yet."""
         conditions: dict[str, Document] = {
             one["type"]: one
             for workload in workloads
@@ -51,8 +50,7 @@ class QueuePosition:
 
 
 def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
-    """The failure of a Job that stays in this place for long; None where waiting is as it should be: behind others it
-    may wait for ever."""
+    """Return the failure of a Job that keeps this position for long; None if it may wait for ever, behind others."""
     if not place.is_known:
         return Unschedulable(
             "no queue has taken note of the training: install Kueue 0.15 or newer, with batch/job among its "

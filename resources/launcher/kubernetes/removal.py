@@ -1,6 +1,6 @@
-"""Ending what belongs to a training on the cluster: Jobs, Services, pods.
+"""Remove the objects of a training from the cluster: Jobs, Services, pods.
 
-Here: the order in which it is asked for, and how long it is waited for. Not here: when (launcher, prune).
+Here: the order of the requests, and the wait for the end of the pods. Not here: when to remove (launcher, prune).
 """
 
 import time
@@ -11,24 +11,24 @@ from resources.launcher.kubernetes.cluster import Cluster
 from resources.words import name_some
 
 _FORCED_AFTER_SECONDS = 2.0
-"""After the grace period a pod that is still there is removed without asking its node."""
+"""Seconds after the grace period until a pod that still exists is removed without its node's answer."""
 _REMOVED_SECONDS = 60.0
 
 
 def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
-    """Delete Jobs, Services and pods; returns when none is left. Pods get `grace_seconds` to end.
+    """Delete Jobs, Services and pods, and wait until no pod is left. Pods get `grace_seconds` to end.
 
-    `ClusterUnavailable` where the API takes the deletions but pods stay.
+    Raise `ClusterUnavailable` if pods still exist 60 s after the API accepted their deletion.
     """
     asked = {pod.uid for pod in pods_of(cluster, selector)}
-    # Before their Job is gone, whose end would give them all of their grace: a node that has begun to wait so long does
-    # not hear of less.
+    # Delete the pods before their Job. The Job's deletion would give them their own, longer grace period, and a node
+    # does not shorten a grace period that has begun.
     cluster.delete_pods(selector, grace_seconds)
     for job in cluster.list("job", selector):
         cluster.delete("job", job["metadata"]["name"])
     for service in cluster.list("service", selector):
         cluster.delete("service", service["metadata"]["name"])
-    # Only what is there now: a launcher that begins meanwhile has pods of its own.
+    # Wait only for the pods that exist now: a launcher that begins meanwhile has pods of its own.
     pods = pods_of(cluster, selector)
     left = {pod.uid for pod in pods}
     began = time.monotonic()

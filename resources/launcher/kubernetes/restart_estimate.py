@@ -1,7 +1,7 @@
-"""Would a larger attempt pay? What is left of a training at its own pace, against what another start costs it: both as
-its events tell.
+"""Estimate if a restart with more pods pays: the remaining time of a training against the time of another start. Both
+come from the training's events.
 
-Not here: whether there is room for one (capacity_probe), asking the pods to make place for it (attempt).
+Not here: the search for room (capacity_probe), the request to the pods to end (attempt).
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from resources.job.events import TrainingEvent
 
 _STEPPING = ("metrics", "epoch", "system")
-"""Events whose step is done when they are told."""
+"""Events whose step is complete when they are reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,17 +18,17 @@ class RestartEstimate:
     """Remaining work of an attempt."""
 
     left_seconds: float
-    """Until the last step of all epochs, at the pace so far."""
+    """Seconds until the last step of all epochs, at the current pace."""
     restart_seconds: float
-    """At least so long without a step, if it gave way to another attempt: as it took to save last, and from when its
-    pods had their nodes until it trained."""
+    """Least seconds without a step if another attempt replaces this one: the time of the last save, plus the time from
+    the placement of the pods to the first step."""
 
     def pays(self, nodes: int, grown: int) -> bool:
-        """True if `grown` nodes instead of `nodes` would be done earlier, at best: twice as many, twice as fast."""
+        """True if `grown` nodes would finish earlier than `nodes`, at best: twice the nodes, twice the speed."""
         return self.left_seconds * (1 - nodes / grown) > self.restart_seconds
 
     def why_not(self, nodes: int, grown: int) -> str:
-        """Return in words why it does not pay."""
+        """Return a clause that explains why a restart does not pay."""
         return (
             f"the {self.left_seconds:.0f} s that are left would become {self.left_seconds * nodes / grown:.0f} s with "
             f"{grown} pods at best, and to save and start again takes {self.restart_seconds:.0f} s"
@@ -36,20 +36,20 @@ class RestartEstimate:
 
 
 class Pace:
-    """Speed and start-up time of an attempt, by its events."""
+    """Speed and start-up time of an attempt, measured from its events."""
 
     def __init__(self, began: TrainingEvent | None = None) -> None:
-        """`began`: its `started`; None where nobody has heard it."""
+        """Measure from `began`, the attempt's `started` event; None if it is unknown."""
         self._steps = 0 if began is None else int(began.values.get("steps", 0))
-        """Steps of the whole training; 0 where nobody knows, as for a script."""
+        """Steps of the whole training; 0 if unknown, as for a script."""
         self._marks = [] if began is None else [began]
-        """Its start, the first step that was told, the last one."""
+        """Events of the start, of the first reported step and of the last one."""
         self._ready_at = None if began is None else began.time
         self._save_seconds = 0.0
 
     def hear(self, event: TrainingEvent) -> None:
-        """Another event of the attempt."""
-        if event.kind == "recovered":  # at its first step, which may take long
+        """Take another event of the attempt."""
+        if event.kind == "recovered":  # reported at the first step, which may take long
             self._ready_at = event.time
         elif event.kind == "checkpoint":
             self._save_seconds = float(event.values.get("checkpoint_duration_ms", 0.0)) / 1000
@@ -57,8 +57,8 @@ class Pace:
             self._marks = [*self._marks[:2], event]
 
     def estimate(self, placed: float) -> RestartEstimate | None:
-        """Return the remaining work; None as long as it is unknown. `placed` is the time at which its pods had found
-        their nodes, seconds since the epoch.
+        """Return the remaining work; None while it is unknown. `placed`: time at which all pods had a node, in seconds
+        since the epoch.
         """
         left = self._left_seconds()
         if left is None:
@@ -71,5 +71,7 @@ class Pace:
             return math.inf if self._marks else None
         if len(self._marks) < 2:
             return None
-        before, last = self._marks[-2:]  # without the very first steps, as soon as there are others
+        before, last = self._marks[
+            -2:
+        ]  # leaves out the first steps, which are slow, once there are later ones
         return (self._steps - last.step) * (last.time - before.time) / (last.step - before.step)
