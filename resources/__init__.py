@@ -1,5 +1,5 @@
-"""Everything outside the process, behind small protocols: lake, launcher, tracker, ledger, artifacts.
+"""Systems outside the process, behind small protocols: lake, launcher, tracker, ledger, artifacts.
 
-What belongs here: clients, stores, the settings they read. What does not: anything that knows what a
-dataset, a feature or a model is. Nothing in this package imports `ml_assets`.
+Belongs here: clients, stores, their settings. Does not: code that knows datasets, features or models. Nothing in this
+package imports `ml_assets`.
 """

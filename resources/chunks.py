@@ -1,7 +1,7 @@
-"""A file that passes on what is written to it in chunks of one size.
+"""File that passes on written bytes in chunks of one size.
 
-Here: cutting. Not here: what becomes of a chunk (compressed by `ml_assets.training.checkpoint.byteshuffle`, sent by
-`s3_upload`).
+Here: cutting. Not here: the use of a chunk (`ml_assets.training.checkpoint.byteshuffle` compresses it, `s3_upload`
+sends it).
 """
 
 import io
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class ChunkedFile(io.RawIOBase):
-    """Collects up to `size` bytes; whoever inherits says where a full chunk goes."""
+    """File that collects up to `size` bytes and then calls `_pass_on`, which subclasses implement."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._chunk = bytearray()
 
     def write(self, data: Any) -> int:
-        """Take all of `data`, anything with a buffer of bytes; their number."""
+        """Take all bytes of `data`, any object with a buffer; return their number."""
         view = memoryview(data).cast("B")
         at = 0
         while at < len(view):
@@ -28,11 +28,11 @@ class ChunkedFile(io.RawIOBase):
         return len(view)
 
     def writable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def _taken(self) -> bytearray:
-        """Return the collected bytes and begin anew."""
+        """Return the collected bytes and begin a new chunk."""
         chunk, self._chunk = self._chunk, bytearray()
         return chunk
 

@@ -1,6 +1,6 @@
 """Environment of a run, as facts for its record: code, interpreter, packages, machine.
 
-Here: reading them. Not here: where they are written (`tracker`).
+Here: reading the facts. Not here: recording them (`tracker`).
 """
 
 import hashlib
@@ -12,18 +12,18 @@ from importlib import metadata
 from pathlib import Path
 
 LOCKS = (Path("deployment/requirements/dev.txt"), Path("deployment/images/platform.txt"))
-"""The locked requirements, below the project's root: of a source tree, of an image of the platform, which has the
-latter alone."""
+"""Locked requirements, as paths from the project's root. The first is that of a source tree. An image of the platform
+has only the second."""
 _DIRTY = "-dirty"
 _NVIDIA = Path("/proc/driver/nvidia")
-"""Folder in which NVIDIA's driver describes itself, also inside containers."""
+"""Folder of NVIDIA's driver with facts on the GPUs. It exists inside containers, too."""
 _PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
 
 
 def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
-    """Name → value, for tags of a run. `project` is the root of the source tree; `commit` is `Settings.commit`.
+    """Return name → value, for tags of a run. `project` is the root of the source tree; `commit` is `Settings.commit`.
 
-    What neither a git work tree nor `commit` tells is left out, and so is the hash of the lock file without one.
+    Without a git work tree and `commit`, the facts on the commit are left out. Without a lock file, its hash is.
     """
     facts = {
         "python": platform.python_version(),
@@ -43,9 +43,9 @@ def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
 
 
 def device_facts(driver: Path = _NVIDIA) -> dict[str, str]:
-    """Model and number of this machine's GPUs and their driver; empty where there are none.
+    """Return the model and number of this machine's GPUs and their driver; empty if there is no GPU.
 
-    Asked of the machine that trains, by each worker, without importing torch.
+    Each worker calls it on its machine. It does not import torch.
     """
     told = [path.read_text() for path in sorted(driver.glob("gpus/*/information"))]
     models = [match[1].strip() for text in told if (match := re.search(r"^Model:(.*)$", text, re.MULTILINE))]

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, also after a power cut, and locks among the processes of one machine."""
+"""Files that are complete or missing, also after a power cut; locks between the processes of one machine."""
 
 import errno
 import fcntl
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal, overload
 
 WRITING = ".writing"
-"""End of the name of a file that is being written."""
+"""Suffix of the name of a file that is being written."""
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in `folder` outlive a power cut."""
+    """Sync `folder`, so that the names in it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -23,7 +23,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make a file, which then becomes `path`: what is there survives a power cut."""
+    """Let `write` create a file, sync it and rename it to `path`. `path` is complete, also after a power cut."""
     writing = path.with_name(f".{path.name}")
     write(writing)
     with writing.open("rb") as file:
@@ -33,9 +33,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def whole_file(target: Path) -> Generator[Path]:
-    """A file of this writer alone, which becomes `target` when the block ends, and disappears where it raises.
+    """Yield a path of this writer alone, which is renamed to `target` when the block ends. If it raises, delete it.
 
-    Nobody ever sees half of `target`, and of two that write it at once the later one stands, whole.
+    Readers never see half of `target`. If two writers write it at once, the later one wins.
     """
     writing = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{WRITING}")
     try:
@@ -46,10 +46,9 @@ def whole_file(target: Path) -> Generator[Path]:
 
 
 def take_lock(descriptor: int, *, shared: bool = False, waits: bool = True) -> bool:
-    """Lock an open file until the last copy of `descriptor` is closed, also by the end of the process.
+    """Lock an open file until the last copy of `descriptor` is closed. The end of a process closes its copies.
 
-    Returns False where somebody else holds the lock and the caller does not wait. The system forgets the lock of a
-    process that was killed. Threads that share an open file share its lock.
+    Return False if another holder has the lock and `waits` is False. Threads that share an open file share its lock.
     """
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
@@ -64,11 +63,11 @@ def open_lock(path: Path, *, shared: bool = False, waits: Literal[True] = True) 
 @overload
 def open_lock(path: Path, *, shared: bool = False, waits: Literal[False]) -> int | None: ...
 def open_lock(path: Path, *, shared: bool = False, waits: bool = True) -> int | None:
-    """Open `path`, which is made, and lock it. Closing the descriptor returned lets go.
+    """Open `path` (create it if needed) and lock it; return the descriptor. To release the lock, close it.
 
-    Returns None where somebody else holds the lock and the caller does not wait.
+    Return None if another holder has the lock and `waits` is False.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)  # opened anew for each holder
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)  # opened again by each holder
     if take_lock(descriptor, shared=shared, waits=waits):
         return descriptor
     os.close(descriptor)
@@ -77,7 +76,7 @@ def open_lock(path: Path, *, shared: bool = False, waits: bool = True) -> int | 
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Generator[None]:
-    """Hold the lock of `path`, which is made, for the block. Threads and processes wait for each other."""
+    """Hold the lock of `path` for the block. Create the file if needed. Threads and processes wait for each other."""
     descriptor = open_lock(path, shared=shared)
     try:
         yield
@@ -86,5 +85,5 @@ def locked(path: Path, *, shared: bool = False) -> Generator[None]:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """True where no space is left, or none of a quota."""
+    """True if the disk or a quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

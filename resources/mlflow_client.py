@@ -1,7 +1,7 @@
-"""Opening MLflow: late, quietly, and with its failures as two types.
+"""Client of MLflow: imported late, without its messages, with typed errors.
 
 Here: the import of mlflow (two to three seconds, so only inside functions), its process-wide switches and the
-translation of its errors. Not here: what is logged (`tracker`) and registered (`ml_assets.release.registry`).
+translation of its errors. Not here: logging (`tracker`) and registering (`ml_assets.release.registry`).
 """
 
 import os
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 REQUEST_SECONDS = 10
-"""Seconds that a request waits for a server that does not answer."""
+"""Timeout of a request, in seconds."""
 _SWITCHES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The default retries a dead server for minutes; here what cannot be delivered is spooled instead.
+    # By default mlflow retries a dead server for minutes. We keep undelivered points in the spool instead.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
 }
@@ -39,26 +39,26 @@ Answer = TypeVar("Answer")
 
 
 class TrackerError(Exception):
-    """Base of every failure of the tracker."""
+    """Base of all failures of the tracker."""
 
 
 class TrackerUnavailable(TrackerError):
-    """The tracker could not be reached or did not answer; the same call may succeed later."""
+    """The tracker could not be reached or did not answer. The same call may succeed later."""
 
 
 class TrackerRaced(TrackerUnavailable):
-    """Another process wrote the same at the same moment; the second try finds it written."""
+    """Another process wrote the same key at the same moment. A second try succeeds, because the key exists then."""
 
 
 class TrackerRefused(TrackerError):
-    """The tracker answered that it will not: what was named does not exist or is not allowed."""
+    """The tracker refused the request: the named object does not exist, or the value is not allowed."""
 
 
 @cache
 def open_client(uri: str) -> "MlflowClient":
-    """The client of an MLflow server or database; a new SQLite database gets its tables (one to six seconds).
+    """Return the client of an MLflow server or database. Creates the tables of a new SQLite database (1 to 6 s).
 
-    Also for the model registry, which lives at the same address. Raises `TrackerUnavailable`.
+    The client also serves the model registry, which has the same address. Raise `TrackerUnavailable`.
     """
     with reaching(uri):
         from mlflow.tracking import MlflowClient
@@ -66,32 +66,32 @@ def open_client(uri: str) -> "MlflowClient":
         if uri.startswith(_SQLITE):
             path = Path(uri.removeprefix(_SQLITE))
             make_whole(path, lambda making: _make_tables(f"{_SQLITE}{making}"))
-            # Written once into the file: from then on readers, such as the UI, do not stop writers.
+            # SQLite stores this mode in the file. In WAL mode readers, such as the UI, do not block writers.
             with closing(sqlite3.connect(path)) as database:
                 database.execute("PRAGMA journal_mode=WAL")
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def _make_tables(uri: str) -> None:
-    """Make MLflow's tables, which takes one to six seconds."""
+    """Create MLflow's tables, which takes 1 to 6 s."""
     from mlflow.tracking import MlflowClient
 
     MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def page_of(uri: str, place: str) -> str | None:
-    """Address of a page of an MLflow server (`runs/<id>`, `models/<name>/versions/<number>`), without a password.
+    """Return the address of a page of an MLflow server, without a password.
 
-    None for a database: it has pages only while somebody serves them.
+    `place` is `runs/<id>` or `models/<name>/versions/<number>`. None for a database, which has no pages of its own.
     """
     return f"{str(Address(uri)).rstrip('/')}/#/{place}" if uri.startswith(("http://", "https://")) else None
 
 
 @contextmanager
 def reaching(uri: str) -> Generator[None]:
-    """Turn whatever mlflow raises inside into `TrackerRefused` or `TrackerUnavailable`."""
+    """Translate errors of mlflow inside the block into `TrackerRefused` or `TrackerUnavailable`."""
     for name, value in _SWITCHES.items():
-        os.environ.setdefault(name, value)  # mlflow reads some when it is imported, which is next
+        os.environ.setdefault(name, value)  # before the import below: mlflow reads some of them then
     import requests
     import sqlalchemy.exc
     from mlflow.exceptions import MlflowException
@@ -106,8 +106,9 @@ def reaching(uri: str) -> Generator[None]:
 
 
 def write(uri: str, call: Callable[[], Answer]) -> Answer:
-    """`call` inside `reaching`, again where it lost a race: MLflow sets a tag by reading and then inserting,
-    so that of two processes that set the same new tag one fails."""
+    """Run `call` inside `reaching`, and again if it lost a race; return its result.
+
+    MLflow sets a tag by a read and an insert. If two processes set the same new tag, one of them fails."""
     for _ in range(_RACES):
         try:
             with reaching(uri):
@@ -132,5 +133,5 @@ def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
 
 
 def _cause(uri: str, error: Exception) -> Exception | None:
-    """Return the cause that a traceback shows: none where the original would show a password."""
+    """Return the cause for the traceback; None if the original error could show a password."""
     return None if Address(uri).has_credentials else error

@@ -1,7 +1,7 @@
 """Retries of calls to a server that may be away or busy: one policy for all servers.
 
-Here: the pauses, and the end of patience. Not here: which error may pass (the caller translates its client's errors),
-and waiting for a turn among processes of one machine (ledger, lake.database), which polls a lock.
+Here: the pauses, and the time limit. Not here: the choice of errors to retry (the caller translates its client's
+errors), and the wait for a lock among processes of one machine (`ledger.database`, `lake.sqlite_database`).
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ def patiently(
     first_pause: float,
     longest_pause: float,
 ) -> Answer:
-    """Return what `call` returns; call again while it raises an error that `may_pass`.
+    """Return the result of `call`. Retry while it raises an error for which `may_pass` is True.
 
-    Pauses are drawn at random, so that callers that collided do not collide again in step. The upper bound of a pause
-    is `first_pause` seconds, then doubles up to `longest_pause`. `seconds` says how long to go on after such an error,
-    counted from the first call. Raises the last error, unchanged.
+    Pauses are random, so that callers that collided do not collide again. The upper bound of a pause is `first_pause`
+    seconds, then doubles up to `longest_pause`. `seconds(error)` is the time limit in seconds, counted from the first
+    call. After it, raise the last error unchanged.
     """
 
     def is_over(state: RetryCallState) -> bool:

@@ -1,9 +1,8 @@
-"""One typed `Settings`, read once at the edge from environment variables `ML_ASSETS_*`.
+"""Typed `Settings`, read once at the edge from environment variables `ML_ASSETS_*`.
 
-Nothing below the edge (definitions, CLI, tests) reads the environment. Defaults are the embedded parts: a
-folder per concern under `home`, so a laptop needs no server. Each server is an address; docs/how-to/servers.md has
-them all. An empty variable counts as not set. Credentials of S3 are botocore's business (`AWS_*` of the process)
-and no setting of ours.
+Only the edge (definitions, CLI, tests) reads the environment. By default all parts are embedded, each in a folder under
+`home`, so a laptop needs no server. A server is an address; docs/how-to/servers.md lists all of them. An empty variable
+counts as not set. botocore reads the credentials of S3 itself (`AWS_*` of the process); they are not settings of ours.
 """
 
 import getpass
@@ -17,7 +16,7 @@ from resources.addresses import Address
 
 
 class Mount(BaseModel):
-    """A folder of every node that pods may read."""
+    """Folder of every node that pods may read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,77 +25,77 @@ class Mount(BaseModel):
 
 
 class KubernetesSettings(BaseSettings):
-    """Cluster on which trainings run; a pipeline's `resources` say what each of them gets."""
+    """Cluster on which trainings run. A pipeline's `resources` define the pods of each training."""
 
     model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True)
 
     context: str | None = None
-    """A context of the kubeconfig; by default the cluster this process runs in, else the current context."""
+    """Context of the kubeconfig. Default: the cluster in which this process runs, else the current context."""
     namespace: str = "ml-assets"
     image: str | None = None
     """Image of the workers: the trainer image, `registry/name@sha256:…`."""
     command: tuple[str, ...] = ("python", "-m", "ml_assets.training.node.pod")
-    """JSON list; what a pod runs."""
+    """Command of a pod, as a JSON list."""
     env: dict[str, str] = Field(default_factory=dict, repr=False)
-    """JSON object; more variables of every pod."""
+    """Additional environment variables of every pod, as a JSON object."""
     mounts: tuple[Mount, ...] = ()
-    """JSON list of `{"host_path", "mount_path"}`: folders of the nodes, read-only."""
+    """Folders of the nodes, mounted read-only, as a JSON list of `{"host_path", "mount_path"}`."""
     s3_secret: str = "ml-assets-s3"
     """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for the pods."""
     s3_endpoint_url: Address | None = None
-    """`ML_ASSETS_S3_ENDPOINT_URL` as pods see it, where that differs."""
+    """`ML_ASSETS_S3_ENDPOINT_URL` for pods, if they reach the server by another address."""
     unschedulable_seconds: float = Field(default=120.0, gt=0)
-    """Seconds for which a pod may find no node, or be kept by its node from starting, before the training fails."""
+    """Seconds until the training fails if a pod finds no node, or its node cannot start it."""
     pull_seconds: float = Field(default=1800.0, gt=0)
-    """Seconds for which a pod that has a node may pull its image before the training fails."""
+    """Seconds for which a pod on a node may pull its image before the training fails."""
     lease_seconds: int = Field(default=20, ge=3)
-    """Seconds after its last sign of life at which a launcher counts as gone; it renews four times as often."""
+    """Seconds after the last renewal of its Lease until a launcher counts as gone. It renews four times as often."""
     return_seconds: int = Field(default=600, ge=0)
-    """Seconds for which a run that has not ended may be without a launcher before its pods are removed: a run's pod
-    that died with its node is noticed, resumed on another one, and may have to pull its image there.
+    """Seconds for which a run that has not ended may be without a launcher before its pods are removed. If a run's pod
+    dies with its node, Dagster must notice it and resume the run on another node, which may have to pull the image.
     """
     patience_seconds: float = Field(default=300.0, gt=0)
-    """Seconds for which the API server may be away before a launcher gives up; pods go on meanwhile."""
+    """Seconds for which the API server may be away before a launcher gives up. The pods train on meanwhile."""
 
 
 class Settings(BaseSettings):
-    """Settings of everything outside the process. Its repr shows no credentials."""
+    """Settings of all systems outside the process. Its repr shows no credentials."""
 
     model_config = SettingsConfigDict(env_prefix="ML_ASSETS_", env_ignore_empty=True, frozen=True)
 
     home: Path = Field(default_factory=lambda: Path.home() / ".ml-assets")
-    """Root of the embedded parts, and of local copies of what servers hold."""
+    """Root folder of the embedded parts, and of local copies of files on servers."""
     environment: str = "local"
-    """Name of the lake repository: one per environment."""
+    """Name of the environment and of its lake repository."""
     author: str = Field(default_factory=getpass.getuser)
-    """Name of the acting person, for approvals, promotions and run records."""
+    """Name of the acting person, for acceptances, promotions and run records."""
     commit: str | None = None
-    """Git commit of the code where there is no work tree, as in an image, with `-dirty` behind it if files differed."""
+    """Git commit of the code if there is no work tree, as in an image. It ends with `-dirty` if files differed."""
     ui_url: Address = Address("http://127.0.0.1:3000")
     """Address of Dagster's pages, for links."""
 
     lake_url: Address | None = None
-    """lakeFS, `http://host:port`; by default files under `home`."""
+    """Address of lakeFS, `http://host:port`. Default: files under `home`."""
     lake_storage: str | None = None
-    """`s3://bucket/prefix` where `ml-assets lake init` puts a new repository's blocks."""
+    """`s3://bucket/prefix` for the blocks of a repository that `ml-assets lake init` creates."""
     lake_access_key_id: SecretStr | None = None
     """lakeFS access key."""
     lake_secret_access_key: SecretStr | None = None
     """lakeFS secret key."""
     lake_library: Literal["lakefs_client", "lakefs_sdk"] = "lakefs_client"
-    """The client of lakeFS; `lakefs_sdk` has to be installed, between 1.50 and 1.86."""
+    """Client library of lakeFS. `lakefs_sdk` must be installed separately, in a version from 1.50 to 1.86."""
     artifacts_url: str | None = None
-    """`s3://bucket/prefix` for training folders, bundles and reports; by default under `home`."""
+    """`s3://bucket/prefix` for training folders, bundles and reports. Default: a folder under `home`."""
     s3_endpoint_url: Address | None = None
-    """An S3 server that is not AWS, `http://host:port`."""
+    """Address of an S3 server other than AWS, `http://host:port`."""
     tracking_uri: Address | None = None
-    """MLflow; by default SQLite under `home`."""
+    """Address of MLflow. Default: SQLite under `home`."""
     ledger_url: Address | None = None
-    """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`; by default SQLite under `home`."""
+    """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
     dagster_url: Address | None = None
-    """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`; by default SQLite under `home`."""
+    """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`. Default: SQLite under `home`."""
     gpu_hour_price: float | None = Field(default=None, ge=0)
-    """Price of one GPU hour, in any currency; with it every run records its `cost`."""
+    """Price of one GPU hour, in any currency. If it is set, every run records its `cost`."""
     launcher: Literal["local", "kubernetes"] = "local"
     """Launcher of the workers: processes of this machine, or pods."""
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
@@ -113,22 +112,22 @@ class Settings(BaseSettings):
 
     @property
     def lake_folder(self) -> Path:
-        """The embedded lake."""
+        """Folder of the embedded lake."""
         return self.home / "lake" / self.environment
 
     @property
     def artifacts_folder(self) -> Path:
-        """Training folders, bundles and reports, or the local copies of those in `artifacts_url`."""
+        """Folder of training folders, bundles and reports, or of the local copies of those in `artifacts_url`."""
         return self.home / "artifacts"
 
     @property
     def cache_folder(self) -> Path:
-        """Folder of what can be rebuilt from the lake: training shards, copies of its files."""
+        """Folder of data that can be rebuilt from the lake: training shards, copies of its files."""
         return self.home / "cache"
 
     @property
     def dagster_home(self) -> Path:
-        """Dagster's own home, with the `dagster.yaml` the CLI writes there."""
+        """Home folder of Dagster. The CLI writes its `dagster.yaml`."""
         return self.home / "dagster"
 
     @property

@@ -1,7 +1,7 @@
-"""`MetricSink`: metrics leave the training step at once and reach the tracker in batches, in order, once.
+"""`MetricSink`: takes metrics without delaying the training step; delivers them in batches, in order, once.
 
-Here: the queue, its thread, and the spool file that holds what could not be delivered. Not here: MLflow
-(`tracker`), which gives the function that delivers a batch.
+Here: the queue, its thread, and the spool file for undelivered points. Not here: MLflow (`tracker`), which provides
+the function that delivers a batch.
 """
 
 import json
@@ -22,7 +22,7 @@ from resources.mlflow_client import TrackerError
 INTERVAL = 0.5
 """Seconds between two deliveries."""
 LONGEST_PAUSE = 30.0
-"""Seconds between two tries at most, while the tracker is away."""
+"""Greatest number of seconds between two tries while the tracker is away."""
 
 
 class Point(NamedTuple):
@@ -34,21 +34,23 @@ class Point(NamedTuple):
     time_ms: int
     """Milliseconds since the epoch, UTC."""
     once_a_step: bool = True
-    """True where another value of the same step tells the same again: a step that is trained again after a restart.
-    False for a reading of its own, such as the load of a machine or the seconds of a recovery."""
+    """True if a second value of the same step is a repetition, from a step that is trained again after a restart. False
+    if each value is a separate measurement, such as the load of a machine or the seconds of a recovery."""
 
 
 class SpoolFailed(TrackerError):
-    """The spool file cannot be written: its disk is full or not writable."""
+    """The spool file cannot be written: its disk is full or read-only."""
 
 
 class Spool:
-    """A file of points that were not delivered, locked by the process that writes it.
+    """File of undelivered points, locked by the process that writes it.
 
-    The lock goes away with its process: a process that gets it knows that the owner is gone and may deliver the rest.
-    A point is its name, step, time and value, so a tracker that is sent one twice keeps it once.
+    The system releases the lock when its process ends. A process that gets the lock knows that the owner is gone, and
+    may deliver the rest. A point is identified by name, step, time and value, so a tracker that receives it twice
+    stores it once.
 
-    Lines are JSON: a list is a point, a text the end of the run, an object the facts of a run that is not begun yet.
+    Each line is JSON: a list is a point, a text is the final status of the run, an object holds the facts of a run that
+    has not begun yet.
     """
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
@@ -58,8 +60,8 @@ class Spool:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Make a new, locked spool. Raises `SpoolFailed`."""
-        unseen = path.with_suffix(".new")  # nobody may adopt it before it is locked
+        """Create a new, locked spool. Raise `SpoolFailed`."""
+        unseen = path.with_suffix(".new")  # no process may adopt it before it is locked
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = unseen.open("x+b", buffering=0)
@@ -71,46 +73,47 @@ class Spool:
 
     @classmethod
     def adopt(cls, path: Path) -> Self | None:
-        """Lock the spool of a process that is gone; None while its owner lives or if it was delivered."""
+        """Lock the spool of a process that is gone. Return None if its owner lives or if it was delivered."""
         try:
             file = path.open("r+b", buffering=0)
         except FileNotFoundError:
             return None
         if not take_lock(file.fileno(), waits=False) or not path.exists():
-            # Its owner lives, or it was delivered and deleted between opening and locking.
+            # Its owner lives, or another process delivered and deleted it between opening and locking.
             file.close()
             return None
         return cls(path, file)
 
     def append(self, points: Iterable[Point]) -> None:
-        """Write points behind the others, readable at once by a process that adopts the file. Raises `SpoolFailed`, and
-        then none of them is in the file."""
+        """Append points. A process that adopts the file can read them at once.
+
+        Raise `SpoolFailed` if the disk takes none or only some. Then none of them is in the file."""
         if self._write(points):
             self.is_empty = False
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """Keep what a run that cannot be begun yet will be begun with. Raises `SpoolFailed`."""
+        """Store the facts of a run that cannot begin yet, because the tracker is away. Raise `SpoolFailed`."""
         self._write([facts])
 
     def end(self, status: str) -> None:
-        """Keep how the run ended. Raises `SpoolFailed`."""
+        """Store the final status of the run. Raise `SpoolFailed`."""
         self._write([status])
 
     def points(self) -> list[Point]:
-        """Read what waits, in order."""
+        """Return the undelivered points, in order."""
         return [Point(*line) for line in self._lines() if isinstance(line, list)]
 
     def facts(self) -> dict[str, Any] | None:
-        """Read what the run is to be begun with; None where it was begun."""
+        """Return the facts of a run that has not begun yet; None if it has begun."""
         found = (cast("dict[str, Any]", line) for line in self._lines() if isinstance(line, dict))
         return next(found, None)
 
     def ending(self) -> str | None:
-        """Read how the run ended; None where its owner was killed before it ended."""
+        """Return the final status of the run; None if its owner was killed before the end."""
         return next((line for line in self._lines() if isinstance(line, str)), None)
 
     def clear(self) -> None:
-        """Forget everything: it was delivered."""
+        """Delete all lines, after their delivery."""
         self._file.truncate(0)
         self.is_empty = True
 
@@ -119,13 +122,13 @@ class Spool:
         self.path = self.path.rename(path)
 
     def close(self, *, delete: bool) -> None:
-        """Let go of the file, and with `delete` of what is in it."""
+        """Close the file and so release its lock. With `delete`, delete the file first."""
         if delete:
             self.path.unlink()
         self._file.close()
 
     def _write(self, lines: Iterable[object]) -> bool:
-        """Append JSON lines, all or none; False where there are none."""
+        """Append JSON lines, all or none. Return False if `lines` is empty."""
         text = "".join(json.dumps(line) + "\n" for line in lines).encode()
         end = self._file.seek(0, os.SEEK_END)
         try:
@@ -139,7 +142,7 @@ class Spool:
         return bool(text)
 
     def _lines(self) -> list[Any]:
-        """Read the whole lines: a kill cuts the last one short, a power cut may leave zeros in place of some."""
+        """Return the intact lines. A kill may cut the last line short, and a power cut may replace lines by zeros."""
         self._file.seek(0)
         lines: list[Any] = []
         for line in (self._file.read() or b"").decode(errors="replace").splitlines(keepends=True):
@@ -158,15 +161,15 @@ def _failed(path: Path, error: OSError) -> SpoolFailed:
 class MetricSink:
     """Takes metrics without ever waiting for the tracker.
 
-    Each interval what came in goes to the spool, then `deliver` sends the spool in order and it is emptied;
-    where `deliver` fails it stays, and is tried again after a growing pause. So a hung or absent tracker costs
-    nothing and loses nothing; a killed process loses at most the last half second. While the disk takes nothing,
-    points wait in memory instead.
+    Every `interval` seconds its thread moves new points to the spool, calls `deliver` on the spool in order, and
+    empties it. If `deliver` fails, the points stay in the spool and the next try follows after a growing pause. So a
+    hung or absent tracker delays nothing and loses nothing. A killed process loses at most the last half second. While
+    the disk is full, points wait in memory.
 
-    `copy` is called in the sink's thread every `copy_every` seconds, to keep the spool elsewhere.
+    The thread calls `copy` every `copy_every` seconds, to keep a copy of the spool elsewhere.
 
-    A metric's steps only go up, besides readings of their own (`once_a_step=False`): a training that goes on from a
-    checkpoint repeats the steps since, and those are not stored twice.
+    The steps of a metric only increase. A training that resumes from a checkpoint repeats the steps after it, and the
+    sink drops their points. Points with `once_a_step=False` are never dropped.
     """
 
     def __init__(
@@ -186,7 +189,7 @@ class MetricSink:
         self._next_copy = 0.0 if copy else math.inf
         self._queue: deque[tuple[list[tuple[str, float]], int, int, bool]] = deque()
         self._unkept: list[Point] = []
-        """Taken from the queue, and not in the spool since its disk takes nothing."""
+        """Points taken from the queue that are not in the spool, because its disk is full."""
         self._closing = threading.Event()
         self._spooling = threading.Lock()
         self._is_abandoned = False
@@ -199,10 +202,10 @@ class MetricSink:
     def log(
         self, values: Mapping[str, float], step: int, at: float | None = None, *, once_a_step: bool = True
     ) -> None:
-        """Take the metrics of one step; returns in about a microsecond whatever the tracker does.
+        """Take the metrics of one step. Returns in about a microsecond, also if the tracker is away.
 
-        `at` is when they were measured, in seconds since the epoch (UTC), now if not given. The tracker keeps
-        a point that comes again with the same time once, whoever sends it. `once_a_step`: see `Point`.
+        `at`: time of the measurement in seconds since the epoch (UTC); default: now. The tracker stores a point only
+        once if it arrives again with the same time, from any process. `once_a_step`: see `Point`.
         """
         time_ns = time.time_ns() if at is None else int(at * 1e9)
         # A deque's append is atomic and never waits, so the hot path takes no lock.
@@ -211,9 +214,10 @@ class MetricSink:
         )
 
     def close(self, timeout: float = 10.0) -> bool:
-        """Try once more for at most `timeout` seconds. True: all delivered. False: the rest is in the spool.
+        """Try to deliver once more, for at most `timeout` seconds. Return True if all points are delivered, False if
+        the rest is in the spool.
 
-        Raises `SpoolFailed` where the rest can neither be delivered nor kept.
+        Raise `SpoolFailed` if the rest can neither be delivered nor stored.
         """
         self._closing.set()
         self._thread.join(timeout)
@@ -239,7 +243,7 @@ class MetricSink:
     def _flush(self, *, is_due: bool) -> None:
         try:
             self._send(is_due=is_due)
-        except Exception as error:  # this thread has no successor, so whatever is raised is tried again
+        except Exception as error:  # nothing restarts this thread, so it must survive any error and try again
             self._say(error)
             self._pause = min(max(2 * self._pause, self._interval), LONGEST_PAUSE)
             self._next_try = time.monotonic() + self._pause
@@ -259,20 +263,20 @@ class MetricSink:
         self._deliver(waiting)
         self._pause = 0.0
         with self._spooling:
-            # After `close` gave up waiting, later points may lie behind these: who adopts the file sends
-            # all of them, and the tracker keeps each once.
+            # After `close` gave up waiting, the spool may hold later points, too. The process that adopts it sends
+            # all of them, and the tracker stores each once.
             if not self._is_abandoned:
                 self._unkept.clear()
                 self._spool.clear()
 
     def _say(self, error: Exception) -> None:
-        """Log a problem once: it may come twice a second for hours."""
+        """Log a problem only once. It may occur twice a second for hours."""
         if str(error) not in self._problems:
             self._problems.add(str(error))
             logging.getLogger(__name__).warning("metrics wait: %s", error)
 
     def _keep(self) -> None:
-        """Move what came in to the spool. Raises `SpoolFailed`, and then it is in memory."""
+        """Move new points from the queue to the spool. If it raises `SpoolFailed`, they stay in memory."""
         self._unkept += self._drain()
         self._spool.append(self._unkept)
         self._unkept.clear()

@@ -1,8 +1,8 @@
-"""An SQLite file of another package comes into being whole or not at all.
+"""Create an SQLite file of another package completely or not at all.
 
-MLflow and Dagster make their tables by many transactions, and SQLite keeps the half of them that a killed process
-had done: every later start then fails at a table that exists already, or at one that never will. So the tables are
-made in another file, which gets its name when it is complete. Not here: what is in them (mlflow, dagster).
+MLflow and Dagster create their tables in many transactions. If the process is killed halfway, every later start fails,
+because a table already exists or another is missing. So the tables are created in another file, which is renamed when
+it is complete. Not here: the tables themselves (mlflow, dagster).
 """
 
 import shutil
@@ -15,10 +15,10 @@ from resources.files import locked
 
 
 def make_whole(path: Path, make: Callable[[Path], object]) -> None:
-    """Let `make` fill an SQLite file, and give it the name `path`; do nothing where `path` exists.
+    """Let `make` fill an SQLite file, then rename it to `path`. Do nothing if `path` exists.
 
-    `make` gets a path of the same name in a folder of its own. Of several processes one makes the file while the
-    others wait. Raises what `make`, sqlite3 and the file system raise.
+    `make` receives a path of the same name in another folder. If several processes call this at once, one creates the
+    file and the others wait. Errors of `make`, sqlite3 and the file system pass through.
     """
     if path.exists():
         return
@@ -30,11 +30,11 @@ def make_whole(path: Path, make: Callable[[Path], object]) -> None:
 
 def _make(path: Path, make: Callable[[Path], object]) -> None:
     folder = path.with_name(f".{path.name}.making")
-    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed here
+    shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed here
     folder.mkdir()
     make(folder / path.name)
     copy = folder / "copy"
-    # A copy, because mlflow keeps its connections to the file it made.
+    # Rename a copy, because mlflow keeps its connections to the original file.
     with closing(sqlite3.connect(folder / path.name)) as made, closing(sqlite3.connect(copy)) as target:
         made.backup(target)
     copy.rename(path)

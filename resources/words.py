@@ -1,4 +1,4 @@
-"""Names and places for sentences that people read."""
+"""Parts of sentences for messages: lists of names, suggestions, counts, places."""
 
 import traceback
 from collections.abc import Collection, Iterable
@@ -7,26 +7,26 @@ from itertools import islice
 
 
 def name_some(names: Collection[str], most: int = 5) -> str:
-    """All of a few; the first `most` of many, and how many more."""
+    """Return up to `most` names, joined by commas, and the number of the others."""
     named = ", ".join(islice(names, most))
     return named if len(names) <= most else f"{named} and {len(names) - most} more"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """End of a sentence about an unknown `word`: the nearest of `known`, or all of them where none is near."""
+    """Return the end of a sentence about an unknown `word`: the nearest of `known`, or all if none is near."""
     nearest = get_close_matches(word, sorted(known), n=1)
     return f": did you mean '{nearest[0]}'?" if nearest else f"; there are: {', '.join(sorted(known))}"
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 partition`, `365 partitions`."""
+    """Return a number with its noun: `1 partition`, `365 partitions`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def place_of(error: Exception) -> str:
-    """End of a sentence about an import that raised: file and line, in parentheses.
+    """Return the end of a sentence about a failed import: file and line, in parentheses.
 
-    Empty for a syntax error, which names them itself, and where the importing function itself raised.
+    Empty for a syntax error, whose message names them, and if the importing function itself raised.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "importlib" not in frame.filename]

@@ -1,11 +1,11 @@
 """Folders of files that outlive a process: training folders, snapshots, bundles, reports.
 
-Here: the choice of a home. The embedded default is a folder of this machine (local). The other home, S3 (s3), is
-imported when an address asks for it: pods and the platform share this package, which imports the standard library
-only. Not here: the meaning of the files.
+Here: the choice of the storage. The embedded default is a folder of this machine (local). S3 (s3) is imported only if
+an address names it: pods and the platform share this package, which imports the standard library only. Not here: the
+meaning of the files.
 
-A folder has a name such as `bundles/<digest>`. Code always works on the local folder and says `push` when
-others shall see it, `pull` when it needs what others pushed. On the embedded default both have nothing to do.
+A folder has a name such as `bundles/<digest>`. Code works on the local folder. It calls `push` to let others see its
+files, and `pull` to get the files of others. With the embedded default both have nothing to copy.
 """
 
 from pathlib import Path
@@ -35,11 +35,11 @@ __all__ = [
 def artifacts_of(
     url: str | None, cache: Path, endpoint_url: str | None = None, patience_seconds: float = 60.0
 ) -> Artifacts:
-    """The home at `url`: None is `cache` itself, `file:///…` a folder, `s3://bucket/prefix` a bucket.
+    """Return the artifacts at `url`: None is `cache` itself, `file:///…` a folder, `s3://bucket/prefix` a bucket.
 
-    `cache` holds the local folders of a remote home. `endpoint_url` is the address of an S3 server that is
-    not AWS; `patience_seconds` is how long a server that does not answer is asked again. Credentials are
-    botocore's business (`AWS_*`, profiles, instance roles) and never pass through here.
+    `cache` holds the local folders of a bucket. `endpoint_url` is the address of an S3 server other than AWS. Requests
+    to a server that does not answer are retried for `patience_seconds`. botocore finds the credentials itself
+    (`AWS_*`, profiles, instance roles); they never pass through here. Raise `ArtifactsRefused` for another address.
     """
     if url is None:
         return FolderArtifacts(cache)

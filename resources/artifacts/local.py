@@ -1,4 +1,4 @@
-"""Artifacts in a folder of this machine, and what every home does with its local files. Standard library only."""
+"""Artifacts in a folder of this machine, and functions on local files for every storage. Standard library only."""
 
 import shutil
 from collections.abc import Generator, Sequence
@@ -11,7 +11,7 @@ from resources.files import WRITING, whole_file
 
 
 class FolderArtifacts:
-    """The embedded default: the local folder is the durable copy."""
+    """Embedded default of `Artifacts`: the local folder is the durable copy."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -23,12 +23,12 @@ class FolderArtifacts:
         return place
 
     def push(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> str:
-        """See `Artifacts`; nothing to do, except that what is named must be there."""
+        """See `Artifacts`. Copies nothing, but checks that the named files exist."""
         chosen_files(self.root / relative(name), files, last)
         return self.address(name)
 
     def pull(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> Path:
-        """See `Artifacts`; nothing to do, except that what is named must be there."""
+        """See `Artifacts`. Copies nothing, but checks that the named files exist."""
         place = self.root / relative(name)
         if not chosen_files(place, files, last):
             raise missing(name, self.address(name))
@@ -75,14 +75,14 @@ class FolderArtifacts:
 
 
 def local_files(place: Path) -> list[Path]:
-    """All files below `place`, sorted."""
+    """Return all files below `place`, sorted."""
     return sorted(path for path in place.rglob("*") if path.is_file())
 
 
 def chosen_files(place: Path, files: Sequence[str] | None, last: str | None) -> list[str]:
-    """Paths inside `place` of `files` (None: all), folders expanded, without `last`, which must be there too.
+    """Return the paths inside `place` of `files` (None: all), with folders expanded and `last` at the end.
 
-    `last` comes at the end of the list. Raises `ArtifactMissing` where a named file is not there.
+    Raise `ArtifactMissing` if a named file or `last` does not exist.
     """
     names: dict[str, None] = {}
     for file in [None] if files is None else [relative(file) for file in files]:
@@ -102,7 +102,7 @@ def chosen_files(place: Path, files: Sequence[str] | None, last: str | None) -> 
 
 
 def remove_local(place: Path, files: Sequence[str] | None) -> None:
-    """Delete `files` (None: all) below `place`, and folders left empty."""
+    """Delete `files` (None: all) below `place`, then empty folders."""
     for file in [None] if files is None else [relative(file) for file in files]:
         path = place if file is None else place / file
         for one in [path] if path.is_file() else local_files(path):

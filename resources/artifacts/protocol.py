@@ -1,4 +1,4 @@
-"""Protocol of the artifacts' home, its errors, and the names that it takes. Standard library only."""
+"""Protocol of the artifacts' storage, its errors and its rules for names. Standard library only."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -7,11 +7,11 @@ from typing import IO, Protocol
 
 
 class ArtifactsError(Exception):
-    """Base of every failure of the artifacts' home."""
+    """Base of all failures of the artifacts' storage."""
 
 
 class ArtifactMissing(ArtifactsError):
-    """Nothing was pushed under this name, or not this file."""
+    """No file was pushed under this name, or not the requested file."""
 
 
 class ArtifactsUnavailable(ArtifactsError):
@@ -19,71 +19,71 @@ class ArtifactsUnavailable(ArtifactsError):
 
 
 class ArtifactsRefused(ArtifactsError):
-    """The server answered that it will not: wrong credentials, no such bucket, a name it does not take."""
+    """The server refused the request: wrong credentials, no such bucket, an invalid name."""
 
 
 class Artifacts(Protocol):
-    """Named folders. A name and a file are relative paths with `/`; both may not leave their folder.
+    """Named folders with a durable copy. Names and files are relative paths with `/` that stay inside their folder.
 
-    A file named in `files` may also be a folder: then everything below it is meant.
-    Every method may raise one of `ArtifactsError`.
+    An entry of `files` may be a folder: it stands for everything below it. Every method may raise an `ArtifactsError`.
     """
 
     def folder(self, name: str) -> Path:
-        """The local place of `name`, to fill or to read; made if it is not there."""
+        """Return the local folder of `name`, to fill or to read. Create it if it is missing."""
         ...
 
     def push(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> str:
-        """Make a durable copy of `files` (None: all in the folder) and answer `address(name)`.
+        """Copy `files` (None: all in the folder) to the durable copy; return `address(name)`.
 
-        What the durable copy already holds with equal content is not sent again. `last` is sent when all
-        others have arrived: the marker that makes the whole valid for readers. Nothing is deleted there.
+        A file whose durable copy has equal content is not sent again. `last` is sent after all others have arrived: it
+        is the marker that makes the folder complete for readers. Nothing is deleted.
         """
         ...
 
     def pull(self, name: str, files: Sequence[str] | None = None, *, last: str | None = None) -> Path:
-        """The local folder, holding `files` (None: all) as they were pushed; `last` appears last.
+        """Copy `files` (None: all) as they were pushed to the local folder, `last` after all others; return the folder.
 
-        A local file that differs is replaced as a whole; others in the folder stay. Raises
-        `ArtifactMissing` if nothing was pushed under the name, or if one of `files` was not.
+        A local file that differs is replaced as a whole. Other local files stay. Raise `ArtifactMissing` if nothing
+        was pushed under the name, or if one of `files` was not.
         """
         ...
 
     def fetch(self, name: str, file: str, target: Path) -> None:
-        """Copy one file that was pushed to `target`, whole or not at all, without looking at what lies here.
+        """Copy one pushed file to `target`, completely or not at all. Ignores the local folder.
 
-        Raises `ArtifactMissing` where it was not pushed.
+        Raise `ArtifactMissing` if it was not pushed.
         """
         ...
 
     def address(self, name: str) -> str:
-        """`file:///…` or `s3://…`: for people, MLflow and pods."""
+        """Return the address of the durable copy, `file:///…` or `s3://…`, for people, MLflow and pods."""
         ...
 
     def exists(self, name: str, file: str | None = None) -> bool:
-        """True if anything, or this very file, was pushed under `name`."""
+        """True if `file`, or without it any file, was pushed under `name`."""
         ...
 
     def files(self, name: str) -> dict[str, int]:
-        """Path inside the folder → bytes, of everything pushed; empty if nothing was."""
+        """Return path inside the folder → size in bytes of all pushed files; empty if there are none."""
         ...
 
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:
-        """Delete `files` (None: all) from the durable copy and from the local folder. Absent ones are fine."""
+        """Delete `files` (None: all) from the durable copy and from the local folder. Ignore missing files."""
         ...
 
     def create(self, name: str, file: str) -> AbstractContextManager[IO[bytes]]:
-        """A file of the durable copy, written in order without a local one: there when the block ends, as before
-        where it raises."""
+        """Open a file of the durable copy for sequential writing, without a local file.
+
+        The file appears when the block ends. If the block raises, the durable copy does not change."""
         ...
 
     def abort_uploads(self, name: str) -> None:
-        """Forget what killed processes began to `create` under `name`."""
+        """Delete files under `name` that killed processes began to `create`."""
         ...
 
 
 def relative(name: str) -> str:
-    """`name`, if it is a clean relative path. Raises `ArtifactsRefused`."""
+    """Return `name` if it is a clean relative path. Else raise `ArtifactsRefused`."""
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
         raise ArtifactsRefused(f"{name!r} is no name of an artifact: use relative paths such as bundles/1f2e")

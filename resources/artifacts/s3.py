@@ -1,7 +1,7 @@
-"""Artifacts on S3, by s3fs: a local folder to work in, a bucket that keeps what was pushed.
+"""Artifacts on S3, by s3fs: a local folder to work in, a bucket as the durable copy.
 
-Here: what is sent and fetched, patience with the server, and its answers as our errors. Not here: the
-protocol (`artifacts`) and credentials, which botocore finds by itself (`AWS_*`).
+Here: uploads, downloads, retries, and the server's answers as our errors. Not here: the protocol
+(`artifacts.protocol`) and credentials, which botocore finds itself (`AWS_*`).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -35,15 +35,15 @@ from resources.files import whole_file
 from resources.retry import patiently
 
 THREADS = 8
-"""Files in flight at once."""
+"""Files that are sent or fetched at the same time."""
 _FEW = 2
-"""Named files are looked up one by one; of more, a listing of the whole folder costs less."""
+"""Up to this number of files, each is looked up by itself. For more, one listing of the whole folder costs less."""
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
-"""Seconds that one request may stay without an answer."""
+"""Timeout of one request without an answer, in seconds."""
 _INCOMING = ".incoming-"
 _FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which files on their way are taken for those of a process that was ended."""
+"""Seconds after which a folder of unfinished downloads counts as left by a killed process."""
 _BUSY = (errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT)
 """Errors that s3fs raises for 409, 500, 503 and for broken connections."""
 _FULL = "InsufficientStorage"
@@ -52,10 +52,10 @@ Answer = TypeVar("Answer")
 
 
 class RemoteArtifacts:
-    """Folders under `url` (`s3://bucket/prefix`), worked on under `cache`. Safe for threads and forks.
+    """Folders under `url` (`s3://bucket/prefix`), with local folders under `cache`. Safe for threads and forks.
 
-    A request that fails for a passing reason is sent again, with growing pauses, for `patience_seconds`; then
-    `ArtifactsUnavailable`. Objects are written as wholes: a killed push leaves old or new, never half.
+    A request that fails for a passing reason is retried with growing pauses for `patience_seconds`, then raises
+    `ArtifactsUnavailable`. S3 writes an object completely or not at all, so a killed push leaves no half object.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class RemoteArtifacts:
         remove_local(self.cache / relative(name), files)
 
     def create(self, name: str, file: str) -> AbstractContextManager[IO[bytes]]:
-        """See `Artifacts`; a few megabytes of it are in memory."""
+        """See `Artifacts`. Holds a few parts of the file in memory, of 16 MiB each."""
         bucket, _, key = self._key(name, relative(file)).partition("/")
         return uploading(self._call, bucket, key)
 
@@ -168,7 +168,7 @@ class RemoteArtifacts:
 
     @property
     def _fs(self) -> Any:
-        # A client does not survive a fork: each process makes its own.
+        # A client does not work after a fork, so each process makes its own.
         if self._opened is None or self._opened[0] != os.getpid():
             import fsspec
 
@@ -179,7 +179,7 @@ class RemoteArtifacts:
                 "signature_version": "s3v4",
             }
             if self._endpoint is not None:
-                # Servers other than AWS seldom have a host name per bucket.
+                # Servers other than AWS rarely have a host name per bucket.
                 config["s3"] = {"addressing_style": "path"}
             client = fsspec.filesystem(
                 "s3",
@@ -188,16 +188,14 @@ class RemoteArtifacts:
                 use_listings_cache=False,
                 skip_instance_cache=True,
             )
-            client.retries = (
-                1  # how long to try is `_patiently`'s business: s3fs's five times multiply every timeout
-            )
+            client.retries = 1  # `_patiently` retries: the five tries of s3fs would multiply every timeout
             self._opened = (os.getpid(), client)
         return self._opened[1]
 
     def _incoming(self) -> Path:
-        """A folder for files on their way; those that killed processes left are purged."""
+        """Create a folder for unfinished downloads. Purge such folders of killed processes."""
         for folder in self.cache.glob(f"{_INCOMING}*"):
-            with suppress(FileNotFoundError):  # its owner was just done
+            with suppress(FileNotFoundError):  # its owner finished meanwhile
                 if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
                     shutil.rmtree(folder, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.cache))
@@ -206,10 +204,10 @@ class RemoteArtifacts:
         return f"{self.address(name)}/{file}".removeprefix("s3://")
 
     def _listing(self, name: str, files: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
-        """Path in the folder → what the server says of it; of `files` at least, and of all that is there without.
+        """Return path in the folder → the server's facts, of `files` at least; without `files`, of all files.
 
-        The folder of a training has a file for each of its workers and saves: to list it for one of them would cost
-        more the longer it trains.
+        Look up one or two files without a listing of the folder. The folder of a training has a file for each worker
+        and each checkpoint, so a listing costs more the longer it trains.
         """
         prefix = self._key(name, "")
         wanted = [""] if files is None or len(files) > _FEW else list(map(relative, files))
@@ -245,7 +243,7 @@ class RemoteArtifacts:
         return patiently(translated, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
 
     def _translated(self, error: Exception) -> ArtifactsError:
-        """Our type for whatever s3fs, botocore and aiohttp raise; unknown ones are raised as they are."""
+        """Return our error for an error of s3fs, botocore or aiohttp. Raise an unknown error unchanged."""
         import aiohttp
         import botocore.exceptions as boto
 
@@ -293,7 +291,7 @@ class RemoteArtifacts:
 
 
 def _each(work: Callable[[str], None], files: list[str]) -> None:
-    """`work` on all files at once; the first failure is raised when all have ended."""
+    """Call `work` on all files, up to `THREADS` at once. Raise the first failure after all calls have ended."""
     if len(files) <= 1:
         for file in files:
             work(file)
@@ -304,12 +302,12 @@ def _each(work: Callable[[str], None], files: list[str]) -> None:
 
 
 def _code(error: BaseException) -> str:
-    """S3's own word for the error, empty if it is not from the server."""
+    """Return S3's code of the error; empty if the error is not from the server."""
     return str(getattr(error.__cause__, "response", {}).get("Error", {}).get("Code", ""))
 
 
 def _may_pass(error: BaseException) -> bool:
-    """True for a server that is away or overloaded; a disk that is full stays so."""
+    """True if a retry may help: the server is away or overloaded. A full disk stays full."""
     cause = error.__cause__ or error
     return isinstance(error, ArtifactsUnavailable) and not _is_disk_full(cause) and _code(cause) != _FULL
 

@@ -1,6 +1,6 @@
-"""Objects of a bucket as files of a folder: by which path, and whether with the same content.
+"""Objects of a bucket as files of a folder: their paths, and comparison with local files.
 
-Here: reading what S3 says of them. Not here: asking it (`s3`).
+Here: interpreting S3's answers. Not here: requests (`s3`).
 """
 
 import hashlib
@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 from resources.artifacts.protocol import relative
 
 PART = 64 << 20
-"""Bytes per part of a large upload; files below twice that go as one request."""
+"""Bytes per part of a large upload. A file below twice this size is sent in one request."""
 
 Facts = TypeVar("Facts")
 
 
 def files_below(prefix: str, found: Mapping[str, Facts]) -> dict[str, Facts]:
-    """Return what was `found` under a bucket's keys, by path in the folder at `prefix`.
+    """Return path in the folder at `prefix` → facts, from `found`, bucket key → facts.
 
-    Raises `ArtifactsRefused` for a key that leads out of the folder: whoever may write to a bucket gives keys any name.
+    Raise `ArtifactsRefused` for a key that leads out of the folder. Anybody who may write to a bucket can choose such a
+    key.
     """
     return {
         relative(key.removeprefix(prefix)): facts
@@ -29,14 +30,15 @@ def files_below(prefix: str, found: Mapping[str, Facts]) -> dict[str, Facts]:
 
 
 def is_same(path: Path, facts: dict[str, Any] | None) -> bool:
-    """True if the object has this very content; a server with another kind of ETag only costs a transfer."""
+    """True if the object has the content of the file. If a server computes ETags differently, the result is False and
+    the file is transferred again."""
     if facts is None or not path.is_file() or path.stat().st_size != facts["size"]:
         return False
     return str(facts.get("ETag", "")).strip('"') == _etag(path)
 
 
 def _etag(path: Path) -> str:
-    """S3's ETag: the MD5 of a file sent as one request, else the MD5 of its parts' MD5s and their number."""
+    """Return S3's ETag: the MD5 of a file sent in one request, else the MD5 of its parts' MD5s, and their number."""
     if path.stat().st_size < 2 * PART:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
@@ -49,5 +51,5 @@ def _etag(path: Path) -> str:
 
 
 def is_in(key: str, file: str) -> bool:
-    """True if the path `key` is `file`, or below it where that is a folder."""
+    """True if the path `key` is `file`, or lies below it."""
     return key == file or key.startswith(f"{file}/")

@@ -1,6 +1,6 @@
-"""One object of S3 that is sent while it is written: a few parts of it are in memory, never the whole.
+"""Upload of one S3 object while it is written: a few parts of it are in memory, never all of it.
 
-Here: S3's multipart upload as a file. Not here: patience, errors and credentials (`s3`).
+Here: S3's multipart upload as a file. Not here: retries, errors and credentials (`s3`).
 """
 
 import threading
@@ -13,31 +13,31 @@ from resources.artifacts.protocol import ArtifactsUnavailable
 from resources.chunks import ChunkedFile
 
 PART = 16 << 20
-"""Bytes. S3 takes 10,000 parts: 160 GB an object."""
+"""Bytes per part. S3 takes 10,000 parts, so an object has at most 160 GB."""
 IN_FLIGHT = 2
-"""Parts on their way at once, while the next one fills; the client keeps a copy of each."""
+"""Parts that are sent at the same time, while the next part fills. The client keeps a copy of each."""
 
 Call = Callable[..., Any]
-"""`(method of S3, **arguments)`, which tries again where that may help. Raises `ArtifactsError`."""
+"""Call `(method of S3, **arguments)`, with retries. Raises `ArtifactsError`."""
 
 
 @contextmanager
 def uploading(call: Call, bucket: str, key: str) -> Generator[IO[bytes]]:
-    """An object to be written in order, visible when the block ends, never where it raises."""
+    """Open an object for sequential writing. It becomes visible when the block ends, and never if the block raises."""
     with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="upload") as pool:
         upload = _Upload(call, pool, bucket, key)
         try:
             yield cast(IO[bytes], upload)
             upload.finish()
         except ArtifactsUnavailable:
-            raise  # asking a server that is away to forget the parts would only take as long again
+            raise  # the server is away: a request to delete the parts would only wait as long again
         except BaseException:
             upload.abort()
             raise
 
 
 def abort_uploads(call: Call, bucket: str, prefix: str) -> None:
-    """Have the server forget parts of objects below `prefix` whose processes were killed."""
+    """Delete the uploaded parts of unfinished objects below `prefix`, which killed processes left."""
     for upload in call("list_multipart_uploads", Bucket=bucket, Prefix=prefix).get("Uploads", []):
         call("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
@@ -51,7 +51,7 @@ class _Upload(ChunkedFile):
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
 
     def finish(self) -> None:
-        """Make the object visible. What is no larger than a part goes as one request."""
+        """Complete the object, so that it becomes visible. An object smaller than a part is sent in one request."""
         if not self._sent:
             self._call("put_object", **self._object, Body=bytes(self._taken()))
             return
@@ -61,7 +61,7 @@ class _Upload(ChunkedFile):
         self._call("complete_multipart_upload", **self._object, MultipartUpload={"Parts": parts})
 
     def abort(self) -> None:
-        """Have the server forget the parts it has."""
+        """Delete the parts that the server has."""
         if self._sent:
             self._pool.shutdown(cancel_futures=True)
             self._call("abort_multipart_upload", **self._object)
@@ -70,10 +70,10 @@ class _Upload(ChunkedFile):
         if not self._sent:
             began = self._call("create_multipart_upload", **self._object)
             self._object["UploadId"] = began["UploadId"]
-        self._room.acquire()  # until then the writer waits: no more than that is in memory
+        self._room.acquire()  # the writer waits until a part was sent: this bounds the memory
         for sent in self._sent:
             if sent.done():
-                sent.result()  # one that failed ends it now
+                sent.result()  # raise the failure of a part now
         self._sent.append(self._pool.submit(self._send_part, len(self._sent) + 1, bytes(chunk)))
 
     def _send_part(self, number: int, part: bytes) -> dict[str, Any]:

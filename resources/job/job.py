@@ -68,7 +68,7 @@ class TrainingJob:
     """SHA-256 of the file with the initial weights. Empty: random weights from the seed."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     nonce: str = ""
-    """Random text that `force` sets, so that a finished training runs again."""
+    """Text that `force` sets, so that a finished training runs again under another fingerprint."""
     script: str = ""
     """Import path `package.module` of a script with its own training loop. Each worker runs it."""
     arguments: tuple[str | int | float, ...] = ()

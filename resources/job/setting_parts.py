@@ -96,15 +96,15 @@ class BatchSettings:
 
     @property
     def lane_count(self) -> int:
-        """`lanes`, or its default. The default depends on the batch alone, so the number of workers may change."""
+        """`lanes`, or its default. The default depends only on the batch, so the number of workers may change."""
         small = range(min(_DEFAULT_LANES, self.global_batch), 0, -1)
         return self.lanes or next(lanes for lanes in small if self.global_batch % lanes == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Layout of a model over the workers. By default each worker has the whole model. docs/concepts/training.md compares
-    the layouts."""
+    """Layout of a model over the workers. By default each worker has the whole model. docs/concepts/training.md
+    compares the layouts."""
 
     __pydantic_config__ = _READ_BY_PYDANTIC
 
