@@ -1,6 +1,6 @@
-"""Addresses of servers: what people and logs see of one never holds its credentials.
+"""Addresses of servers. Their text, for people and logs, never holds credentials.
 
-Here: which part of an address is a credential. Not here: what an address leads to.
+Here: the parts of an address that are credentials. Not here: connecting to the server.
 """
 
 import re
@@ -8,19 +8,19 @@ from typing import Any
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 HIDDEN = "***"
-"""Stands where a credential was."""
+"""Text that replaces a credential."""
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
 _IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*://\S+")
 _NAMES_A_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|sig|auth", re.IGNORECASE)
 _SHORTEST = 3
-"""Letters from which a part counts as a secret in a text: shorter ones are found in any word."""
+"""Least length of a secret that is hidden in a text. Shorter secrets occur in ordinary words."""
 
 
 class Address:
-    """An address. Text made from it (`str`, `repr`, f-strings, pydantic's JSON) never holds its credentials.
+    """Address of a server. Text made from it (`str`, `repr`, f-strings, pydantic's JSON) never holds its credentials.
 
-    Credentials are everything before the last `@`, and all values behind `?` or `#`. Where it is unclear which of
-    the two a character belongs to, more is hidden. `reveal` is for those who connect.
+    Credentials are everything before the last `@`, and everything after `?` or `#`. In unclear cases more is hidden.
+    Code that connects calls `reveal`.
     """
 
     __slots__ = ("_whole",)
@@ -29,11 +29,11 @@ class Address:
         self._whole = whole
 
     def reveal(self) -> str:
-        """The address with its credentials."""
+        """Return the address with its credentials."""
         return self._whole
 
     def hide_in(self, text: str) -> str:
-        """`text` without the credentials of this address, or of any other, in any spelling."""
+        """Return `text` without the credentials of this address, in any spelling, and of all other addresses."""
         text = text.replace(self._whole, str(self))
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
@@ -41,12 +41,12 @@ class Address:
 
     @property
     def server(self) -> str:
-        """`host:port`."""
+        """`host:port` of the address."""
         return urlsplit(str(self)).netloc
 
     @property
     def has_credentials(self) -> bool:
-        """True if `str` leaves anything out."""
+        """True if `str` hides a part of the address."""
         return str(self) != self._whole
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Address:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Take a text or an `Address`; write the text without credentials."""
+        """Accept a text or an `Address`. Serialize as the text without credentials."""
         from pydantic_core import core_schema
 
         made = core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
@@ -89,7 +89,7 @@ class Address:
 
 
 def hide_credentials(text: str) -> str:
-    """`text` with all addresses in it as `Address` shows them."""
+    """Return `text` without the credentials of the addresses in it."""
     return _IN_TEXT.sub(lambda found: _shown(found[0]), text)
 
 
@@ -101,9 +101,9 @@ def _shown(whole: str) -> str:
     cut = re.search(r"[?#]", rest)
     place, query = (rest[: cut.start()], rest[cut.start() :]) if cut else (rest, "")
     if "@" in query:
-        # A password with a question mark, or a query with an @: nothing is certain behind the scheme.
+        # A password with a question mark, or a query with an @: hide everything after the scheme.
         return f"{head}{HIDDEN}"
     userinfo, has_user, place = place.rpartition("@")
-    # An @ behind a slash may be a part of the path, or the slash a part of the password.
+    # A slash before the @: either the @ is a part of the path, or the slash is a part of the password.
     head += f"{HIDDEN}@" if has_user and "/" in userinfo else ""
     return f"{head}{place}{f'{query[0]}{HIDDEN}' if query else ''}"

@@ -1,6 +1,6 @@
-"""All outside parts of one process, made from `Settings` when first used.
+"""All outside parts of one process, made from `Settings` at their first use.
 
-What belongs here: which implementation a setting selects. Nothing in `ml_assets/` asks which one it is.
+Belongs here: the choice of an implementation by a setting. No code in `ml_assets/` depends on the choice.
 """
 
 import os
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Platform:
-    """All parts behind their protocols. Cheap to make: each opens when first used."""
+    """All parts behind their protocols. Cheap to make: each part opens at its first use."""
 
     settings: Settings
     patience_seconds: float | None = None
-    """Seconds for which a server that does not answer is asked again; None: each part's own default for a run."""
+    """Seconds of retries if a server does not answer. None: the default of each part, meant for a run."""
 
     @cached_property
     def lake(self) -> "VersionedStore":
-        """Versioned tables."""
+        """Versioned storage of tables."""
         if self.settings.lake_url is not None:
             from resources.lake.lakefs import LakeFSStore
 
@@ -41,7 +41,7 @@ class Platform:
         return LocalStore(self.settings.lake_folder)
 
     def make_lake_ready(self) -> list[str]:
-        """Make what the lake needs before its first use; sentences on what was done. Repeating it does nothing."""
+        """Set up the lake before its first use; return sentences on the changes. Idempotent."""
         if self.settings.lake_url is None:
             return [f"The embedded lake in {self.settings.lake_folder} makes itself when it is first used."]
 
@@ -56,7 +56,8 @@ class Platform:
         ]
 
     def audit_hook_is_current(self) -> bool:
-        """True if the lake itself refuses what was not audited. The embedded one has no way in but this platform."""
+        """True if the lake itself refuses merges without an audit. The embedded lake is reached only through this
+        platform, so it needs no hook."""
         if self.settings.lake_url is None:
             return True
 
@@ -66,14 +67,14 @@ class Platform:
 
     @property
     def lake_cache(self) -> Path:
-        """Local copies of what lakeFS holds."""
+        """Folder of local copies of lakeFS objects."""
         return self.settings.cache_folder / "lake"
 
     @cached_property
     def lakefs(self) -> "LakeFSApi":
-        """The lakeFS repository that the settings name, for making it ready and looking at it.
+        """Client of the lakeFS repository that the settings name, for its setup and its checks.
 
-        Raises `LakeRefused` where the settings name a server without keys to it.
+        Raises `LakeRefused` if the settings lack the server or its keys.
         """
         from resources.lake import LakeRefused
         from resources.lake.lakefs_api import LakeFSApi
@@ -95,7 +96,7 @@ class Platform:
 
     @cached_property
     def artifacts(self) -> "Artifacts":
-        """Folders of files that outlive a process."""
+        """Storage of folders of files that outlive a process."""
         from resources.artifacts import artifacts_of
 
         of = self.settings
@@ -108,7 +109,7 @@ class Platform:
 
     @cached_property
     def ledger(self) -> "Ledger":
-        """Verdicts, acceptances, promotions."""
+        """Log of verdicts, acceptances, evaluations and promotions."""
         from resources.ledger import Ledger
 
         self.settings.home.mkdir(parents=True, exist_ok=True)
@@ -116,7 +117,7 @@ class Platform:
 
     @cached_property
     def tracker(self) -> "Tracker":
-        """Training runs and registered versions."""
+        """Record of training runs."""
         from resources.spool_copies import SpoolCopies
         from resources.tracker import Tracker
 
@@ -125,8 +126,8 @@ class Platform:
         if of.s3_endpoint_url is not None:
             os.environ.setdefault(
                 "MLFLOW_S3_ENDPOINT_URL", of.s3_endpoint_url.reveal()
-            )  # mlflow takes it from nowhere else
-        # An MLflow server of others must not be told a folder of this machine.
+            )  # mlflow reads it only from the environment
+        # Do not give a foreign MLflow server a folder of this machine as the place of files.
         is_ours = of.artifacts_url is not None or not of.resolved_tracking_uri.reveal().startswith("http")
         files = self.artifacts.address("mlflow") if is_ours else None
         copies = None if of.artifacts_url is None else SpoolCopies(self.artifacts)
@@ -134,7 +135,7 @@ class Platform:
 
     @cached_property
     def launcher(self) -> "TrainingLauncher":
-        """Starts training."""
+        """Launcher of trainings: processes of this machine, or pods."""
         if self.settings.launcher == "kubernetes":
             from resources.launcher.kubernetes.launcher import KubernetesLauncher
 
@@ -149,5 +150,5 @@ class Platform:
         return LocalLauncher()
 
     def _patience(self, argument: str) -> dict[str, float]:
-        """The keyword argument of a part that says how patient it is, where this platform says it."""
+        """Return `patience_seconds` as the keyword argument of a part; empty if it is not set."""
         return {} if self.patience_seconds is None else {argument: self.patience_seconds}

@@ -1,6 +1,6 @@
-"""Copies of spools where they outlive the machine: a run pod's own disk ends with the pod.
+"""Copies of spools in the artifacts, where they outlive the machine. The disk of a run's pod ends with the pod.
 
-Here: keeping a copy, and finding those whose process is gone. Not here: what a spool holds (sink), delivering it
+Here: keeping a copy, and finding copies whose process is gone. Not here: the content of a spool (sink), its delivery
 (tracker).
 """
 
@@ -14,24 +14,24 @@ from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError
 EVERY = 60.0
 """Seconds between two copies of a spool."""
 GONE_AFTER = 900.0
-"""Seconds without a new copy after which a process counts as gone. Clocks of two machines may differ by seconds, and an
-object store may be away for minutes."""
+"""Seconds without a new copy after which a process counts as gone. Long enough for clocks that differ by seconds and
+for an object store that is away for minutes."""
 
 _NAME = "spool-copies"
 _log = logging.getLogger(__name__)
 
 
 class SpoolCopies:
-    """Copies of the spools of all machines, below one address.
+    """Copies of the spools of all machines, in one folder of the artifacts.
 
-    A store that is away is logged and never raised: delivering metrics does not depend on it.
+    Errors of the artifacts are logged, never raised: the delivery of metrics does not depend on the copies.
     """
 
     def __init__(self, artifacts: Artifacts) -> None:
         self._artifacts = artifacts
 
     def keep(self, spool: Path) -> None:
-        """Replace the copy of `spool` by what it holds now. Its first line is the time, as a sign of life."""
+        """Replace the copy of `spool` by its current content. The first line of a copy is the time, a sign of life."""
         content = f"{json.dumps(time.time())}\n".encode() + spool.read_bytes()
         try:
             with self._artifacts.create(_NAME, spool.name) as file:
@@ -40,7 +40,7 @@ class SpoolCopies:
             _say(error)
 
     def forget(self, name: str) -> None:
-        """Delete the copy of the spool with this file name; absent ones are fine."""
+        """Delete the copy of the spool with this file name. Do nothing if it is missing."""
         try:
             self._artifacts.remove(_NAME, [name])
         except ArtifactsError as error:
@@ -55,12 +55,12 @@ class SpoolCopies:
             return []
 
     def bring_abandoned(self, folder: Path) -> None:
-        """Put into `folder` the spools of processes that ended without delivering them, or have been silent."""
+        """Copy to `folder` the spools of processes that ended without delivery, or were silent for `GONE_AFTER`."""
         for name in self.names():
             target, unseen = folder / name, folder / f"{name}.new"
             if (
                 target.exists()
-            ):  # its process is or was on this machine, and holds the lock as long as it lives
+            ):  # its process is or was on this machine; the lock of the file shows if it lives
                 continue
             try:
                 self._artifacts.fetch(_NAME, name, unseen)
@@ -78,7 +78,7 @@ class SpoolCopies:
 def _is_abandoned(lines: list[str]) -> bool:
     try:
         sign_of_life, last = json.loads(lines[0]), json.loads(lines[-1])
-    except (IndexError, ValueError):  # objects are whole: somebody else put it there
+    except (IndexError, ValueError):  # objects are never cut short, so this is a foreign file
         return False
     return isinstance(last, str) or time.time() - float(sign_of_life) > GONE_AFTER
 

@@ -1,9 +1,9 @@
-"""`Tracker`: one MLflow run per training fingerprint, never doubled, never left RUNNING.
+"""`Tracker`: one MLflow run per training fingerprint, never two, never left RUNNING.
 
-Here: runs, their parameters, tags, metrics and files. Not here: how metrics travel (`sink`), how MLflow is
-opened (`mlflow_client`), registered versions (`ml_assets.release.registry`).
+Here: runs, their parameters, tags, metrics and files. Not here: the queue of metrics (`sink`), opening MLflow
+(`mlflow_client`), registered versions (`ml_assets.release.registry`).
 
-What a person sees, and where it stands:
+States of a training in Dagster and in MLflow:
 
 | state     | Dagster run         | MLflow run |
 |-----------|---------------------|------------|
@@ -13,8 +13,8 @@ What a person sees, and where it stands:
 | failed    | FAILURE             | FAILED     |
 | killed    | CANCELED            | KILLED     |
 
-A process that is killed cannot end its MLflow run. Its spool file then loses its lock, and the next start of
-any run (or `settle`) delivers what waits there and marks the run KILLED.
+A killed process cannot end its MLflow run. But the system releases the lock of its spool file. The next start of any
+run (or `settle`) delivers the points in that spool and marks the run KILLED.
 """
 
 import json
@@ -54,16 +54,16 @@ Value = TypeVar("Value")
 _log = logging.getLogger(__name__)
 
 FINGERPRINT = "fingerprint"
-"""Tag by which a run is found again."""
+"""Tag by which `find` looks a run up."""
 
 _MOST_POINTS = 1000
-"""MLflow takes no more metrics in one call."""
+"""Limit of MLflow: metrics per call."""
 _MOST_PARAMS = 100
 _LONGEST_NAME = 250
 _DIGEST_LENGTH = 36
-"""MLflow takes no longer digest of a dataset; the whole one is a tag."""
+"""Limit of MLflow: characters of a dataset's digest. A tag holds the whole digest."""
 _PENDING = "pending"
-"""Stands in the name of a spool for a run that is not begun yet."""
+"""Replaces the run id in the name of a spool while the run has not begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +74,25 @@ class RunFacts:
     """Name of the model."""
     fingerprint: str
     name: str
-    """For people, such as the partition key."""
+    """Name of the run for people, such as the partition key."""
     author: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Written once; a later start with the same fingerprint adds missing ones and changes none."""
+    """Parameters. A later start with the same fingerprint adds missing parameters and changes none."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Links and facts of the first start. A later start adds missing ones and changes none; what each start had stands
-    under `start/…`."""
+    """Links and facts of the first start. A later start adds missing tags and changes none. A tag `start/…` holds the
+    tags of each start."""
     note: str = ""
     """Free text, shown at the top of the run."""
     dataset_name: str = ""
     dataset_digest: str = ""
-    """Digest of the training data; shown in MLflow's dataset column."""
+    """Digest of the training data, shown in MLflow's dataset column."""
 
 
 class Tracker:
-    """MLflow behind one address. Cheap to make: mlflow is imported by the first call.
+    """MLflow behind one address. Cheap to make: the first call imports mlflow.
 
-    `folder` holds the spool; `copies` keep it where it outlives this machine. `files` is the address below which runs'
-    files lie, each experiment's under its name; None leaves the place to MLflow. Every method may raise
+    `folder` holds the spools; `copies` keeps copies that outlive this machine. `files` is the address below which the
+    files of runs lie, in a folder per experiment; None leaves the choice to MLflow. Every method may raise
     `TrackerUnavailable`.
     """
 
@@ -105,10 +105,10 @@ class Tracker:
         self._files = files
 
     def start(self, facts: RunFacts) -> "TrackedRun":
-        """Open the run of this fingerprint, new or resumed, RUNNING until the returned context ends.
+        """Open the run of this fingerprint, new or resumed. It is RUNNING until the returned context ends.
 
-        Where the tracker is away, the run begins as soon as it is back: until then all waits in the spool. A run that
-        is FINISHED stays so, whatever becomes of a later start. Steps whose metrics it has are not stored again.
+        If the tracker is away, all points wait in the spool, and the run begins as soon as the tracker is back. A
+        FINISHED run stays FINISHED, also if a later start fails. Points that the run already has are not stored again.
         Raises `SpoolFailed` and `TrackerRefused`.
         """
         start = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
@@ -124,7 +124,7 @@ class Tracker:
         return TrackedRun(self, facts, start, spool, begun)
 
     def begin(self, facts: RunFacts, start: str) -> "Begun":
-        """Find or make the run of `facts`, describe it, and record what this `start` had."""
+        """Find or create the run of `facts`, write its parameters and tags, and record the tags of this `start`."""
         with reaching(self.uri):
             experiment = self._experiment(facts.experiment)
             run = self._run_of(experiment, facts)
@@ -132,33 +132,33 @@ class Tracker:
             self._describe(run, facts, start)
             if run.info.status not in ("RUNNING", "FINISHED"):
                 self._client.update_run(run_id, status="RUNNING")
-            # Newest points: a run holds those itself, its history may be hundreds of thousands of them.
+            # Read the newest points, which the run itself holds. Its history may have hundreds of thousands.
             seen = {point.key: point.step for point in run.data.to_proto().metrics}
         return Begun(run_id=run_id, seen=seen)
 
     def history(self, run_id: str, metric: str) -> set[tuple[int, int]]:
-        """Read step and time (ms, UTC) of each stored point of a metric."""
+        """Return (step, time) of each stored point of a metric. Times are milliseconds since the epoch, UTC."""
         with reaching(self.uri):
             return {
                 (point.step, point.timestamp) for point in self._client.get_metric_history(run_id, metric)
             }
 
     def find(self, experiment: str, fingerprint: str) -> str | None:
-        """Run id of a fingerprint, or None."""
+        """Return the run id of a fingerprint, or None."""
         with reaching(self.uri):
             known = self._client.get_experiment_by_name(experiment)
             runs = [] if known is None else self._runs(known.experiment_id, fingerprint)
         return runs[0].info.run_id if runs else None
 
     def record(self, run_id: str, metrics: Mapping[str, float], step: int = 0) -> None:
-        """Store final metrics at once; one that already has this value stays as it is."""
+        """Store final metrics at once. A metric that already has this value is not stored again."""
         from mlflow.entities import Metric
         from mlflow.utils.time import get_current_time_millis
 
         with reaching(self.uri):
             run = self._client.get_run(run_id)
             known = run.data.metrics
-            # Two processes may get here together: a first value has the same time from both, and is one point.
+            # Two processes may store the same first value at once. With the same time, MLflow keeps one point.
             first, again = run.info.start_time, get_current_time_millis()
             new = [
                 Metric(name, float(value), again if name in known else first, step)
@@ -169,19 +169,19 @@ class Tracker:
                 self._client.log_batch(run_id, metrics=new[start : start + _MOST_POINTS])
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags, replacing those of the same name."""
+        """Set tags. Replace tags of the same name."""
         from mlflow.entities import RunTag
 
         new = [RunTag(name, value) for name, value in tags.items()]
         write(self.uri, lambda: self._client.log_batch(run_id, tags=new))
 
     def attach(self, run_id: str, file: Path, folder: str = "") -> None:
-        """Copy a file beside the run, under `folder`; the same name is replaced."""
+        """Copy a file to the run's files, below `folder`. Replace a file of the same name."""
         with reaching(self.uri):
             self._client.log_artifact(run_id, str(file), folder or None)
 
     def settle(self) -> list[str]:
-        """Deliver what killed or cut-off processes left, end their runs; the run ids, each once."""
+        """Deliver the points that killed or disconnected processes left, and end their runs. Return the run ids."""
         self._spools.mkdir(parents=True, exist_ok=True)
         settled: dict[str, None] = {}
         with self._alone("settling"):
@@ -196,7 +196,7 @@ class Tracker:
         return list(settled)
 
     def deliver(self, run_id: str, points: Sequence[Point]) -> None:
-        """Store points in order; one that is there already, with the same time, stays there once."""
+        """Store points in order. MLflow keeps a point with the same step, time and value only once."""
         from mlflow.entities import Metric
 
         with reaching(self.uri):
@@ -208,15 +208,15 @@ class Tracker:
                 self._client.log_batch(run_id, metrics=batch)
 
     def tag_once(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set those tags that the run does not have yet."""
+        """Set those tags that the run lacks."""
         with reaching(self.uri):
             known = self._client.get_run(run_id).data.tags
         if new := {name: value for name, value in tags.items() if name not in known}:
             self.tag(run_id, new)
 
     def end(self, run_id: str, start: str, status: Status) -> None:
-        """Record how `start` ended, and end its run. A run that FINISHED stays so, and one that another start still
-        goes on with is left to that."""
+        """Record the status of `start`, and end its run. A FINISHED run stays FINISHED. If another start still has a
+        spool for the run, the run stays RUNNING, unless this start FINISHED."""
         self.tag_once(run_id, {f"ended/{start}": status})
         with self._alone("ending"), reaching(self.uri):
             own = self.spool_of(run_id, start).name
@@ -229,7 +229,7 @@ class Tracker:
                 self._client.set_terminated(run_id, status)
 
     def spool_of(self, run_id: str, start: str) -> Path:
-        """Return the place of what one start of a run could not deliver yet."""
+        """Return the path of the spool of one start of a run."""
         return self._spools / f"{run_id}-{start}.jsonl"
 
     @property
@@ -242,7 +242,7 @@ class Tracker:
 
     @contextmanager
     def _alone(self, what: str) -> Generator[None]:
-        """For the block no other thread or process of this home does the same."""
+        """Hold the lock `what` of this home for the block, against other threads and processes."""
         with locked(self._spools / what):
             yield
 
@@ -251,7 +251,7 @@ class Tracker:
         if known is not None:
             if (
                 known.lifecycle_stage == "deleted"
-            ):  # its name stays taken, so nothing could be tracked any more
+            ):  # its name stays taken, so no other experiment could be created
                 with suppress(TrackerRefused), reaching(self.uri):  # another process restored it meanwhile
                     self._client.restore_experiment(known.experiment_id)
                 _log.warning("restored MLflow's deleted experiment %s", name)
@@ -260,25 +260,25 @@ class Tracker:
         try:
             with reaching(self.uri):
                 return self._client.create_experiment(name, artifact_location=place)
-        except TrackerRefused:  # another process made it meanwhile
+        except TrackerRefused:  # another process created it meanwhile
             return self._client.get_experiment_by_name(name).experiment_id
 
     def _runs(self, experiment: str, fingerprint: str) -> "list[Run]":
-        """Active runs of the fingerprint, oldest first."""
+        """Return the active runs of the fingerprint, oldest first."""
         wanted = f"tags.{FINGERPRINT} = '{fingerprint}'"
         runs = self._client.search_runs([experiment], wanted)
         return sorted(runs, key=lambda run: (run.info.start_time, run.info.run_id))
 
     def _run_of(self, experiment: str, facts: RunFacts) -> "Run":
         self._spools.mkdir(parents=True, exist_ok=True)
-        # One process of this home after the other: which run is the oldest is not known while another is being made.
+        # One process of this home at a time, so that two cannot both create a run.
         with self._alone("starting"):
             runs = self._runs(experiment, facts.fingerprint)
             if runs:
                 return runs[0]
             tags = {FINGERPRINT: facts.fingerprint, "mlflow.user": facts.author}
             made = self._client.create_run(experiment, tags=tags, run_name=facts.name)
-            # One of another home may have got here, too; both then agree on the oldest.
+            # A process of another home may have created one, too. Both keep the oldest.
             first = self._runs(experiment, facts.fingerprint)[0]
             if first.info.run_id != made.info.run_id:
                 self._client.delete_run(made.info.run_id)
@@ -319,7 +319,7 @@ class Tracker:
             self._end_by(spool, run_id, start)
             is_done = True
         except TrackerRefused as refusal:
-            with suppress(TrackerRefused):  # once more where the run itself is gone
+            with suppress(TrackerRefused):  # refused again if the run itself was deleted
                 self._end_by(spool, run_id, start)
             kept = spool.path.rename(spool.path.with_suffix(".refused"))
             _log.warning("%s; what was not delivered stays in %s", refusal, kept)
@@ -328,9 +328,9 @@ class Tracker:
         return run_id
 
     def _begin_from(self, spool: Spool, start: str) -> str:
-        """Begin the run of a process that never reached the tracker; its id."""
+        """Begin the run of a process that never reached the tracker; return its id."""
         kept = spool.facts()
-        if kept is None:  # killed while it wrote them
+        if kept is None:  # its process was killed while it wrote them
             raise TrackerRefused(f"{spool.path} does not say which run it belongs to")
         del kept["start"]
         run_id = self.begin(RunFacts(**kept), start).run_id
@@ -338,25 +338,25 @@ class Tracker:
         return run_id
 
     def _end_by(self, spool: Spool, run_id: str, start: str) -> None:
-        """End the run as its spool says, unless another process has taken it over or left a spool of its own."""
+        """End the run with the status in its spool (KILLED without one), by the rules of `end`."""
         status: Any = spool.ending() or "KILLED"
         self.end(run_id, start, status)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A run that the tracker has."""
+    """Run that exists in the tracker."""
 
     run_id: str
     seen: Mapping[str, int]
-    """Metric → newest step the tracker had of it when this process began."""
+    """Metric → its newest step in the tracker when this process began."""
 
 
 class TrackedRun:
-    """A run that is going on. Use it as a context: leaving it delivers the metrics and ends the run.
+    """Open run. Use it as a context: leaving it delivers the metrics and ends the run.
 
-    An ordinary end makes it FINISHED, an exception FAILED, a cancellation or interrupt KILLED. Where the
-    tracker is away by then, the rest and the end are kept and caught up by the next `settle`.
+    A normal end sets FINISHED, an exception FAILED, a cancellation or interrupt KILLED. If the tracker is away at the
+    end, the spool keeps the points and the status, and the next `settle` delivers them.
     """
 
     def __init__(
@@ -376,7 +376,7 @@ class TrackedRun:
 
     @property
     def run_id(self) -> str:
-        """The tracker's id of the run. `TrackerUnavailable` while it was not reached since the start."""
+        """Id of the run in the tracker. Raises `TrackerUnavailable` until the tracker was reached once."""
         begun = self._begin()
         if self._is_left and self._spool.path.exists():
             with suppress(TrackerUnavailable):
@@ -386,12 +386,12 @@ class TrackedRun:
     def log(
         self, values: Mapping[str, float], step: int, at: float | None = None, *, once_a_step: bool = True
     ) -> None:
-        """Take the metrics of one step; never waits (`MetricSink.log`)."""
-        # Under MLflow's names from here on: by those it says which steps of them it has.
+        """Take the metrics of one step. Never waits (see `MetricSink.log`)."""
+        # Use MLflow's names from here on, because `Begun.seen` holds steps by these names.
         self._sink.log(_named(values), step, at, once_a_step=once_a_step)
 
     def finish(self, status: Status) -> None:
-        """Deliver and end. To be called once; `with` does it."""
+        """Deliver the metrics and end the run. Call it once; `with` does it."""
         is_ended = False
         try:
             if self._sink.close():
@@ -403,7 +403,7 @@ class TrackedRun:
             self._leave(status, is_ended=is_ended)
 
     def _leave(self, status: Status, *, is_ended: bool) -> None:
-        """Let go of the spool. A full disk is no reason to fail a training that is done."""
+        """Close the spool. A full disk is only logged: it must not fail a finished training."""
         with self._moving:
             self._is_left = True
             try:
@@ -426,7 +426,7 @@ class TrackedRun:
         if self._begun is None:
             begun = self._tracker.begin(self._facts, self._start)
             with self._moving:
-                if self._begun is None and not self._is_left:  # then `settle` moves it
+                if self._begun is None and not self._is_left:  # after the end, `settle` moves the spool
                     pending = self._spool.path
                     self._spool.move(self._tracker.spool_of(begun.run_id, self._start))
                     if self._tracker.copies is not None:
@@ -440,7 +440,7 @@ class TrackedRun:
         self._tracker.deliver(begun.run_id, [one for one in points if not self._is_stored(begun, one)])
 
     def _is_stored(self, begun: Begun, point: Point) -> bool:
-        """Return True for what an earlier process delivered: the events of a training are told again by the next."""
+        """True if an earlier process delivered the point: the next process reads the events of a training again."""
         if point.step > begun.seen.get(point.name, -1):
             return False
         if point.once_a_step:
@@ -465,7 +465,7 @@ class TrackedRun:
 
 
 def _run_and_start(spool: Path) -> tuple[str, str]:
-    """The run's id and the start's, by the name of a spool."""
+    """Return the ids of the run and of the start from the name of a spool."""
     run_id, _, start = spool.stem.partition("-")
     return run_id, start
 
@@ -475,13 +475,14 @@ def _as_text(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _named(values: Mapping[str, Value]) -> dict[str, Value]:
-    """`values` by names that MLflow takes."""
+    """Return `values` under names that MLflow accepts."""
     return {_allowed(name): value for name, value in values.items()}
 
 
 @lru_cache(maxsize=4096)
 def _allowed(name: str) -> str:
-    """A name in MLflow's characters and length, as a plain path: one it refused would hold up all that comes behind."""
+    """Return a name that MLflow accepts: its characters, its length, a plain path. A refused name would block the
+    delivery of all later points."""
     parts = re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII).split("/")
     plain = "/".join(part for part in parts if part not in ("", ".", ".."))
     return plain[:_LONGEST_NAME].rstrip("/") or "_"

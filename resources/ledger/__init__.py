@@ -1,8 +1,7 @@
-"""The memory outside the lake's branches: verdicts of partitions and acceptances; evaluations and promotions of
-models. Append-only.
+"""Append-only database outside the lake: verdicts and acceptances of partitions, evaluations and promotions of models.
 
-What belongs here: facts that must survive whatever happens to a branch. What does not: data (the lake),
-metrics and versions (the tracker), events (Dagster), and any judging (`ml_assets.validation`).
+Belongs here: facts that must survive changes of the lake's branches. Does not: data (the lake), metrics and versions
+(the tracker), events (Dagster), and validation (`ml_assets.validation`).
 """
 
 from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable, NothingToAccept

@@ -1,6 +1,6 @@
-"""Opening the ledger's database, and transactions that survive other writers and a server that restarts.
+"""Database of the ledger: opening it, and transactions with retries after other writers and restarts of the server.
 
-SQL belongs in `ledger.py`, the tables' history in `migrations`.
+SQL belongs in `ledger.py` and `model_log.py`, the history of the tables in `migrations`.
 """
 
 import hashlib
@@ -26,18 +26,18 @@ from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable
 Answer = TypeVar("Answer")
 
 _LOST_RACES = ("23505", "40001", "40P01")
-"""PostgreSQL: the same key was chosen by two, not to be put in an order, deadlock."""
+"""Codes of PostgreSQL: unique violation (two writers chose the same key), serialization failure, deadlock."""
 _NOT_NOW = ("57P01", "57P02", "57P03", "53300")
-"""PostgreSQL: shutting down, crashed, starting up, too many connections."""
+"""Codes of PostgreSQL: shutting down, crashed, starting up, too many connections."""
 _OPENING_TURN = 0x6C656467
 """Key of the advisory lock under which one process at a time runs migrations ("ledg")."""
 _TURN_POLL_SECONDS = (0.01, 0.05)
-"""Pause between two looks at a turn that another process holds, drawn at random from this range."""
+"""Range of the random pause, in seconds, between two tries to take a turn that another process holds."""
 _POSTGRES = {"connect_timeout": 5, "keepalives_idle": 30, "options": "-c statement_timeout=60000"}
 
 
 class LedgerDatabase:
-    """One database, opened and given its tables on first use; safe for threads, processes and forks."""
+    """One database. The first use opens it and creates its tables. Safe for threads, processes and forks."""
 
     def __init__(self, url: str, patience_seconds: float) -> None:
         self._address = Address(url)
@@ -53,8 +53,10 @@ class LedgerDatabase:
 
     @contextmanager
     def reading(self) -> Generator[sa.Connection]:
-        """A connection in one transaction, so that several reads see one state. Within the `work` of a `write` it is
-        that transaction: what was read there stays true until the write is stored."""
+        """Yield a connection in one transaction, so that several reads see one state.
+
+        Inside the `work` of a `write`, it is the transaction of that write: no other writer changes the rows read there
+        before the write is stored."""
         if (own := getattr(self._writing, "connection", None)) is not None:
             yield own
             return
@@ -69,18 +71,19 @@ class LedgerDatabase:
             raise
 
     def write(self, work: Callable[[sa.Connection], Answer], *, still: Sequence[sa.Table] = ()) -> Answer:
-        """Run `work` in one transaction: all of it happens or nothing. Nobody writes to the tables `still` meanwhile.
+        """Run `work` in one transaction, all or nothing; return its result. Meanwhile no other process writes to the
+        tables `still`.
 
-        `work` runs again where another writer came first (on SQLite the lock is not to be had, on PostgreSQL
-        both chose the same key) and where the server went away before anything was stored. `LedgerBusy` or
-        `LedgerUnavailable` when patience is at its end.
+        `work` runs again if another writer was faster (on SQLite it holds the lock, on PostgreSQL both chose the same
+        key), or if the server went away before the commit. Raise `LedgerBusy` or `LedgerUnavailable` when the retries
+        run out.
         """
 
         def transaction() -> Answer:
             with _for_writing(self._engine()) as connection:
                 running = connection.begin()
                 try:
-                    for table in () if self._is_sqlite else still:  # on SQLite one writes at a time
+                    for table in () if self._is_sqlite else still:  # SQLite has one writer at a time anyway
                         connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
                     self._writing.connection = connection
                     answer = work(connection)
@@ -96,10 +99,10 @@ class LedgerDatabase:
 
     @contextmanager
     def turn(self, name: str, patience_seconds: float) -> Generator[None]:
-        """Hold the turn `name`, which one thread of one process has at a time, on any host. Not reentrant.
+        """Hold the turn `name` for the block. One thread of one process on any host has it at a time. Not reentrant.
 
-        It ends with the block, and with the process, however that ends. `LedgerBusy` if others hold it for
-        longer than `patience_seconds`; `LedgerUnavailable` if the server lost it meanwhile.
+        A kill of the process ends the turn, too. Raise `LedgerBusy` if others hold it for longer than
+        `patience_seconds`, and `LedgerUnavailable` if the connection that held it broke.
         """
         waiting = self._file_turn if self._is_sqlite else self._server_turn
         with waiting(name, time.monotonic() + patience_seconds):
@@ -109,7 +112,7 @@ class LedgerDatabase:
     def _file_turn(self, name: str, end: float) -> Generator[None]:
         folder = Path(f"{self._url.database}.turns")
         folder.mkdir(parents=True, exist_ok=True)
-        # A file of its own for each holder: threads would share a lock taken on a shared one.
+        # Each holder opens the file itself: threads that share an open file would share its lock.
         with (folder / name.replace("/", "-")).open("a") as file:
             self._wait(lambda: take_lock(file.fileno(), waits=False), name, end)
             yield
@@ -121,7 +124,7 @@ class LedgerDatabase:
         connection = self._patiently(lambda: self._engine().connect())
         try:
             with self._naming_a_lost_turn(name):
-                # The lock belongs to this transaction: it survives a pooler, and ends where the connection does.
+                # The lock belongs to this transaction: it works behind a pooler, and ends with the connection.
                 running = connection.begin()
                 self._wait(lambda: bool(connection.scalar(asked)), name, end)
             yield
@@ -150,7 +153,7 @@ class LedgerDatabase:
             time.sleep(random.uniform(*_TURN_POLL_SECONDS))
 
     def migrate(self, change: Callable[[sa.Connection], None]) -> None:
-        """Run a schema migration in one transaction, while no other process runs one."""
+        """Run a schema migration in one transaction. Only one process at a time runs migrations."""
         with _for_writing(self._made) as connection, connection.begin():
             if not self._is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING_TURN)))
@@ -172,7 +175,7 @@ class LedgerDatabase:
             running.commit()
         except exc.DBAPIError as error:
             if error.connection_invalidated and not self._is_sqlite:
-                # Stored or not, nobody can tell; doing it again by ourselves might store it twice.
+                # The commit may have succeeded or not. A retry could store the rows twice.
                 raise LedgerUnavailable(
                     f"{self}: the connection broke while storing ({self._first_line(error)}). Run the step again: it "
                     "looks up first what is stored"
@@ -217,7 +220,7 @@ class LedgerDatabase:
             return False
         words = str(error.orig)
         refused = any(word in words for word in ("authentication failed", "does not exist", "no pg_hba.conf"))
-        # psycopg2 gives errors of connecting no code.
+        # Errors of connecting have no code in psycopg2.
         return not refused and (_code(error) in (None, *_NOT_NOW) or error.connection_invalidated)
 
     def _open(self) -> sa.Engine:
@@ -230,7 +233,7 @@ class LedgerDatabase:
 
     @cached_property
     def _made(self) -> sa.Engine:
-        """Opens when it is first used; tables may not be there yet."""
+        """Engine, which connects at its first use. The tables may be missing."""
         if not self._is_sqlite:
             engine = sa.create_engine(
                 self._url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_POSTGRES
@@ -239,7 +242,7 @@ class LedgerDatabase:
             return engine
         if self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
-        # No pool, for the same reason.
+        # No pool: a connection must not be used after a fork.
         engine = sa.create_engine(self._url, poolclass=sa.NullPool, connect_args={"timeout": self._patience})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -253,7 +256,7 @@ class LedgerDatabase:
 
 
 def _forget_after_fork(engine: weakref.ref[sa.Engine]) -> None:
-    """Let a child process open its own connections: one that crosses a fork would be shared by two."""
+    """Let a forked child open its own connections. Otherwise it would share those of its parent."""
 
     def forget() -> None:
         if (opened := engine()) is not None:
@@ -267,22 +270,22 @@ def _for_writing(engine: sa.Engine) -> sa.Connection:
 
 
 def _code(error: exc.DBAPIError) -> str | None:
-    # psycopg and psycopg2 name it differently.
+    # psycopg and psycopg2 use different names for the code.
     return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
-    # SQLAlchemy then sends BEGIN itself (`_begin_sqlite`), which the driver would otherwise delay.
+    # Let SQLAlchemy send BEGIN (`_begin_sqlite`). The driver would delay it.
     connection.isolation_level = None
     cursor = connection.cursor()
     if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        # Where two processes come first at once, one is refused at once, without waiting: `_patiently`.
+        # If two processes open a new database at once, SQLite refuses one without waiting; `_patiently` retries.
         cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    # Readers begin deferred and never wait; writers take the lock first, so that what they read stays true.
+    # Readers begin deferred and never wait. Writers take the lock first, so that no other writer changes their rows.
     mode = connection.get_execution_options().get("begins_with", "DEFERRED")
     connection.exec_driver_sql(f"BEGIN {mode}")

@@ -1,8 +1,8 @@
-"""Errors of the ledger. Each message names what was asked, what was found and what helps."""
+"""Errors of the ledger. Each message names the request, the state of the ledger and the remedy."""
 
 
 class LedgerError(Exception):
-    """Base of every refusal of the ledger."""
+    """Base of all errors of the ledger."""
 
 
 class LedgerBusy(LedgerError):
@@ -14,4 +14,4 @@ class LedgerUnavailable(LedgerError):
 
 
 class NothingToAccept(LedgerError):
-    """The newest attempt of this partition was not rejected, or there is none."""
+    """The newest attempt of this partition is not rejected or not the named attempt, or the reason is missing."""

@@ -15,46 +15,47 @@ from resources.ledger.rows import Acceptance, NewVerdict, VerdictRow
 from resources.ledger.tables import acceptances, verdicts
 
 LOOK_UP = 500
-"""Keys per query: SQLite and PostgreSQL limit the parameters of one statement."""
+"""Keys per query. SQLite and PostgreSQL limit the parameters of a statement."""
 
 
 TURN_PATIENCE_SECONDS = 600.0
-"""Seconds that a publish waits for others that publish to the same table; one that lost a race uploads in its turn."""
+"""Seconds that a publish waits for other publishes to the same table. It is long, because a publish that lost a race
+uploads its files during its turn."""
 
 
 class Ledger:
-    """SQLite (WAL) or PostgreSQL behind one SQLAlchemy address; made on first use.
+    """Ledger in SQLite (WAL) or PostgreSQL, by an SQLAlchemy address. The first use creates the tables.
 
     Safe for many processes at once. Every method may raise `LedgerError`.
     """
 
     def __init__(self, url: str, patience_seconds: float = 30.0) -> None:
-        """`patience_seconds`: how long a write waits for other writers before `LedgerBusy`."""
+        """Use the database at `url`. A write waits `patience_seconds` for other writers, then raises `LedgerBusy`."""
         self._database = LedgerDatabase(url, patience_seconds)
         self.models = ModelLog(self._database)
-        """Evaluations and promotions."""
+        """Evaluations and promotions of models."""
 
     def revision(self) -> str | None:
         """Return the schema revision of the tables; None before the first use."""
         return self._database.revision()
 
     def downgrade(self, to: str) -> None:
-        """Take the tables back to `to`, for an earlier version of this program; rows are kept.
+        """Downgrade the tables to revision `to`, for an earlier version of this program. Rows are kept.
 
-        The next use by this version brings them forward again.
+        The next use by this version upgrades them again.
         """
         self._database.migrate(lambda connection: migrations.downgrade(connection, to))
 
     def turn(self, table: str) -> AbstractContextManager[None]:
-        """The turn of a table: whoever holds it is the only one that changes main and the ledger for that table.
+        """Return a context that holds the turn of a table. Only its holder changes main and the ledger for that table.
 
-        Main and the newest verdict agree because both change within one turn. Not reentrant. `LedgerBusy` after
-        `TURN_PATIENCE_SECONDS`, `LedgerUnavailable` where the server lost it: do again what was done in it.
+        Main and the newest verdict agree because both change within one turn. Not reentrant. Raise `LedgerBusy` after
+        `TURN_PATIENCE_SECONDS`, and `LedgerUnavailable` if the server lost the turn: then repeat the work of the turn.
         """
         return self._database.turn(table, TURN_PATIENCE_SECONDS)
 
     def record_verdicts(self, new: Sequence[NewVerdict], at: datetime | None = None) -> list[VerdictRow]:
-        """Append one attempt per row, all in one transaction; they come back with their attempt numbers."""
+        """Append one attempt per row, all in one transaction. Return the rows with their attempt numbers."""
         moment = at or datetime.now(UTC)
 
         def work(connection: sa.Connection) -> list[VerdictRow]:
@@ -82,7 +83,7 @@ class Ledger:
         return self._database.write(work)
 
     def newest_verdicts(self, table: str, keys: Iterable[str] | None = None) -> dict[str, VerdictRow]:
-        """Key → its newest attempt, for those of `keys` that were ever judged (None: all of the table)."""
+        """Return key → newest attempt, for those of `keys` that have a verdict (None: all keys of the table)."""
         found: dict[str, VerdictRow] = {}
         chunks = [None] if keys is None else _chunks(keys)
         if not chunks:
@@ -95,7 +96,7 @@ class Ledger:
         return found
 
     def attempts(self, table: str, key: str) -> list[VerdictRow]:
-        """Every attempt at one partition, oldest first."""
+        """Return all attempts at one partition, oldest first."""
         query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
         with self._database.reading() as connection:
             return [_verdict_row(row) for row in connection.execute(query.order_by(verdicts.c.attempt))]
@@ -103,9 +104,9 @@ class Ledger:
     def find_verdicts(
         self, table: str, contents: Mapping[str, str], contract_digest: str
     ) -> dict[str, VerdictRow]:
-        """Return verdicts on content that was judged before: key → its newest attempt with this content and contract.
+        """Return key → newest attempt with this content and this contract, for content that was validated before.
 
-        `contents` is key → content digest. By key, because the same content may be right for one day and
+        `contents` is key → content digest. The key counts, because the same content may be right for one partition and
         wrong for another.
         """
         found: dict[str, VerdictRow] = {}
@@ -121,7 +122,7 @@ class Ledger:
     def verdicts_of(
         self, table: str, contents: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], VerdictRow]:
-        """(key, content digest) → the newest attempt with exactly that content, by whatever rules it was judged."""
+        """Return (key, content digest) → newest attempt with exactly that content, under any contract."""
         wanted = set(contents)
         found: dict[tuple[str, str], VerdictRow] = {}
         with self._database.reading() as connection:
@@ -132,16 +133,16 @@ class Ledger:
         return found
 
     def volumes(self, table: str) -> dict[str, int]:
-        """Key → rows of its newest attempt that passed, warned or was accepted; sorted by key."""
+        """Return key → rows of its newest attempt that passed, warned or was accepted, sorted by key."""
         with self._database.reading() as connection:
             return {row.key: row.rows for row in connection.execute(_VOLUMES, {"of": table})}
 
     def accept(
         self, table: str, key: str, attempt: int, author: str, reason: str, at: datetime | None = None
     ) -> Acceptance:
-        """Accept an attempt at a partition, which must be the newest and a rejected one (`NothingToAccept`).
+        """Accept an attempt at a partition. Raise `NothingToAccept` unless it is the newest attempt and rejected.
 
-        Accepting it once more changes nothing and gives back the first acceptance.
+        A second acceptance of the same attempt changes nothing and returns the first.
         """
         if not reason.strip():
             raise NothingToAccept(f"accepting {table} {key} needs a reason that others can read later")
@@ -193,7 +194,7 @@ def _with_acceptance() -> sa.Select[Any]:
     return sa.select(verdicts, *theirs).select_from(verdicts).outerjoin(acceptances, _same_attempt())
 
 
-# Statements of the guard and of publishing, made once: putting one together took longer than SQLite took to answer.
+# Statements of the guard and of publishing, built once: building one took longer than SQLite's answer.
 _ANY_KEY = verdicts.c.table == sa.bindparam("of")
 _SOME_KEYS = _ANY_KEY & verdicts.c.key.in_(sa.bindparam("keys", expanding=True))
 _SOME_CONTENTS = verdicts.c.content_digest.in_(sa.bindparam("digests", expanding=True))

@@ -1,4 +1,4 @@
-"""`ModelLog`: what was decided about models, append-only: evaluations, semantic versions, promotions, demotions."""
+"""`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -12,11 +12,11 @@ from resources.ledger.rows import Demotion, EvaluationRow, NewEvaluation, Promot
 from resources.ledger.tables import demotions, evaluations, promotions, semantic_names, verdicts
 
 TURN_PATIENCE_SECONDS = 60.0
-"""Seconds that an evaluation or promotion waits for another of the same model; each is one short transaction."""
+"""Seconds that an evaluation or promotion waits for others of the same model. Each is one short transaction."""
 
 
 class ModelLog:
-    """The part of the ledger that speaks of models. Every method may raise `LedgerError`."""
+    """Part of the ledger on models. Every method may raise `LedgerError`."""
 
     def __init__(self, database: LedgerDatabase) -> None:
         self._database = database
@@ -26,8 +26,8 @@ class ModelLog:
     def record_evaluation(self, new: NewEvaluation, at: datetime | None = None) -> EvaluationRow:
         """Append one evaluation and return its row.
 
-        A step that is retried repeats its evaluation: where the bundle's newest has the same digest, return that.
-        No promotion of the model is decided meanwhile.
+        If the newest evaluation of the bundle has the same digest, return that row instead: a retried step repeats its
+        evaluation. No promotion of the model is decided meanwhile.
         """
         facts: dict[str, Any] = {**vars(new), "at": at or datetime.now(UTC)}
 
@@ -44,20 +44,20 @@ class ModelLog:
             return self._database.write(work)
 
     def newest_evaluation(self, model: str, bundle_digest: str) -> EvaluationRow | None:
-        """The evaluation that decides about a bundle, or None where it was never evaluated."""
+        """Return the newest evaluation of a bundle, which decides about it, or None."""
         with self._database.reading() as connection:
             row = connection.execute(_newest(model, bundle_digest)).mappings().first()
         return None if row is None else EvaluationRow(**row)
 
     def evaluation(self, digest: str) -> EvaluationRow | None:
-        """The evaluation of this digest, of whatever model."""
+        """Return the evaluation with this digest, of any model, or None."""
         query = sa.select(evaluations).where(evaluations.c.evaluation_digest == digest)
         with self._database.reading() as connection:
             row = connection.execute(query.order_by(evaluations.c.id.desc()).limit(1)).mappings().first()
         return None if row is None else EvaluationRow(**row)
 
     def evaluations(self, model: str) -> list[EvaluationRow]:
-        """Every evaluation of a model, oldest first."""
+        """Return all evaluations of a model, oldest first."""
         query = sa.select(evaluations).where(evaluations.c.model == model).order_by(evaluations.c.id)
         with self._database.reading() as connection:
             return [EvaluationRow(**row) for row in connection.execute(query).mappings()]
@@ -74,11 +74,11 @@ class ModelLog:
         choose: Callable[[Sequence[SemanticName]], str],
         allow: Callable[[], object] | None = None,
     ) -> str:
-        """Semantic version of a bundle: the one it has, or what `choose` makes of all the model has, oldest first.
+        """Return the semantic version of a bundle. If it has none, append the version that `choose` returns.
 
-        Of writers that choose at once one is first, and the others choose again. `choose` must return a new one.
-        `allow` may read the ledger while no verdict and no evaluation of the model can be recorded, and may raise:
-        then nothing is appended.
+        `choose` receives all semantic versions of the model, oldest first, and must return a new version. If several
+        writers choose at once, one succeeds and the others choose again. `allow` runs while no verdict and no
+        evaluation of the model can be recorded. It may read the ledger; if it raises, nothing is appended.
         """
         facts = {
             "model": model,
@@ -119,10 +119,10 @@ class ModelLog:
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Promotion:
-        """Append: from `at` on, `version` holds the role `alias` of `model`.
+        """Append a promotion and return it: from `at` on, `version` holds the role `alias` of `model`.
 
-        `allow` may read the ledger while no verdict, and no evaluation or promotion of the model, can be recorded, and
-        may raise: then nothing is appended.
+        `allow` runs while no verdict, and no evaluation or promotion of the model, can be recorded. It may read the
+        ledger; if it raises, nothing is appended.
         """
         facts: dict[str, Any] = {
             "model": model,
@@ -148,7 +148,7 @@ class ModelLog:
     def demote(
         self, promotion: Promotion, *, author: str, reason: str, at: datetime | None = None
     ) -> Demotion:
-        """Append the end of `promotion`: nothing holds its role then. A second demotion changes nothing."""
+        """Append the end of `promotion`. Then no version holds its role. A second demotion changes nothing."""
         facts: dict[str, Any] = {"author": author, "reason": reason, "at": at or datetime.now(UTC)}
         known = sa.select(*_ended).where(demotions.c.promotion == promotion.id)
 
@@ -162,14 +162,14 @@ class ModelLog:
         return self._database.write(work)
 
     def promoted_models(self) -> list[str]:
-        """Names of the models of which a version was ever promoted, sorted."""
+        """Return the names of all models with a promotion, sorted."""
         with self._database.reading() as connection:
             return list(
                 connection.execute(sa.select(promotions.c.model).distinct().order_by("model")).scalars()
             )
 
     def promotions(self, model: str) -> list[Promotion]:
-        """The whole log of a model, oldest first."""
+        """Return all promotions of a model, oldest first."""
         query = _with_demotion().where(promotions.c.model == model).order_by(promotions.c.id)
         with self._database.reading() as connection:
             return [_promotion(row) for row in connection.execute(query).mappings()]
@@ -177,7 +177,8 @@ class ModelLog:
     def in_production(
         self, model: str, alias: str = "production", at: datetime | None = None
     ) -> Promotion | None:
-        """The promotion that held the role at a moment (None: now); None before the first and after a demotion."""
+        """Return the promotion that held the role at the time `at` (None: now); None before the first promotion and
+        after a demotion."""
         query = _with_demotion().where(promotions.c.model == model, promotions.c.alias == alias)
         if at is not None:
             query = query.where(promotions.c.at <= at)
@@ -190,7 +191,8 @@ class ModelLog:
         return None if has_ended else found
 
     def _turn(self, model: str) -> AbstractContextManager[None]:
-        """Evaluations and promotions of one model come one after the other, so that the newest is what decided."""
+        """Return the turn of a model. Its evaluations and promotions are recorded one after the other, so that the
+        newest evaluation is the one that decided."""
         return self._database.turn(f"models/{model}", TURN_PATIENCE_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""The values the ledger takes and hands out. Times are UTC."""
+"""Values that the ledger stores and returns. Times are UTC."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,12 +9,12 @@ Status = Literal["passed", "warned", "rejected", "accepted"]
 
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """A person's word that one rejected attempt may be used all the same."""
+    """Decision of a person that one rejected attempt may be used nevertheless."""
 
     table: str
     key: str
     attempt: int
-    """Exactly this attempt; a later one is judged anew."""
+    """Number of the accepted attempt. A later attempt is validated again."""
     content_digest: str
     author: str
     reason: str
@@ -30,31 +30,31 @@ class NewVerdict:
     key: str
     """Partition key, such as `2013-01-01`."""
     content_digest: str
-    """Identity of the partition's content."""
+    """Digest of the partition's content."""
     contract_digest: str
-    """Identity of the rules it was judged by."""
+    """Digest of the contract that was applied."""
     status: Status
     """`passed`, `warned` or `rejected`."""
     rows: int
     body_json: str
-    """The whole verdict with its findings, for people."""
+    """Whole verdict with its findings, for people, as JSON."""
     run_id: str
     branch: str
-    """Branch of the judged content; kept as evidence where rejected."""
+    """Branch with the validated content. It is kept as evidence after a rejection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictRow(NewVerdict):
-    """One attempt at a partition, as written down. `status` is `accepted` where a person accepted it."""
+    """Recorded attempt at a partition. `status` is `accepted` if a person accepted it."""
 
     attempt: int
-    """1, 2, … per (table, key); the newest decides."""
+    """1, 2, … per (table, key). The newest attempt decides."""
     at: datetime
     acceptance: Acceptance | None = None
 
     @property
     def blocks(self) -> bool:
-        """True where nothing may be built on this partition."""
+        """True if the partition must not be used, because its verdict is rejected."""
         return self.status == "rejected"
 
 
@@ -63,69 +63,69 @@ GateStatus = Literal["blessed", "undecided", "rejected"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedOn:
-    """The window of the lake that weights were learned from and judged on."""
+    """Window of the lake on which a model was trained and evaluated."""
 
     commit: str
-    """Commit of the lake that holds the partitions as they were read."""
+    """Commit of the lake from which the partitions were read."""
     table: str
-    """Feature table."""
+    """Id of the feature table."""
     first: str
     """Key of the first partition of the window."""
     last: str
-    """Key of its last partition."""
+    """Key of the last partition of the window."""
     partitions: int
     """Number of partitions, from the first to the last."""
     begins_with: str = ""
-    """Digest of the evaluation of the version whose weights the training began with; empty without one."""
+    """Digest of the evaluation of the version that provided the initial weights; empty without such a version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewEvaluation:
-    """One evaluation of a bundle, before it is written down."""
+    """Evaluation of a bundle before it is recorded."""
 
     model: str
     partition: str
-    """Partition of the model whose holdout it was judged on, such as `2013-12-30`."""
+    """Partition of the model whose holdout was used, such as `2013-12-30`."""
     bundle_digest: str
-    """Digest of the judged bundle."""
+    """Digest of the evaluated bundle."""
     evaluation_digest: str
-    """SHA-256 of `evaluation.json`, 64 hex digits: the identity of the evaluation."""
+    """SHA-256 of `evaluation.json`, 64 hex digits. It identifies the evaluation."""
     champion_digest: str | None
-    """Bundle in production at that time; None without one."""
+    """Digest of the bundle in production at that time; None without one."""
     status: GateStatus
     """Decision of the gates."""
     summary: str
-    """The decision in one sentence."""
+    """Decision of the gates in one sentence."""
     report: str
     """Address of the report."""
     run_id: str
-    """Dagster run that made it."""
+    """Id of the Dagster run that made the evaluation."""
     trained_on: TrainedOn | None
-    """None in rows of versions of ml-assets that did not record it."""
+    """Window of the training. None in rows of earlier versions of ml-assets, which did not record it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRow(NewEvaluation):
-    """One evaluation, as written down."""
+    """Recorded evaluation."""
 
     id: int
-    """Grows with each evaluation; of one bundle the newest decides."""
+    """Number that grows with each evaluation. The newest evaluation of a bundle decides."""
     at: datetime
 
     @property
     def name(self) -> str:
-        """Short form of its digest: the name of its folder, and how people call it."""
+        """Short form of its digest: the name of its folder, and its name for people."""
         return evaluation_name(self.evaluation_digest)
 
 
 def evaluation_name(digest: str) -> str:
-    """The first 12 of the 64 hex digits."""
+    """Return the first 12 of the 64 hex digits of an evaluation's digest."""
     return digest[:12]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SemanticName:
-    """The semantic version of a bundle, which no other bundle of the model gets."""
+    """Semantic version of a bundle. No other bundle of the model has the same."""
 
     model: str
     semantic: str
@@ -140,7 +140,7 @@ class SemanticName:
 
 @dataclass(frozen=True, kw_only=True)
 class Demotion:
-    """A person ended a promotion without another in its place."""
+    """End of a promotion by a person, without another promotion in its place."""
 
     author: str
     reason: str
@@ -149,23 +149,23 @@ class Demotion:
 
 @dataclass(frozen=True, kw_only=True)
 class Promotion:
-    """A person gave a version of a model a role."""
+    """Decision of a person that a version of a model holds a role."""
 
     id: int
-    """Grows with each promotion."""
+    """Number that grows with each promotion."""
     model: str
     version: str
-    """Number in the registry at that time. A registry that begins anew gives it again; `bundle_digest` stays."""
+    """Number in the registry at that time. A new registry gives the number again, so `bundle_digest` identifies it."""
     alias: str
-    """The role, such as `production`; it belongs to one version at a time: the newest promoted."""
+    """Role, such as `production`. One version holds it at a time: that of the newest promotion."""
     bundle_digest: str
     """Digest of the promoted bundle."""
     evaluation_digest: str
-    """The evaluation it was promoted on; empty before evaluations had rows."""
+    """Digest of the evaluation behind the promotion; empty in rows that are older than recorded evaluations."""
     author: str
     reason: str
     at: datetime
     despite: str = ""
-    """Objection to the version's inputs that a person overrode; empty if there was none."""
+    """Objection to the version's inputs that the person overrode; empty if there was none."""
     demotion: Demotion | None = None
-    """Its end by a person; None where it stands or another promotion followed."""
+    """End of the promotion by a person; None if it stands or another promotion followed."""

@@ -1,4 +1,4 @@
-"""The ledger's tables at the newest revision of `migrations`, which also holds their append-only triggers."""
+"""Tables of the ledger at the newest revision of `migrations`, which also defines their append-only triggers."""
 
 import json
 from dataclasses import asdict
@@ -11,13 +11,13 @@ from resources.ledger.rows import TrainedOn
 
 
 class UtcTime(sa.TypeDecorator[datetime]):
-    """Timezone-aware UTC on both sides, also where the database stores no zone (SQLite)."""
+    """Timezone-aware time in UTC, also in SQLite, which stores no time zone."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
-        """Refuse a time without a zone; store UTC."""
+        """Convert to UTC for storage. Raise `ValueError` for a time without a zone."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -25,24 +25,24 @@ class UtcTime(sa.TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
-        """Give back UTC."""
+        """Return the stored time as UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Window(sa.TypeDecorator[TrainedOn]):
-    """`TrainedOn` as JSON; empty text for None."""
+    """Column of `TrainedOn` as JSON; empty text for None."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: TrainedOn | None, dialect: Any) -> str:
-        """Text."""
+        """Convert to JSON for storage."""
         return "" if value is None else json.dumps(asdict(value), sort_keys=True)
 
     def process_result_value(self, value: str | None, dialect: Any) -> TrainedOn | None:
-        """Back."""
+        """Return the stored JSON as `TrainedOn`."""
         if not value:
             return None
         return TrainedOn(**json.loads(value))
@@ -92,7 +92,7 @@ promotions = sa.Table(
     sa.Column("evaluation_digest", sa.Text, nullable=False, server_default=""),
     sa.Column("despite", sa.Text, nullable=False, server_default=""),
     sa.Index("ledger_promotions_by_role", "model", "alias"),
-    # Ids that are never given twice: a promotion is referred to by its id.
+    # Never reuse an id: other rows refer to a promotion by its id.
     sqlite_autoincrement=True,
 )
 
@@ -121,7 +121,7 @@ evaluations = sa.Table(
     sa.Column("at", UtcTime, nullable=False),
     sa.Column("trained_on", Window, nullable=False, server_default=""),
     sa.Index("ledger_evaluations_by_bundle", "model", "bundle_digest"),
-    # Ids order evaluations of one bundle, so none may come again.
+    # Never reuse an id: ids order the evaluations of a bundle.
     sqlite_autoincrement=True,
 )
 

@@ -1,7 +1,7 @@
 """Schema migrations of the ledger: one numbered revision per change, upgrade and downgrade, SQLite and PostgreSQL.
 
-Here: the revision of a database, and the change to another. Revisions are in `versions/`. Alembic runs them; it is
-imported only when there is something to run, because every process opens the ledger. Not here: the current tables
+Here: the revision of a database, and the change to another. Revisions are in `versions/`. Alembic runs them. It is
+imported only if there is a revision to run, because every process opens the ledger. Not here: the current tables
 (`resources.ledger.tables`), which must match the newest revision (a test compares them).
 """
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 NEWEST = "0006"
-"""The revision that this code needs."""
+"""Revision that this code needs."""
 VERSION_TABLE = "ledger_version"
 _BEFORE_MIGRATIONS = "0001"
-"""The revision of the first installations, which did not record it."""
+"""Revision of the first installations, which did not record it."""
 
 
 def revision_of(connection: sa.Connection) -> str | None:
@@ -33,7 +33,7 @@ def revision_of(connection: sa.Connection) -> str | None:
 def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
     """Upgrade a database to a revision, inside the connection's transaction: completely or not at all.
 
-    Raises `LedgerError` if a newer version of this program made the database.
+    Raise `LedgerError` if a newer version of this program made the database.
     """
     found = revision_of(connection)
     if found == to:

@@ -1,4 +1,4 @@
-"""Triggers that let rows of a table neither change nor go, for steps from 0003 on."""
+"""Triggers that refuse changes and deletions of rows, for revisions from 0003 on."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from alembic import op
 
 
 def append_only(table: str) -> None:
-    """Refuse UPDATE, DELETE and (PostgreSQL) TRUNCATE of `table`. Needs step 0002 on PostgreSQL."""
+    """Add triggers that refuse UPDATE, DELETE and (PostgreSQL) TRUNCATE of `table`. PostgreSQL needs revision 0002."""
     not_append_only(table)
     if op.get_bind().dialect.name == "postgresql":
         op.execute(
@@ -22,7 +22,7 @@ def append_only(table: str) -> None:
 
 
 def not_append_only(table: str) -> None:
-    """Remove those triggers, also where there are none."""
+    """Remove those triggers. Do nothing if there are none."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute(f"DROP TRIGGER IF EXISTS {table}_append_only ON {table}")
         return
@@ -31,10 +31,10 @@ def not_append_only(table: str) -> None:
 
 
 def not_replaced(table: str, keys: Sequence[Sequence[str]]) -> None:
-    """Refuse on SQLite an INSERT of a key that is there.
+    """Add a trigger that refuses an INSERT of an existing key, on SQLite.
 
-    `INSERT OR REPLACE` deletes the row of that key, and fires no trigger for it unless the connection asks for
-    `recursive_triggers`, which a stranger's does not. A row is replaced by its row id, too.
+    `INSERT OR REPLACE` deletes the row of that key without firing the DELETE trigger, unless the connection sets
+    `recursive_triggers`. A foreign connection does not set it. The trigger also refuses an existing row id.
     """
     same = [" AND ".join(f'"{column}" = NEW."{column}"' for column in key) for key in keys]
     there = " OR ".join(f"({one})" for one in (*same, "rowid = NEW.rowid"))
@@ -51,7 +51,7 @@ def replaced(table: str) -> None:
 
 
 def always(table: str) -> None:
-    """Let PostgreSQL fire the trigger also where `session_replication_role` is `replica`."""
+    """Let PostgreSQL fire the trigger also if `session_replication_role` is `replica`."""
     op.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {table}_append_only")
 
 

@@ -1,4 +1,4 @@
-"""Alembic's entry point: runs the migrations on the connection it is given, in that connection's transaction."""
+"""Entry point of Alembic: runs the migrations on the given connection, in that connection's transaction."""
 
 from typing import Any
 

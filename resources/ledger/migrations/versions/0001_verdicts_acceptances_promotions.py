@@ -1,4 +1,4 @@
-"""Verdicts of partitions, acceptances and promotions; on SQLite append-only by triggers."""
+"""Tables of verdicts, acceptances and promotions. On SQLite, triggers make them append-only."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ _TABLES = ("ledger_verdicts", "ledger_acceptances", "ledger_promotions")
 
 
 def upgrade() -> None:
-    """An empty database gets its tables."""
+    """Create the tables in an empty database."""
     time = sa.DateTime(timezone=True)
     op.create_table(
         "ledger_verdicts",
@@ -59,6 +59,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Back to an empty database; `resources.ledger.migrations.downgrade` never asks for it."""
+    """Drop the tables. `resources.ledger.migrations.downgrade` never runs this step."""
     for table in _TABLES:
         op.drop_table(table)

@@ -1,4 +1,4 @@
-"""Append-only tables on PostgreSQL, as on SQLite since the first migration: no row is changed or deleted."""
+"""Append-only tables on PostgreSQL: no row can be changed or deleted. SQLite has this since revision 0001."""
 
 from alembic import op
 
@@ -9,7 +9,7 @@ _TABLES = ("ledger_verdicts", "ledger_acceptances", "ledger_promotions")
 
 
 def upgrade() -> None:
-    """One function, one trigger per table."""
+    """Create one function, and one trigger per table."""
     if op.get_bind().dialect.name != "postgresql":
         return
     op.execute(
@@ -24,7 +24,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Without the triggers."""
+    """Drop the triggers and the function."""
     if op.get_bind().dialect.name != "postgresql":
         return
     for table in _TABLES:

@@ -1,4 +1,4 @@
-"""Evaluations and semantic versions of bundles, and the evaluation each promotion rests on; append-only."""
+"""Append-only tables of evaluations and semantic versions of bundles; a column with each promotion's evaluation."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ _TABLES = ("ledger_evaluations", "ledger_semantic_names")
 
 
 def upgrade() -> None:
-    """Add tables and column. They may be there: `downgrade` leaves them."""
+    """Add the tables and the column, unless they exist: `downgrade` leaves them."""
     time = sa.DateTime(timezone=True)
     there = sa.inspect(op.get_bind())
     if "evaluation_digest" not in {column["name"] for column in there.get_columns("ledger_promotions")}:
@@ -57,6 +57,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Keep tables, column and rows: a program of step 0002 neither reads nor writes them."""
+    """Remove the triggers. Keep tables, column and rows: a program of revision 0002 neither reads nor writes them."""
     for table in _TABLES:
         not_append_only(table)

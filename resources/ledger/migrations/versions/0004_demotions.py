@@ -1,4 +1,4 @@
-"""Demotions: the end of a promotion without another in its place; append-only."""
+"""Append-only table of demotions: ends of promotions without another promotion in their place."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ _TABLE = "ledger_demotions"
 
 
 def upgrade() -> None:
-    """Add the table. It may be there: `downgrade` leaves it."""
+    """Add the table, unless it exists: `downgrade` leaves it."""
     if not sa.inspect(op.get_bind()).has_table(_TABLE):
         op.create_table(
             _TABLE,
@@ -25,5 +25,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Keep table and rows. A program of step 0003 takes what was demoted for what is in production."""
+    """Remove the triggers. Keep table and rows. For a program of revision 0003, a demoted version is in production."""
     not_append_only(_TABLE)

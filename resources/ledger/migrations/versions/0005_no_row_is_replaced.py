@@ -1,4 +1,4 @@
-"""The ways around the append-only triggers: `INSERT OR REPLACE` on SQLite, a replica's session on PostgreSQL."""
+"""Triggers against two ways around append-only: `INSERT OR REPLACE` on SQLite, a replica's session on PostgreSQL."""
 
 from alembic import op
 
@@ -19,7 +19,7 @@ _KEYS = {
 
 
 def upgrade() -> None:
-    """Guard each table's keys."""
+    """Guard all tables: on SQLite against replaced keys, on PostgreSQL also in a replica's session."""
     for table, keys in _KEYS.items():
         if op.get_bind().dialect.name == "postgresql":
             always(table)
@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """As before."""
+    """Remove these guards."""
     for table in _KEYS:
         if op.get_bind().dialect.name == "postgresql":
             only_as_origin(table)

@@ -1,4 +1,4 @@
-"""The window of the lake behind each evaluation; what stood against a version that was promoted all the same."""
+"""Columns for the window of the lake behind each evaluation, and for the objection that a promotion overrode."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ _NEW = {"ledger_evaluations": "trained_on", "ledger_promotions": "despite"}
 
 
 def upgrade() -> None:
-    """Add the columns. They may be there: `downgrade` leaves them."""
+    """Add the columns, unless they exist: `downgrade` leaves them."""
     for table, column in _NEW.items():
         there = sa.inspect(op.get_bind()).get_columns(table)
         if column not in {one["name"] for one in there}:
@@ -18,4 +18,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Keep the columns: a program of step 0005 neither reads nor writes them."""
+    """Keep the columns: a program of revision 0005 neither reads nor writes them."""
