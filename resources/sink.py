@@ -87,7 +87,8 @@ class Spool:
     def append(self, points: Iterable[Point]) -> None:
         """Append points. A process that adopts the file can read them at once.
 
-        Raise `SpoolFailed` if the disk takes none or only some. Then none of them is in the file."""
+        Raise `SpoolFailed` if the disk takes none or only some. Then none of them is in the file.
+        """
         if self._write(points):
             self.is_empty = False
 

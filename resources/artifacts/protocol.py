@@ -74,7 +74,8 @@ class Artifacts(Protocol):
     def create(self, name: str, file: str) -> AbstractContextManager[IO[bytes]]:
         """Open a file of the durable copy for sequential writing, without a local file.
 
-        The file appears when the block ends. If the block raises, the durable copy does not change."""
+        The file appears when the block ends. If the block raises, the durable copy does not change.
+        """
         ...
 
     def abort_uploads(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """Failures of a training, as types. The message says what happened and what to do.
 
-A worker raises the first final failures itself and ends with their exit code, from which the launcher raises them
-again. The launcher itself raises the others.
+A failure with an `exit_code` comes from a worker, which ends with that code. The launcher raises a final failure again
+from the code.
 """
 
 from typing import ClassVar
@@ -14,7 +14,7 @@ class TrainingFailed(Exception):
 
     final: ClassVar[bool] = False
     exit_code: ClassVar[ExitCode | None] = None
-    """Exit code of a worker that raised this; None for failures that only a launcher raises."""
+    """Exit code of a worker that raised this; None for failures without a code of their own."""
 
 
 class BadConfiguration(TrainingFailed):
@@ -39,7 +39,7 @@ class InputChanged(TrainingFailed):
 
 
 class Preempted(TrainingFailed):
-    """The worker received SIGTERM and saved a checkpoint (exit 75). To resume uses no budget."""
+    """The worker received SIGTERM and saved a checkpoint (exit 75). The next attempt resumes and uses no budget."""
 
     exit_code = ExitCode.PREEMPTED
 

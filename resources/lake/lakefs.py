@@ -65,8 +65,8 @@ class LakeFSStore(LakeFSReader):
         """Merge three ways by path; return the new head of `into`, or its current head if `source` adds nothing.
 
         Uncommitted changes of `source` are left out. Raise `MergeConflict` with the paths that both changed to
-        different content, `BranchDirty` if `into` has uncommitted changes, `AuditHookMissing` if a source lacks the
-        audit hook of main, and `AuditHookRefused` if the hook refused the merge.
+        different content, or `BranchDirty` if `into` has uncommitted changes. A merge into main raises
+        `AuditHookMissing` if the source lacks the audit hook, and `AuditHookRefused` if the hook refuses the merge.
         """
         theirs = self.resolve(source)
         if into == AUDITED:
@@ -145,7 +145,8 @@ class LakeFSStore(LakeFSReader):
     def keep(self, name: str, ref: str) -> str:
         """Create branch `name` at `ref` to protect the commit from garbage collection. Idempotent.
 
-        Raise `RefExists` if the branch stands elsewhere."""
+        Raise `RefExists` if the branch stands elsewhere.
+        """
         return self.create_branch(name, ref)
 
     def release(self, name: str) -> None:

@@ -70,11 +70,11 @@ class LakeFSApi:
         timeout: float = 60.0,
         patience: float = 30.0,
     ) -> None:
-        """`url` is `http(s)://host:port`. Sends no request yet.
+        """Prepare calls to the server at `url`, `http(s)://host:port`. Sends no request yet.
 
         A call fails after `timeout` seconds of silence. A call that fails for a passing reason is retried for
-        `patience` seconds. `library` is `lakefs_client`, or `lakefs_sdk` where that is installed: the two differ
-        only in their names.
+        `patience` seconds. `library` is `lakefs_client`, or `lakefs_sdk` if that is installed. The two differ only in
+        their names.
         """
         if not _REPOSITORY.fullmatch(repository):
             raise NameRefused(

@@ -30,7 +30,7 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object at one ref, as the server lists it."""
+    """One object at one ref, from the server's listing."""
 
     path: str
     size: int

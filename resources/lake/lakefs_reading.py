@@ -1,6 +1,6 @@
-"""Reading a lakeFS repository: refs, history, objects.
+"""Reader of a lakeFS repository: refs, history, objects.
 
-Belongs here: the half of the protocol that changes nothing. Does not: the other half (`lakefs.py`).
+Belongs here: the methods of the protocol that change nothing. Does not: the others (`lakefs.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,6 +131,7 @@ class LakeFSReader:
             raise
 
     def head(self, branch: str) -> str:
+        """Return the commit id of a branch's head. Raise `RefNotFound` if the branch does not exist."""
         found = self.find("branches_api", "get_branch", branch)
         if found is None:
             raise RefNotFound(f"No branch {branch!r}. branches() lists them; create_branch makes one.")

@@ -47,7 +47,7 @@ def set_up(api: LakeFSApi, storage: str | None, cache: Path) -> Readiness:
 
 
 def create_repository(api: LakeFSApi, storage: str | None) -> bool:
-    """Create the repository if it is missing; return True if it was."""
+    """Create the repository unless it exists; return True if this call created it."""
     try:
         api.ask("repositories_api", "get_repository")
         return False
@@ -76,7 +76,7 @@ def create_repository(api: LakeFSApi, storage: str | None) -> bool:
 
 
 def protect(api: LakeFSApi) -> bool:
-    """Let `main` take merges only; return True if that is new. Returns once the server has refused a write."""
+    """Let `main` take merges only; return True if that is new. Wait until the server has refused a write."""
     rules = api.ask("repositories_api", "get_branch_protection_rules")
     patterns = [str(rule.pattern) for rule in rules]
     if MAIN not in patterns:
@@ -87,7 +87,7 @@ def protect(api: LakeFSApi) -> bool:
 
 
 def install_audit_hook(api: LakeFSApi, cache: Path) -> bool:
-    """Install the audit hook on `main` if it is missing or differs; return True if it was. Returns once it has run."""
+    """Install the audit hook on `main` unless it is current; return True if this call did. Wait until it has run."""
     store = Content(api, ContentCache(cache), presign_from=None)
     listing = Listing(api)
     content = ACTION.encode()

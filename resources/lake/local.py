@@ -228,7 +228,8 @@ class LocalStore:
     def keep(self, name: str, ref: str) -> str:
         """Create branch `name` at `ref` to protect the commit from garbage collection. Idempotent.
 
-        Raise `RefExists` if the branch stands elsewhere."""
+        Raise `RefExists` if the branch stands elsewhere.
+        """
         return self.create_branch(name, ref)
 
     def release(self, name: str) -> None:
@@ -262,7 +263,8 @@ class LocalStore:
     ) -> str:
         """Commit the tree `after` on top of the first parent, whose tree is `before`; return the new head.
 
-        Equal trees make no commit: return the first parent."""
+        Equal trees make no commit: return the first parent.
+        """
         if after == before:
             return parents[0]
         commit_id = refs.add_commit(db, self._trees.write(after), parents, message, metadata)

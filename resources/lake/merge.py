@@ -51,7 +51,7 @@ def merge_trees(trees: Trees, base: Tree, ours: Tree, theirs: Tree) -> tuple[Tre
 
 @dataclass(frozen=True, slots=True)
 class CommitNode:
-    """A commit as the graph sees it."""
+    """Node of the commit graph."""
 
     parents: tuple[str, ...]
     generation: int

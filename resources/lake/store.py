@@ -104,7 +104,8 @@ class VersionedStore(Protocol):
     def keep(self, name: str, ref: str) -> str:
         """Create branch `name` (by convention `keep-…`) at `ref`; return the commit id. Idempotent.
 
-        A branch protects its commits from garbage collection. A tag does not."""
+        A branch protects its commits from garbage collection. A tag does not.
+        """
         ...
 
     def release(self, name: str) -> None:

@@ -14,7 +14,7 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[
     """Call `work` on every item, `AT_ONCE` at a time; return the results in the order of `items`.
 
     After a failure, start no further call, wait for the calls in progress and raise the first failure. So a dead
-    server costs the patience of one round of calls, not of every item.
+    server costs the timeout of one round of calls, not of every item.
     """
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lake")
     try:

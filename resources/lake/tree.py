@@ -8,8 +8,8 @@ a boundary, so the cut depends on the paths alone. Equal contents therefore have
 commit that changes one partition writes one or two ranges. To compare two trees, only the ranges that they do not
 share are loaded. (lakeFS keeps its metadata in ranges for the same reason.)
 
-On disk the same rule cuts the list of ranges into pages, the list of pages into pages, and so on up to one page,
-whose id is the id of the tree. So a commit writes one page of each level, not the whole list.
+On disk the same rule cuts the list of ranges into pages, and the list of pages into pages of the next level. The top
+level is one page, whose id is the id of the tree. So a commit writes one page of each level, not the whole list.
 """
 
 import hashlib

@@ -32,7 +32,7 @@ class Output:
 
     @property
     def tail(self) -> str:
-        """The last log lines of this attempt."""
+        """Last log lines of this attempt."""
         return "\n".join(self._tail)
 
     def begin(self) -> None:

@@ -189,7 +189,8 @@ class ResourceProfile(_Part):
 def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int:
     """Return the number of workers of each pod: all workers divided by the greatest number of pods.
 
-    Raise `ProfileRefused` if that leaves a remainder, cuts a copy of the model, or does not fit the GPUs."""
+    Raise `ProfileRefused` if that leaves a remainder, cuts a copy of the model, or does not fit the GPUs.
+    """
     most, workers, copy = profile.most_nodes, settings.workers, settings.parallel.model_workers
     if workers % most:
         raise ProfileRefused(

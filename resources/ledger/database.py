@@ -56,7 +56,8 @@ class LedgerDatabase:
         """Yield a connection in one transaction, so that several reads see one state.
 
         Inside the `work` of a `write`, it is the transaction of that write: no other writer changes the rows read there
-        before the write is stored."""
+        before the write is stored.
+        """
         if (own := getattr(self._writing, "connection", None)) is not None:
             yield own
             return
@@ -74,9 +75,9 @@ class LedgerDatabase:
         """Run `work` in one transaction, all or nothing; return its result. Meanwhile no other process writes to the
         tables `still`.
 
-        `work` runs again if another writer was faster (on SQLite it holds the lock, on PostgreSQL both chose the same
-        key), or if the server went away before the commit. Raise `LedgerBusy` or `LedgerUnavailable` when the retries
-        run out.
+        `work` runs again if the server went away before the commit, or if another writer was faster: on SQLite it
+        holds the lock, on PostgreSQL both chose the same key. Raise `LedgerBusy` or `LedgerUnavailable` when the
+        retries run out.
         """
 
         def transaction() -> Answer:

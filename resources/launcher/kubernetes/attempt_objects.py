@@ -242,7 +242,8 @@ def _volumes(profile: ResourceProfile, settings: KubernetesSettings) -> tuple[li
     """Return the volumes of a pod and their mounts.
 
     The root file system is read-only, so a worker writes to scratch, /tmp and /dev/shm. The first two share the pod's
-    limit of the node's disk."""
+    limit of the node's disk.
+    """
     volumes: list[Document] = [
         {"name": "scratch", "emptyDir": {"sizeLimit": profile.scratch}},
         {"name": "tmp", "emptyDir": {"sizeLimit": profile.scratch}},

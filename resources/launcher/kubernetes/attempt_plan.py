@@ -18,7 +18,7 @@ class AttemptPlan:
     """Plan of one attempt, and the counts of the attempts before it."""
 
     number: int
-    """From 1; 0 before the first."""
+    """Number of the attempt, from 1; 0 before the first."""
     nodes: int
     """Number of its pods."""
     failures: int = 0

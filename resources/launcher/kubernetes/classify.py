@@ -270,7 +270,7 @@ def are_done(job: Document, pods: Sequence[Pod]) -> bool:
 def end_of(
     job: Document, pods: Iterable[Pod], gone: Iterable[Pod], profile: ResourceProfile, reason: str
 ) -> AttemptEnd:
-    """Return the cause of an attempt's end. Its pods have ended; effects of one pod's end on the others do not count.
+    """Return the cause of an attempt's end. Its pods have ended, and one pod's end may have ended others.
 
     `gone`: pods that vanished before they ended. `reason`: message of a worker that ended with a final failure.
     """

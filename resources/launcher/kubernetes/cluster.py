@@ -132,7 +132,8 @@ class Cluster:
     ) -> None:
         """Delete an object and its dependents. Do nothing if it does not exist.
 
-        With `version`, delete only that resource version, else raise `Outdated`."""
+        With `version`, delete only that resource version, else raise `Outdated`.
+        """
         body: Document = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds

@@ -62,7 +62,8 @@ def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
 def share_events(artifacts: Artifacts, job: TrainingJob, told: Iterable[TrainingEvent]) -> None:
     """Pull the events that pods have uploaded, and upload those of `told` that are missing there.
 
-    A lost pod loses its own events, and the next attempt must know how far the training came."""
+    A lost pod loses its own events, and the next attempt must know how far the training came.
+    """
     name = training_folder_name(job)
     with suppress(ArtifactMissing):
         artifacts.pull(name, [EVENTS])

@@ -64,7 +64,7 @@ class Lines:
 
 
 def worth_reading(pods: Iterable[Pod], read: Collection[str]) -> list[Pod]:
-    """Return the pods of one attempt whose log should be read and is not yet. `read`: uids of the pods being read."""
+    """Return the pods of one attempt whose log to read next. `read`: uids of the pods whose log is read already."""
     begun = [pod for pod in pods if pod.has_started]
     first = [pod for pod in begun if pod.index < FOLLOWED]
     failed = [pod for pod in begun if pod.index >= FOLLOWED and pod.exit_code]
@@ -93,7 +93,8 @@ class LogTail:
     def deliver(self, seconds: float) -> None:
         """Pass received lines to `take`, in this thread. Wait up to `seconds` for the first line.
 
-        Takes about 1,000 lines at most, so that a flood of lines does not delay the next look at the pods."""
+        Takes about 1,000 lines at most, so that a flood of lines does not delay the next look at the pods.
+        """
         try:
             self._take(*self._lines.get(timeout=seconds))
             for _ in range(_AT_ONCE):

@@ -28,7 +28,8 @@ def read_pod_events(events: Iterable[Document]) -> list[PodEvent]:
     """Return the events of one object, the newest last.
 
     Most time stamps are in whole seconds. Within one second a warning sorts first, so that another event is the newest:
-    to wait longer does less harm than to end a training."""
+    to wait longer does less harm than to end a training.
+    """
     return sorted(map(_event, events), key=lambda one: (one.last, not one.is_warning))
 
 

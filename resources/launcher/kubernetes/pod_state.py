@@ -25,7 +25,7 @@ class Container:
     role: Literal["trainer", "init container", "sidecar"]
     image: str
     is_first: bool
-    """The trainer starts only after this container has ended well, or, as a native sidecar, has started."""
+    """True if the trainer starts only after this container has ended well, or has started as a native sidecar."""
     is_running: bool
     exit_code: int | None
     """Exit code of its last end; None if it never ended."""
