@@ -1,7 +1,7 @@
-"""The YAML vocabulary of the platform and the only code that makes Dagster objects.
+"""YAML vocabulary of the platform, and the only code that makes Dagster objects.
 
-What belongs here: components, what they share, conditions, schedules, sensors, pages. What does not: any work
-of a stage. `Dataset`, `FeatureTable` and `TrainingPipeline` are what a `defs.yaml` names.
+Here: components, their common code, conditions, schedules, sensors, pages. Not here: the work of a stage. A `defs.yaml`
+names `Dataset`, `FeatureTable` and `TrainingPipeline`.
 """
 
 from ml_assets.components.dataset import Dataset

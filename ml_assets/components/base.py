@@ -1,4 +1,4 @@
-"""Base of the components: a strict spec from YAML, and the shape of a published table's asset."""
+"""Base of the components: a strict spec from YAML, and the asset of a published table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -26,9 +26,9 @@ PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], It
 
 
 class SpecComponent(dg.Component):
-    """A component whose attributes are one strict spec.
+    """Component whose attributes are one strict spec.
 
-    Not `Resolvable`: that would turn the spec's fields into templates, which lets wrong words pass.
+    Not `Resolvable`, because that would turn the spec's fields into templates, which accept wrong words.
     """
 
     spec_type: ClassVar[type[Section]]
@@ -39,26 +39,26 @@ class SpecComponent(dg.Component):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Return what `dg list components` shows."""
+        """Return the description that `dg list components` shows."""
         return dg.ComponentTypeSpec(
             description=cls.__doc__, owners=["team:ml-platform"], tags=["ml"], produces=list(cls.produces)
         )
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
-        """The YAML's vocabulary."""
+        """Return the pydantic model of the YAML attributes."""
         return cls.spec_type
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """The component for validated attributes."""
+        """Return the component for validated attributes."""
         return cls(attributes)
 
 
 def table_spec(
     kind: str, spec: TableSpecSection, function: str, inputs: Mapping[str, int | None] | None = None
 ) -> TableSpec:
-    """Return what publishing needs to know of the table a component declares; `function` is its import path."""
+    """Return the publishing specification of a declared table; `function` is the import path of its code."""
     return TableSpec(
         kind=kind,
         name=spec.name,
@@ -80,7 +80,7 @@ def table_asset(
 ) -> dg.AssetsDefinition:
     """Return the asset of a published table, with `facts` among its metadata.
 
-    `publish` yields check results and logs materializations; it raises if a partition is lacking.
+    `publish` yields check results and logs materializations. It raises if a partition is missing.
     """
     key = dg.AssetKey([table.kind, table.name])
 
@@ -88,7 +88,7 @@ def table_asset(
         key=key,
         deps=deps,
         partitions_def=partitions_definition(section.partitions),
-        # A range is one run: validated as one frame, merged once, one event a day.
+        # A range is one run: validated as one frame and merged once, with one event per day.
         backfill_policy=dg.BackfillPolicy.single_run(),
         output_required=False,
         check_specs=check_specs(key),
@@ -120,7 +120,7 @@ def table_asset(
 
 
 def freshness_policy(section: FreshnessSection | None) -> dg.FreshnessPolicy | None:
-    """Dagster's policy for a section."""
+    """Return Dagster's policy for a section; None without a section."""
     if section is None:
         return None
     warn = section.warn_after_hours

@@ -1,7 +1,7 @@
-"""Columns that one component names of another's table, judged by that table's contract.
+"""Checks of the columns that a component names in another component's table, by that table's contract.
 
-Here: the facts a table's asset carries for this, and the sentences. Not here: columns of a component's own contract
-(specs), the line a sentence belongs to (declarations).
+Here: the metadata that a table's asset holds for these checks, and the sentences. Not here: columns of a component's
+own contract (specs), the file and line of a fault (declarations).
 """
 
 import re
@@ -16,14 +16,14 @@ from resources.words import did_you_mean
 COLUMN_SCHEMA = "dagster/column_schema"
 """Metadata of a table: its columns, which Dagster shows."""
 LABELS = "labels"
-"""Metadata of a feature table: columns that nobody knows yet when a model is asked."""
+"""Metadata of a feature table: columns that are not yet known at prediction time."""
 SENSITIVE = "sensitive"
 """Metadata of a feature table: columns whose values no report shows."""
 EVALUATED_SLICES = "evaluated_slices"
-"""Metadata of a model that is judged in slices: table → the section `evaluation` as YAML, which keeps the types of
-values."""
+"""Metadata of a model with slices in its evaluation: table → the section `evaluation` as YAML, which keeps the types
+of values."""
 NAMED_COLUMNS = "columns"
-"""Metadata of what reads tables: table → key of its section → names of columns."""
+"""Metadata of an asset that reads tables: table → key of its section → names of columns."""
 
 _NUMBERS = NUMERIC | {"bool"}
 _DTYPES = {
@@ -34,7 +34,7 @@ _DTYPES = {
     "features.sample.column": ({"binary"}, "return bytes from the feature function"),
     "inputs.known_at.column": ({"datetime"}, "name the column with the moment in UTC"),
 }
-"""Key, without places in lists → the dtypes its columns may have, and what helps."""
+"""Key, without list indices → legal dtypes of its columns, and the remedy."""
 _INPUTS = ("features.numeric", "features.categorical", "features.sample.column")
 """Keys whose columns the model reads."""
 
@@ -42,10 +42,10 @@ _INPUTS = ("features.numeric", "features.categorical", "features.sample.column")
 def column_faults(
     asset: dg.AssetsDefinition, table: dg.AssetsDefinition, read: str
 ) -> Iterator[tuple[str, str]]:
-    """Dotted key and sentence of each column that `asset` names of `table`, whose id is `read`, and cannot have."""
+    """Yield (dotted key, sentence) for each column of `table` (id `read`) that `asset` names wrongly."""
     facts = table.metadata_by_key.get(dg.AssetKey(read.split("/")), {})
     schema: dg.TableSchema | None = facts.get(COLUMN_SCHEMA)
-    if schema is None:  # of a model's own assets, which read each other
+    if schema is None:  # a model's own assets read each other and have no schema
         return
     dtypes = {column.name: str(column.type) for column in schema.columns}
     labels: Sequence[str] = facts.get(LABELS, ())
@@ -80,7 +80,7 @@ def _shown(key: str, column: str, sensitive: Sequence[str], read: str) -> str:
 
 
 def _fault(key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[str], read: str) -> str:
-    """Return the reason for which `column` cannot stand in `key`; empty where it can."""
+    """Return the reason why `key` cannot name `column`; empty if it can."""
     if column not in dtypes:
         return f"names '{column}' in {key}, which is no column of {read}{did_you_mean(column, dtypes)}"
     if column in labels and (key in _INPUTS or key == "evaluation.baseline.groups"):

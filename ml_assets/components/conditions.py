@@ -1,13 +1,13 @@
-"""Named automation conditions, by which assets materialize by themselves."""
+"""Named automation conditions, by which Dagster materializes assets without a request."""
 
 import dagster as dg
 
 ON_VALID_INPUTS = (
     dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()
 ).with_label("on_valid_inputs")
-"""Upstream changed and its blocking checks passed. `eager()` alone would not ask for the second."""
+"""Upstream changed and its blocking checks passed. `eager()` alone would ignore the checks."""
 
 
 def condition_named(name: str) -> dg.AutomationCondition | None:
-    """The condition a `defs.yaml` names; None for `none`."""
+    """Return the condition that a `defs.yaml` names; None for `none`."""
     return {"none": None, "on_valid_inputs": ON_VALID_INPUTS}[name]

@@ -1,6 +1,6 @@
-"""Values that the templates `csv_*` are filled with, from the facts about a CSV file.
+"""Values for the templates `csv_*`, from the facts about a CSV file.
 
-Sizes of a first model (window, batch, workers) are decided here; the facts themselves in `csv_tables.py`.
+This module chooses the sizes of a first model (window, batch, workers). `csv_tables.py` finds the facts.
 """
 
 import json
@@ -14,18 +14,18 @@ import yaml
 from ml_assets.components.csv_tables import NULLS, CsvColumn, CsvTable
 
 SMALL = 20_000
-"""Training rows below which one worker is faster than two that talk to each other."""
+"""Training rows below which one worker is faster than two that communicate."""
 
 
 def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the templates' values; `names` are those that follow from the folder."""
+    """Return the templates' values; `names` are the values that follow from the folder."""
     length = 7 if table.unit == "week" else 1
     first, last = (_beginning(day, length) for day in (table.first_day, table.last_day))
     window = _window(table)
     hour = table.column.dtype == "datetime"
     past = [f"{table.label}_{lag}{table.unit[0]}" for lag in table.lags]
     past += [f"{table.label}_mean"] if past else []
-    # A season that training did not see as a whole misleads: the holdout's would lie outside of it.
+    # Without a whole year of training, features of the season mislead: the holdout has values that training never saw.
     season = window["train"] * length >= 365 or not past
     categorical = (*(() if length == 7 else ("weekday",)), *table.series)
     always = tuple(dict.fromkeys((*table.primary_key, *table.series)))
@@ -73,12 +73,12 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _beginning(day: date, length: int) -> date:
-    """Return the first day of the day's partition."""
+    """Return the first day of the partition that holds `day`."""
     return day - timedelta(days=day.weekday()) if length == 7 else day
 
 
 def _window(table: CsvTable) -> dict[str, int]:
-    """Return partitions of each split: about a sixth as holdout, a tenth to validate, at most 730 to train."""
+    """Return the partitions of each split: about a sixth as holdout, a tenth for validation, at most 730 to train."""
     present = table.partitions - table.gaps
     holdout, validation = (
         -(-share * table.partitions // present)
@@ -92,7 +92,7 @@ def _window(table: CsvTable) -> dict[str, int]:
 
 
 def _day(table: CsvTable) -> str:
-    """Return the expression of a row's partition."""
+    """Return the Python expression of a row's partition."""
     day = f"pl.col({_quoted(table.event_time)})"
     if table.column.dtype == "datetime":
         day += ".dt.convert_time_zone(ZONE).dt.date()"
@@ -100,7 +100,7 @@ def _day(table: CsvTable) -> str:
 
 
 def _parsed(column: CsvColumn, table: CsvTable) -> str:
-    """Return the expression that makes the file's texts values of the column's type."""
+    """Return the Python expression that converts the file's texts to the column's type."""
     text = f"pl.col({_quoted(column.title)})"
     if column.dtype == "date":
         return f"{text}.str.to_date({_quoted(table.date_format)})"
@@ -124,10 +124,10 @@ def _quoted(text: str | Path) -> str:
 
 
 def _listed(texts: Iterable[object]) -> str:
-    """Return a list in Python's words."""
+    """Return a list as Python source."""
     return f"[{', '.join(_quoted(str(text)) for text in texts)}]"
 
 
 def _word(text: str) -> str:
-    """Return `text` in YAML, in quotes where YAML reads something else: `no` is a boolean there."""
+    """Return `text` as YAML, in quotes if YAML would read something else: `no` is a boolean in YAML."""
     return text if yaml.safe_load(text) == text else _quoted(text)

@@ -1,7 +1,7 @@
-"""Facts that a CSV file shows about a table: types, event time, cadence, primary key, series, label.
+"""Inference of a table's facts from a CSV file: types, event time, cadence, primary key, series, label.
 
-Reading and inference only; `scaffolders.py` writes the files. Each fact is a guess from the rows that are there, so
-`notes` says each in a line that a person can check.
+Reading and inference only; `scaffolders.py` writes the files. Each fact is a guess from the rows in the file, so
+`notes` has a line for each that a person can check.
 """
 
 import re
@@ -20,7 +20,7 @@ from ml_assets.validation.column_types import NUMERIC, type_name
 from resources.words import did_you_mean, name_some
 
 NULLS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Texts that stand for a missing value, besides an empty field."""
+"""Texts that mean a missing value, in addition to an empty field."""
 LEAST_PARTITIONS = 20
 """Days or weeks with rows below which the splits of a first model would be too small to measure anything."""
 _DATES = (
@@ -35,17 +35,17 @@ _DATES = (
 _TIMES = ("", " %H:%M:%S", "T%H:%M:%S", " %H:%M", "T%H:%M", " %H:%M:%S%.f", "T%H:%M:%S%.f")
 _OFFSETS = ("", "%#z")
 _PLATFORM = frozenset({"known_at", "partition_date", "predicted_at", "label_known_at", "weekday", "hour"})
-"""Columns that the written files add; a column of the file by such a name gets another."""
+"""Columns that the written files add. A column of the file with such a name is renamed."""
 _ID = re.compile(r"(^|_)(id|uuid|key|code|nr|no|number)$")
 
 
 class CsvRefused(ValueError):
-    """A file cannot become a pipeline; the message is one line that names the remedy."""
+    """A file cannot become a pipeline. The message is one line with the remedy."""
 
 
 @dataclass(frozen=True)
 class CsvColumn:
-    """A column of the file, under the name that the table gives it."""
+    """A column of the file, with its name in the table."""
 
     name: str
     title: str
@@ -67,9 +67,9 @@ class CsvTable:
     columns: tuple[CsvColumn, ...]
     event_time: str
     date_format: str
-    """Format of the event time, in polars' words."""
+    """Format of the event time, in polars' notation."""
     has_offset: bool
-    """True where the file's moments name their offset from UTC."""
+    """True if the file's moments include their offset from UTC."""
     time_zone: str
     cadence: str
     first_day: date
@@ -77,32 +77,32 @@ class CsvTable:
     """First and last day with rows, in `time_zone`."""
     rows: int
     partitions: int
-    """Days or weeks from the first to the last one."""
+    """Days or weeks from the first to the last with rows."""
     gaps: int
-    """Those without a row."""
+    """Partitions without a row among them."""
     primary_key: tuple[str, ...]
     series: tuple[str, ...]
-    """Columns that, with the event time, name a row: a store, a sensor. Empty where the file is one series."""
+    """Columns that name a row together with the event time: a store, a sensor. Empty if the file is a single series."""
     label: str
     label_is_binary: bool
     typical: float
     """Mean absolute label."""
     lags: tuple[int, ...]
-    """Partitions back at which earlier rows exist."""
+    """Distances, in partitions, at which earlier rows exist."""
 
     @property
     def column(self) -> CsvColumn:
-        """The event time's column."""
+        """Column of the event time."""
         return next(column for column in self.columns if column.name == self.event_time)
 
     @property
     def unit(self) -> str:
-        """Word for a partition."""
+        """Word for a partition: `week` or `day`."""
         return "week" if self.cadence == "weekly" else "day"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a line for each guess."""
+        """One line per guess."""
         zone = "UTC, the default; --time-zone Europe/Berlin where days begin at another midnight"
         shown = next(example for form, example in _DATES if self.date_format.startswith(form))
         time = (
@@ -127,10 +127,11 @@ class CsvTable:
 
 
 def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
-    """Return what the file at `path` shows.
+    """Infer the facts of the table in the file at `path`.
 
-    `label` is the column to predict, by its heading or name; empty: the last number or boolean that names no row. Days
-    begin at midnight in `time_zone`, which is also the zone of moments without an offset. `CsvRefused`.
+    `label` is the column to predict, by its heading or name. If it is empty, take the last number or boolean that does
+    not identify rows. Days begin at midnight in `time_zone`, which is also the zone of moments without an offset.
+    Raises `CsvRefused`.
     """
     _require_zone(time_zone)
     separator, frame = _read(path)
@@ -197,7 +198,7 @@ def _require_zone(time_zone: str) -> None:
 
 
 def moments(column: pl.Expr, date_format: str, time_zone: str) -> pl.Expr:
-    """Return texts as dates, or as moments in UTC where `date_format` has a time."""
+    """Return texts as dates, or as moments in UTC if `date_format` has a time."""
     column = column.cast(pl.String)
     if "%H" not in date_format:
         return column.str.to_date(date_format)
@@ -247,7 +248,7 @@ def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
 
 
 def _typed(frame: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-    """Return the frame with numbers and booleans by type, and True where `1,5` is a number."""
+    """Return the frame with numbers and booleans parsed, and True if the file writes numbers as `1,5`."""
     decimal_comma = any(_is_all(column.str.contains(r"^-?\d+,\d+$")) for column in frame)
     typed: list[pl.Series] = []
     for column in frame:
@@ -265,7 +266,7 @@ def _typed(frame: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
 
 
 def _is_all(holds: pl.Series) -> bool:
-    """Return True where each value holds, nulls aside, and there is one."""
+    """Return True if all values that are not null hold, and at least one value is not null."""
     known = holds.drop_nulls()
     return bool(len(known)) and bool(known.all())
 
@@ -287,7 +288,7 @@ def _event_time(frame: pl.DataFrame) -> tuple[str, str]:
 
 
 def _formats(column: pl.Series) -> list[str]:
-    """Return each format that all of `column` has, of different meaning."""
+    """Return the date formats that fit all values of `column`; several if the column is ambiguous."""
     if column.dtype == pl.Int64:
         column = column.cast(pl.String)
     if column.dtype != pl.String or column.null_count() > len(column) // 2:
@@ -327,14 +328,14 @@ def _without_empty_dates(frame: pl.DataFrame, event_time: str, titles: dict[str,
 
 
 def _days(events: pl.Series, time_zone: str) -> pl.Series:
-    """Return each row's day, where days begin at midnight in `time_zone`."""
+    """Return the day of each row; days begin at midnight in `time_zone`."""
     if events.dtype == pl.Date:
         return events
     return events.dt.convert_time_zone(time_zone).dt.date()
 
 
 def _is_weekly(days: pl.Series) -> bool:
-    """Return True where a week or more lies between most days with rows."""
+    """Return True if the median gap between days with rows is a week or more."""
     gaps = days.unique().sort().diff().drop_nulls().dt.total_days()
     return bool(len(gaps)) and float(gaps.median() or 0) >= 7  # pyright: ignore[reportArgumentType]
 
@@ -366,7 +367,10 @@ def _label(frame: pl.DataFrame, wanted: str, titles: dict[str, str], *taken: str
 
 
 def _series(frame: pl.DataFrame, event_time: str, candidates: Sequence[str]) -> tuple[str, ...]:
-    """Return the fewest columns that, with the event time, name a row; none where the event time alone does."""
+    """Return the fewest columns that name a row together with the event time; empty if the event time is enough.
+
+    Tries at most two columns; empty also if no two are enough.
+    """
     found = [name for name in candidates if _names_a_series(frame[name])]
     naming = sorted(found, key=lambda name: frame.schema[name] != pl.String)
     for size in range(3):
@@ -377,7 +381,7 @@ def _series(frame: pl.DataFrame, event_time: str, candidates: Sequence[str]) -> 
 
 
 def _names_a_series(column: pl.Series) -> bool:
-    """Return True for a category whose values come back: on average five times or more."""
+    """Return True for a category whose values repeat: on average five times or more."""
     few = column.n_unique() * 5 <= len(column)
     if column.null_count() or not few:
         return False
@@ -388,7 +392,7 @@ def _names_a_series(column: pl.Series) -> bool:
 def _primary_key(
     frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...], path: Path
 ) -> tuple[str, ...]:
-    """Return the smallest combination of columns that is unique. `CsvRefused` where none of four is."""
+    """Return the first combination of columns that is unique. Raises `CsvRefused` if none of up to four columns is."""
     for key in _keys(frame, event_time, candidates, series):
         if _is_unique(frame, key):
             return key
@@ -404,7 +408,7 @@ def _primary_key(
 def _keys(
     frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
-    """Yield combinations in the order in which they are tried. No measurements: they may be unique by chance."""
+    """Yield combinations in the order to try them. Leaves out measurements: they may be unique by chance."""
     ids = [name for name in candidates if frame.schema[name] in (pl.Int64, pl.String) and _ID.search(name)]
     others = [name for name in candidates if name not in ids and frame.schema[name] == pl.String]
     usable = [name for name in (*ids, *others) if not frame[name].null_count()]
@@ -421,7 +425,7 @@ def _is_unique(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
 
 
 def _lags(present: Sequence[date], length: int, *, weekly: bool) -> tuple[int, ...]:
-    """Return partitions back of which at least a fifth of the partitions have rows to look at."""
+    """Return the distances, in partitions, at which at least a fifth of the partitions have earlier rows."""
     known = set(present)
     return tuple(
         lag
@@ -437,7 +441,7 @@ def _column(values: pl.Series, title: str, names_rows: bool) -> CsvColumn:
 
 
 def _generous_range(values: pl.Series) -> tuple[float | None, float | None]:
-    """Return bounds at ten times the largest absolute value; 0 below where no value is negative; 0 and 1 of flags."""
+    """Return bounds at ten times the largest absolute value. The lower is 0 if no value is negative. Flags get 0, 1."""
     known = values.drop_nulls().cast(pl.Float64)
     if set(known.unique().to_list()) == {0.0, 1.0} and values.dtype == pl.Int64:
         return 0.0, 1.0

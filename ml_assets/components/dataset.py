@@ -27,7 +27,7 @@ class Dataset(SpecComponent):
     spec: DatasetSpec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """One asset with its checks, and a sensor where the source is watched."""
+        """Return one asset with its checks, and a sensor if the source is watched."""
         spec = self.spec
         read = resolve_function(spec.source.function)
         table = table_spec("datasets", spec, spec.source.function)
@@ -45,7 +45,7 @@ class Dataset(SpecComponent):
 
 
 def read_partition(read: Callable[..., pl.DataFrame], cadence: Cadence, key: str) -> Incoming:
-    """Ask the source for one partition. Whatever it raises or returns becomes a failure of that partition alone."""
+    """Call the source for one partition. An error or a wrong result becomes a failure of that partition alone."""
     first_day, _ = cadence.bounds(key)
     ask = answering(read)
     try:
@@ -53,7 +53,7 @@ def read_partition(read: Callable[..., pl.DataFrame], cadence: Cadence, key: str
     except FeatureFunctionError as error:
         failure = SourceFailed(str(error))
         failure.__cause__ = error.__cause__
-    except Exception as error:  # out of reach, perhaps not at the next attempt
+    except Exception as error:  # unreachable, but perhaps not at the next attempt
         failure = SourceFailed(f"{place_of(read, error)}: the source raised {type(error).__name__}: {error}")
         failure.__cause__ = error
     return Incoming(key=key, data=failure)

@@ -1,7 +1,7 @@
 """Faults of the declarations, one line each: file, line, key, and the nearest right word.
 
-Here: refusing a defs folder with all its faults at once, and the faults that only all files together show: names
-used twice, inputs that nothing declares. Not here: those of one document (`documents`).
+Here: refusing a defs folder with all its faults at once, and faults across files: names used twice, inputs that nothing
+declares. Not here: faults of a single document (`documents`).
 """
 
 import re
@@ -22,26 +22,26 @@ DEFS = ROOT / "ml_assets" / "defs"
 
 
 class DeclarationRefused(Exception):
-    """The declarations cannot be loaded; each line of the message names a file, a line and what helps."""
+    """The declarations cannot be loaded. Each line of the message names a file, a line and the remedy."""
 
 
 @contextmanager
 def in_one_line(defs_folder: Path = DEFS) -> Iterator[None]:
-    """Around loading: what a person wrote wrongly becomes `DeclarationRefused`; any other error passes."""
+    """Turn faults in YAML files into `DeclarationRefused` while definitions load. Other errors pass."""
     try:
         yield
     except Exception:
-        # Dagster stops at the first fault, deep in its own tree; a person mends all of them at once.
+        # Dagster stops at the first fault, deep in its own tree. A person wants to see all faults at once.
         if lines := faults_in(defs_folder):
             raise DeclarationRefused("\n".join(lines)) from None
         raise
 
 
 def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
-    """`DeclarationRefused` where components do not fit together.
+    """Raise `DeclarationRefused` if components do not fit together.
 
-    Two have one name; one reads a table that none declares, that is cut in other partitions, or that begins later;
-    one names columns of a table that `column_faults` refuses.
+    Faults: two components have the same name; a component reads a table that nothing declares, that has other
+    partitions or that begins later; a component names columns of a table that `column_faults` refuses.
     """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
@@ -69,7 +69,7 @@ def _declared_twice(assets: Sequence[dg.AssetsDefinition], defs_folder: Path) ->
 
 
 def _who(asset: dg.AssetsDefinition) -> str:
-    """A table's id; of a model's assets, the model's name."""
+    """Return a table's id; for a model's assets, the model's name."""
     first, *rest = min(asset.keys).path
     return "/".join([first, *rest]) if first in ("datasets", "features") else first
 
@@ -77,8 +77,9 @@ def _who(asset: dg.AssetsDefinition) -> str:
 def _misfit(
     own: dg.PartitionsDefinition | None, read: dg.PartitionsDefinition | None
 ) -> tuple[str, str] | None:
-    """Describe a reader's partitions and those it reads where they do not fit; None where they do. Unpartitioned
-    always fits.
+    """Describe the partitions of a reader and of its input if they do not fit; None if they fit.
+
+    A table without partitions always fits.
     """
     if not isinstance(own, dg.TimeWindowPartitionsDefinition):
         return None
@@ -99,7 +100,7 @@ def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> str:
 
 
 def _places(line: str, defs_folder: Path) -> list[str]:
-    """`file:line` of every line of a `defs.yaml` that matches."""
+    """Return `file:line` of every matching line in a `defs.yaml`."""
     return [
         f"{short(str(file))}:{number}"
         for file in sorted(defs_folder.rglob("defs.yaml"))
@@ -109,7 +110,7 @@ def _places(line: str, defs_folder: Path) -> list[str]:
 
 
 def _place_of(who: str, key: str, defs_folder: Path) -> str:
-    """`file:line` of a dotted `key` of the component that declares `who`; empty where no file holds it."""
+    """Return `file:line` of a dotted `key` of the component that declares `who`; empty if no file holds it."""
     kind, _, name = who.rpartition("/")
     class_name = {"datasets": "Dataset", "features": "FeatureTable"}.get(kind, "TrainingPipeline")
     path = [int(part) if part.isdecimal() else part for part in ("attributes", *key.split("."))]

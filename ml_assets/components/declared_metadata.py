@@ -1,15 +1,15 @@
-"""The tables that definitions declare, as the guard asks for them: carried by the metadata of their assets."""
+"""Declared tables for the guard, stored in the metadata of their assets."""
 
 import dagster as dg
 
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 
 DECLARED = "declared"
-"""Metadata of a table: `DeclaredTable.to_facts`, what its partitions are made with. The asset's page shows it."""
+"""Metadata of a table: its declaration, from `DeclaredTable.to_facts`. The asset's page shows it."""
 
 
 def declared_tables(defs: dg.Definitions) -> DeclaredTables:
-    """Return every table that `defs` declare."""
+    """Return all tables that `defs` declare."""
     found = [
         metadata[DECLARED]
         for asset in defs.assets or ()

@@ -1,7 +1,7 @@
-"""The documents of all `defs.yaml` files, and every fault of each: file, line, key, and the nearest right word.
+"""Documents of all `defs.yaml` files, and the faults of each: file, line, key, and the nearest right word.
 
-Here: reading the files, and turning what the YAML reader and pydantic say of one document into lines. Not here:
-what only all documents together show (`declarations`), nor the rules of a section, which are its own.
+Here: reading the files, and turning errors of the YAML reader and of pydantic into lines. Not here: faults across
+documents (`declarations`), and the rules of a section, which the section itself declares.
 """
 
 import importlib
@@ -23,7 +23,7 @@ _COMPONENTS = "ml_assets.components"
 
 
 def documents_of(defs_folder: Path) -> Iterator[ValueAndSourcePositionTree]:
-    """Parse every document under `defs_folder`. A file that is not YAML is passed over."""
+    """Yield every parsed document under `defs_folder`. Skip files that are not YAML."""
     for file in _files(defs_folder):
         try:
             yield from parse_yamls_with_source_position(file.read_text(), str(file))
@@ -32,18 +32,18 @@ def documents_of(defs_folder: Path) -> Iterator[ValueAndSourcePositionTree]:
 
 
 def faults_in(defs_folder: Path) -> list[str]:
-    """Return all that is wrong with the documents under `defs_folder`, each on a line of its own."""
+    """Return the faults of the documents under `defs_folder`, one line each."""
     return [line for file in _files(defs_folder) for line in _faults_of_file(file)]
 
 
 def place_of(document: ValueAndSourcePositionTree, path: Sequence[str | int]) -> str:
-    """`file:line` of a key of `document`; of the part around it where the key is not there."""
+    """Return `file:line` of a key of `document`; if the key is missing, of the part around it."""
     position, _ = document.source_position_tree.lookup_closest_and_path(path, trace=None)
     return f"{short(position.filename)}:{position.start.line}"
 
 
 def short(file: str) -> str:
-    """The path of `file` from the checkout, or as it is where it lies elsewhere."""
+    """Return the path of `file` relative to the checkout; unchanged if it is outside."""
     path = Path(file)
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else file
 
@@ -98,7 +98,7 @@ def _validation(error: ValidationError, document: ValueAndSourcePositionTree) ->
         key = ".".join(map(str, path))
         placed.append((key, f"{place_of(document, path)} {key}: {_words(one)}"))
     keys = [key for key, _ in placed]
-    # A part that is wrong makes the whole around it wrong too; only the part is news.
+    # A faulty part makes the whole around it faulty, too. Report only the part.
     return [line for key, line in placed if not any(other.startswith(f"{key}.") for other in keys)]
 
 
@@ -118,7 +118,7 @@ def _words(error: Any) -> str:
 
 
 def _component_at(path: str) -> Any:
-    """The class a `type` names; None where it names none."""
+    """Return the component class that a `type` names; None if it names none."""
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name, None)
@@ -132,7 +132,7 @@ def _component_types() -> list[str]:
 
 
 def _nearest_type(path: str) -> str:
-    """End of the sentence about an unknown type. People leave out the package, or half of it."""
+    """Return the end of the sentence about an unknown type. People often leave out the package, or half of it."""
     by_name = {each.rpartition(".")[2]: each for each in _component_types()}
     nearest = get_close_matches(path.rpartition(".")[2], by_name, n=1)
     return f": did you mean '{by_name[nearest[0]]}'?" if nearest else did_you_mean(path, by_name.values())

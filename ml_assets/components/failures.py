@@ -1,4 +1,4 @@
-"""Refusals a person and a sensor can both read: the sentence for the one, the metadata for the other."""
+"""Failures of steps, with a sentence for people and metadata for sensors."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,22 +26,22 @@ TRANSIENT = (
     ConnectionError,
     TimeoutError,
 )
-"""Errors that may be gone at the next attempt: Dagster's retry policy covers these alone."""
+"""Errors that may be gone at the next attempt. Dagster's retry policy covers only these."""
 
 RETRY_TRANSIENT = dg.RetryPolicy(
     max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
-"""Retry policy of every step. Final failures say `allow_retries=False` and are not repeated."""
+"""Retry policy of every step. Final failures have `allow_retries=False`, so Dagster does not repeat the step."""
 
 OUT_OF_REACH = (*TRANSIENT, OSError)
-"""Errors of a source that may answer at the next attempt: those of HTTP clients and files are `OSError`s."""
+"""Errors of a source that may work at the next attempt. Errors of HTTP clients and files are `OSError`s."""
 
 MISSING = "ml_assets/missing"
-"""Metadata of a refusal: JSON, table id → partition keys that are not there yet."""
+"""Metadata of a refusal: JSON, table id → missing partition keys."""
 
 
 def _failure_of(error: BuildRefused) -> dg.Failure:
-    """Return the step's final failure, with what the failed-upstream sensor and the page read of it."""
+    """Return the step's final failure, with metadata for the failed-upstream sensor and for the page."""
     if not isinstance(error, InputsRefused):
         return dg.Failure(str(error), allow_retries=False)
     metadata = {
@@ -52,25 +52,28 @@ def _failure_of(error: BuildRefused) -> dg.Failure:
 
 
 def missing_in(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The missing partitions a failure names; empty for any other failure."""
+    """Return the missing partitions that a failure names; empty for any other failure."""
     value = metadata.get(MISSING)
     return value.data if isinstance(value, dg.JsonMetadataValue) and isinstance(value.data, dict) else {}
 
 
 class Terminated(dg.DagsterError, DagsterExecutionInterruptedError):
-    """Somebody ended the step from outside. As a `DagsterError` it is not repeated: an interruption alone is tried
-    again where a step has a retry policy, though the run was terminated."""
+    """Somebody terminated the step.
+
+    Dagster does not repeat a step after a `DagsterError`. After a plain interruption it would apply the step's retry
+    policy, although the run was terminated.
+    """
 
 
 @contextmanager
 def final_unless_transient() -> Iterator[None]:
-    """Around a step's body: only `TRANSIENT` errors are left to the retry policy; any other is final at once.
+    """Leave only `TRANSIENT` errors of a step's body to the retry policy; make any other error final at once.
 
-    A step that somebody terminated stays terminated, also where ending it failed on the way.
+    A step that somebody terminated stays terminated, even if the termination itself raised an error.
     """
     try:
         yield
-    except (Exception, *_INTERRUPTIONS) as error:  # a step's outermost edge: whatever it was, say it
+    except (Exception, *_INTERRUPTIONS) as error:  # outermost edge of a step: report every error
         if _was_interrupted(error):
             raise Terminated("the step was ended from outside") from error
         if isinstance(error, (dg.Failure, *TRANSIENT)):
@@ -84,7 +87,7 @@ _INTERRUPTIONS = (DagsterExecutionInterruptedError, KeyboardInterrupt)
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """True if `error` is an interruption, or came up while one was handled."""
+    """True if `error` is an interruption, or was raised while an interruption was handled."""
     while error is not None and not isinstance(error, _INTERRUPTIONS):
         error = error.__context__
     return error is not None

@@ -20,7 +20,7 @@ from resources.platform import Platform
 
 
 class InputMisdeclared(Exception):
-    """A feature table reads partitions of something that has none."""
+    """A feature table reads a table that is not declared, or partitions of a table that has none."""
 
 
 @dg.scaffold_with(FeatureTableScaffolder)
@@ -31,7 +31,7 @@ class FeatureTable(SpecComponent):
     spec: FeatureTableSpec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """One asset with its checks."""
+        """Return one asset with its checks."""
         spec = self.spec
         function = resolve_function(spec.function)
         reads = {

@@ -1,8 +1,8 @@
-"""The leakage test as an asset check: on the newest partitions of a feature table, weekly and when its code changes.
+"""Leakage test as an asset check: on the newest partitions of a feature table, weekly and when its code changes.
 
-Dagster adds each check of an asset to every run that selects the asset, and this one rebuilds a month of features
-several times. So it tests only in a run of its own, which the sensor `test_leakage` requests; a run that builds the
-table repeats the newest result. Not here: the test (tables.leakage).
+Dagster adds each check of an asset to every run that selects the asset, and this check rebuilds a month of features
+several times. So it runs the test only in a separate run, which the sensor `test_leakage` requests. A run that builds
+the table repeats the newest result. Not here: the test (tables.leakage).
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _ENDED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordSt
 
 @dataclass(frozen=True)
 class LeakageResult:
-    """The newest outcome of a test, in this run or an earlier one."""
+    """Newest result of a table's test."""
 
     declaration: str
     tested: float
@@ -47,7 +47,7 @@ class LeakageResult:
 
     @classmethod
     def newest(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Self | None:
-        """Read it from Dagster's history; None where the table was never tested."""
+        """Read it from Dagster's history; None if the table was never tested."""
         found = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=_ENDED)
         evaluation = found[0].evaluation if found else None
         if evaluation is None:
@@ -102,7 +102,7 @@ def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDef
 
 
 def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence]) -> FeatureDeclaration:
-    """Return what the leakage test needs of `spec`; `cadences` are those of its inputs."""
+    """Return the declaration for the leakage test of `spec`; `cadences` is input table → cadence."""
     return FeatureDeclaration(
         table=f"features/{spec.name}",
         function=resolve_function(spec.function),
@@ -135,7 +135,7 @@ def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence])
 def request_leakage_tests(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
 ) -> dg.SensorResult:
-    """Request a run for each table that is due. A failed run is not repeated before next week or the next change."""
+    """Request a run for each table whose test is due. A failed run is repeated only next week or after a change."""
     if context.repository_def is None:
         return dg.SensorResult(skip_reason="no definitions are loaded")
     graph, now = context.repository_def.asset_graph, time.time()
@@ -143,7 +143,7 @@ def request_leakage_tests(
     requests: list[dg.RunRequest] = []
     for key in sorted(graph.asset_check_keys, key=str):
         table = key.asset_key.to_user_string()
-        # A single partition says nothing about the lookback.
+        # A single partition shows nothing about the lookback.
         if key.name != LEAKAGE or len(reader.keys(table)) < 2:
             continue
         declaration = str(graph.get(key).metadata[_DECLARATION])
@@ -156,7 +156,7 @@ def request_leakage_tests(
 
 
 def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg.AssetCheckResult:
-    """Test the newest partitions. What keeps the test from being made is a warning, with its remedy."""
+    """Test the newest partitions. If the test cannot run, the result is a warning with the remedy."""
     reader = TableReader.at(platform.lake, "main")
     keys = sample_of(reader.keys(declared.table))
     facts: dict[str, Any] = {_TESTED: dg.MetadataValue.timestamp(time.time()), _DECLARATION: digest}
@@ -180,7 +180,7 @@ def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg
             ]
         ),
     }
-    said = "\n\n".join(report.explain().splitlines())  # paragraphs: pages take single line ends for spaces
+    said = "\n\n".join(report.explain().splitlines())  # paragraphs, because pages ignore single line ends
     return _result(declared, report.ok, said, facts, dg.AssetCheckSeverity.ERROR)
 
 
@@ -202,7 +202,7 @@ def _result(
 
 
 def _digest(spec: FeatureTableSpec, table: TableSpec) -> str:
-    """Digest of all that decides the result, except the rows: 16 hex digits."""
+    """Return the digest of the declaration and code that decide the result, without the rows: 16 hex digits."""
     declared = spec.model_dump(
         mode="json", include={"function", "inputs", "predicted_at", "partition_date", "labels", "partitions"}
     )

@@ -1,8 +1,8 @@
-"""Loading the defs folder: its `defs.yaml` files, and those of its Python files that define something for Dagster.
+"""Loader of the defs folder: its `defs.yaml` files, and the Python files that define something for Dagster.
 
-Dagster imports every Python file of a folder that has no `defs.yaml` of its own. A training script does its work when
-it is imported, and the modules beside it import libraries that this process need not have: one such file took all
-pipelines down. Not here: what is wrong with the files (declarations).
+Dagster imports every Python file of a folder that has no `defs.yaml`. But a training script runs when it is imported,
+and modules beside it import libraries that this process may lack. One such file took all pipelines down. Not here:
+faults in the files (declarations).
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ from ml_assets.tables.reach import SourceUnavailable, reached_by
 
 
 def load_pipelines(project: Path) -> dg.Definitions:
-    """Return the definitions of the project that the folder `project` lies in; see `dg.load_from_defs_folder`."""
+    """Return the definitions of the project that contains the folder `project`; see `dg.load_from_defs_folder`."""
     return _Tree.for_project(project).build_defs()
 
 
 def defines_nothing(module: str) -> bool:
-    """Return True for a module that cannot hold definitions: it reaches Dagster by no import. It is read, not run."""
+    """Return True for a module without definitions: none of its imports reaches Dagster. Reads the source only."""
     try:
         return "dagster" not in reached_by([module]).packages
-    except (SourceUnavailable, SyntaxError):  # importing it says what is wrong
+    except (SourceUnavailable, SyntaxError):  # its import will report the fault
         return False
 
 

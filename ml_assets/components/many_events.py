@@ -1,8 +1,8 @@
-"""Events of a published table: many materializations in one write, and the output that steps behind it wait for.
+"""Events of a published table: many materializations in one write, and the output that downstream steps wait for.
 
-An event at a time costs 15 ms on SQLite and 50 on PostgreSQL, where each opens a connection and commits several
-times: half a minute for a year. Dagster's storages can take a batch, but its contexts have no method for
-it, so this one module uses what `context.log_event` is made of. Not here: what the events say (`publishing`).
+A single event costs 15 ms on SQLite and 50 ms on PostgreSQL, because each opens a connection and commits several times:
+half a minute for a year. Dagster's storages accept a batch, but its contexts have no method for it. So only this module
+uses the internals of `context.log_event`. Not here: the content of events (`publishing`).
 """
 
 import uuid
@@ -16,7 +16,7 @@ from dagster._core.execution.plan.outputs import StepOutputData, StepOutputHandl
 def log_materializations(
     context: dg.AssetExecutionContext, materializations: Sequence[dg.AssetMaterialization]
 ) -> None:
-    """`context.log_event` for each, in order, stored in batches of `DAGSTER_EVENT_BATCH_SIZE` if that is set."""
+    """Log each materialization, in order. Dagster stores batches of `DAGSTER_EVENT_BATCH_SIZE`, if that is set."""
     step = context.get_step_execution_context()
     batch, last = uuid.uuid4().hex, len(materializations) - 1
     context.op_execution_context._events += [
@@ -26,9 +26,9 @@ def log_materializations(
 
 
 def log_output(context: dg.AssetExecutionContext) -> None:
-    """Tell the steps behind a table that it is there. Without this event Dagster skips them, in a green run.
+    """Log the output event of a table's step. Without it Dagster skips the downstream steps, in a green run.
 
-    Yielding a `dg.Output` instead would materialize every partition a second time, all with one data version.
+    Yielding a `dg.Output` instead would materialize every partition again, all with the same data version.
     """
     step = context.get_step_execution_context()
     name = context.assets_def.get_output_name_for_asset_key(context.asset_key)

@@ -12,13 +12,13 @@ from resources.lake import VersionedStore
 from resources.mlflow_client import page_of
 
 MAX_ROWS = 100
-"""Rows of a table on a page: each is stored in an event."""
+"""Largest number of rows of a table on a page, because an event stores them."""
 ON_A_PAGE = 12
-"""Names in a sentence there, before it says how many more there are."""
+"""Names that a sentence on a page lists. It counts the others."""
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
-    """Rows with the same columns as a table; a sentence where there are none."""
+    """Return rows with equal columns as a table; the text `none` without rows."""
     if not rows:
         return dg.MetadataValue.text("none")
     records = [
@@ -34,7 +34,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.Te
 
 
 def column_schema(contract: Contract) -> dg.TableSchema:
-    """A contract as the table schema Dagster shows on the asset page."""
+    """Return a contract as the table schema that Dagster shows on the asset page."""
     columns: list[dg.TableColumn] = []
     for name, column in contract.by_name.items():
         rules = [
@@ -69,7 +69,7 @@ def report_facts(page: str, file: str) -> dict[str, dg.MetadataValue]:
 def rules_table(
     rules: Sequence[RuleOutcome],
 ) -> dg.TableMetadataValue | dg.TextMetadataValue:
-    """Gates with what they asked, what was found and what would pass."""
+    """Return a table of gates with requirement, measurement and the condition that would pass."""
     return table_of(
         [
             {
@@ -86,24 +86,24 @@ def rules_table(
 
 
 def commit_facts(lake: VersionedStore, commit_id: str) -> dict[str, Any]:
-    """A commit of the lake, with a link to its page where the lake has pages."""
+    """Return a commit of the lake as metadata, with a link to its page if the lake has pages."""
     page = lake.commit_url(commit_id)
     return {"lake/commit": commit_id} | ({"lake/page": dg.MetadataValue.url(page)} if page else {})
 
 
 def tracked_facts(tracking_uri: str, run_id: str, place: str | None = None) -> dict[str, Any]:
-    """A run of MLflow, with a link to its page (or that of `place`) where MLflow is a server."""
+    """Return a run of MLflow as metadata, with a link to its page (or to `place`) if MLflow is a server."""
     page = page_of(tracking_uri, place or f"runs/{run_id}")
     return {"mlflow/run": run_id} | ({"mlflow/page": dg.MetadataValue.url(page)} if page else {})
 
 
 def readable(value: float) -> float:
-    """A figure with the six digits that a person can use."""
+    """Round a figure to six significant digits for people."""
     return float(f"{value:.6g}")
 
 
 def profile_table(profiled: Mapping[str, Any]) -> dg.TableMetadataValue | dg.TextMetadataValue:
-    """Completeness and range of each column of a partition, from its stored profile."""
+    """Return a table with completeness and range of each column of a partition, from its stored profile."""
     complete = completeness(profiled)
     return table_of(
         [

@@ -1,4 +1,4 @@
-"""Partition arithmetic in Dagster's words."""
+"""Partitions as Dagster's definitions and mappings."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ MONDAY = 1
 
 
 def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPartitionsDefinition | None:
-    """Dagster's partitions for a section; None for a table without."""
+    """Return Dagster's partitions for a section; None for a table without partitions."""
     if section is None:
         return None
     cadence = section.as_cadence
@@ -22,12 +22,12 @@ def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPar
 
 
 def lookback_mapping(partitions: int) -> dg.PartitionMapping:
-    """A partition reads itself and so many before it; those before the table's start are left out."""
+    """Return the mapping by which a partition reads itself and the given number before it, within the table's start."""
     return dg.TimeWindowPartitionMapping(start_offset=-partitions, allow_nonexistent_upstream_partitions=True)
 
 
 def _day_after_last(section: PartitionsSection) -> str | None:
-    """Dagster's end is exclusive."""
+    """Return the day after the last partition, because Dagster's end is exclusive."""
     if section.end is None:
         return None
     cadence = section.as_cadence

@@ -26,9 +26,9 @@ def prune_trainings(
 
 
 def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """True once neither this run nor an automatic retry of it can come back to its training.
+    """True if neither this run nor an automatic retry of it can resume its training.
 
-    A run that `instance` does not know may be another installation's: it counts as going on.
+    A run that `instance` does not know may belong to another installation, so it counts as not ended.
     """
     run = instance.get_run_by_id(run_id)
     while run is not None and run.is_finished:

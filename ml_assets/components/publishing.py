@@ -1,7 +1,7 @@
-"""One publish, as Dagster sees it: an event per good partition, checks that show verdicts, a named failure.
+"""Report of a publish to Dagster: an event per good partition, checks that show verdicts, a failure with names.
 
-A run covers one partition or a whole range; either way good partitions land and are materialized, and the
-step fails afterwards if any was rejected, so that nothing is green by halves.
+A run covers one partition or a whole range. Good partitions land and are materialized in both cases. The step fails
+afterwards if a partition was rejected, so that no run is green with missing partitions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,8 +32,11 @@ VOLUME_RULES = ("volume", "empty_partition")
 
 
 def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
-    """The checks every table has. Only what keeps a partition from main fails a blocking one: automation waits for
-    those, and a warning is no reason to wait."""
+    """Return the checks of every table.
+
+    Only findings that keep a partition from main fail a blocking check. Automation waits for blocking checks, and a
+    warning is no reason to wait.
+    """
     return [
         dg.AssetCheckSpec(
             CONTRACT,
@@ -49,10 +52,10 @@ def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
 def publish_and_report(
     context: dg.AssetExecutionContext, platform: Platform, spec: TableSpec, incoming: Iterable[Incoming]
 ) -> Iterator[dg.AssetCheckResult]:
-    """Publish and tell Dagster.
+    """Publish `incoming` and report the result to Dagster.
 
-    Raises `dg.Failure` when partitions were rejected or the source failed for some, after the good ones have
-    landed. It is worth a retry only where the source was out of reach; anything else must change first.
+    Raises `dg.Failure` if partitions were rejected or the source failed for some, after the good partitions landed. It
+    allows retries only if the source was unreachable, because other faults need a change first.
     """
     run_id = context.run.run_id
     run = PublishingRun(run_id=run_id, url=run_url(platform.settings.ui_url, run_id))
@@ -61,7 +64,7 @@ def publish_and_report(
     materializations: list[dg.AssetMaterialization] = []
     for key, partition in result.merged.items():
         facts = _facts(key, partition) | commit_facts(platform.lake, result.commit_id)
-        if key == max(result.merged):  # the page shows the newest event: one profile a run is enough
+        if key == max(result.merged):  # the page shows the newest event, so one profile per run is enough
             facts |= _statistics(TableReader(platform.lake, result.commit_id).manifest(spec.table, key))
         materializations.append(_materialization(context.asset_key, spec, key, partition, facts))
     log_materializations(context, materializations)
@@ -74,7 +77,7 @@ def publish_and_report(
 
 
 def _noting(incoming: Iterable[Incoming], out_of_reach: set[str]) -> Iterator[Incoming]:
-    """The same, noting the keys whose source could not be reached."""
+    """Yield `incoming` unchanged; add the keys whose source was unreachable to `out_of_reach`."""
     for one in incoming:
         if isinstance(one.data, SourceFailed) and isinstance(one.data.__cause__, OUT_OF_REACH):
             out_of_reach.add(one.key)
@@ -82,7 +85,7 @@ def _noting(incoming: Iterable[Incoming], out_of_reach: set[str]) -> Iterator[In
 
 
 def _statistics(manifest: PartitionManifest) -> dict[str, Any]:
-    """Completeness, ranges and freshness, from what is stored beside the partition."""
+    """Return completeness, ranges and freshness of a partition, from its manifest."""
     first, last = manifest.event_time or ("none", "none")
     return {
         "profile": profile_table(manifest.profile),
@@ -93,7 +96,7 @@ def _statistics(manifest: PartitionManifest) -> dict[str, Any]:
 
 
 def _facts(key: str, partition: PublishedPartition) -> dict[str, Any]:
-    # Few: an event a partition, of every run, is kept for good. The content digest is the data version.
+    # Few facts, because the event of every partition of every run is kept forever. The digest is the data version.
     facts: dict[str, Any] = {
         "dagster/partition_row_count": partition.rows,
         "verdict": partition.verdict.status,
@@ -139,7 +142,7 @@ def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
 
 
 def _shown_by(finding: Finding, verdict: Verdict) -> str:
-    # What a person accepted keeps nothing from main any more.
+    # Findings of an accepted partition no longer keep it from main.
     if not (finding.blocks and verdict.blocks):
         return WARNINGS
     return VOLUME if finding.rule in VOLUME_RULES else CONTRACT

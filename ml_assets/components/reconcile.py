@@ -1,7 +1,7 @@
-"""Dagster's events compared with what main holds, and added where Dagster lacks them.
+"""Comparison of Dagster's events with main, and events for partitions that Dagster lacks.
 
-A run that is stopped between its merge and its events leaves Dagster without partitions that are there; so does a
-person who accepts a rejected one. The lake is right: it is what trainings read.
+If a run is stopped between its merge and its events, Dagster does not know partitions that main holds. The same happens
+when a person accepts a rejected partition. The lake is right, because trainings read the lake.
 """
 
 from collections.abc import Iterable
@@ -25,13 +25,13 @@ TOLD_LATER = (
 
 @dataclass(frozen=True)
 class Apart:
-    """A table of which Dagster and the lake say different things."""
+    """Table on which Dagster and the lake differ."""
 
     table: str
     untold: tuple[str, ...]
     """Keys on main that Dagster does not know, or knows with other content."""
     gone: tuple[str, ...]
-    """Keys that Dagster knows and main does not hold."""
+    """Keys that Dagster knows but main does not hold."""
 
 
 def tables_of(graph: BaseAssetGraph) -> list[str]:
@@ -41,7 +41,7 @@ def tables_of(graph: BaseAssetGraph) -> list[str]:
 
 
 def compare(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:
-    """Return the tables of which Dagster and the commit of `reader` say different things."""
+    """Return the tables on which Dagster and the commit of `reader` differ."""
     found: list[Apart] = []
     for table in tables:
         held, known = reader.digests(table), _known(instance, _asset(table))
@@ -53,14 +53,14 @@ def compare(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[
 
 
 def is_busy(instance: dg.DagsterInstance) -> bool:
-    """Return whether a run is under way, which may be about to log events of its own."""
+    """Return True if a run is in progress, because it may be about to log its own events."""
     return bool(instance.get_runs_count(dg.RunsFilter(statuses=list(_UNDER_WAY))))
 
 
 def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:
-    """Log a materialization for each partition of main that Dagster lacks; return what was apart.
+    """Log a materialization for each partition of main that Dagster lacks; return the differences before that.
 
-    Does nothing while a run is under way.
+    Does nothing while a run is in progress.
     """
     if is_busy(instance):
         return []
@@ -91,7 +91,7 @@ def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterabl
 def tell_of_main(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
 ) -> dg.SensorResult:
-    """Never requests a run. Its cursor is the commit of main that Dagster knows."""
+    """Reconcile Dagster with main; never request a run. The cursor is the commit of main that Dagster knows."""
     reader = TableReader.at(platform.lake, "main")
     if context.cursor == reader.commit_id:
         return dg.SensorResult(skip_reason="main is as it was")
@@ -108,7 +108,7 @@ def _asset(table: str) -> dg.AssetKey:
 
 
 def _known(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, str]:
-    """Key → data version of its newest materialization."""
+    """Return key → data version of its newest materialization."""
     if partitions := instance.get_materialized_partitions(asset):
         tags = instance.event_log_storage.get_latest_tags_by_partition(
             asset, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION]

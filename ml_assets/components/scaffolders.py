@@ -1,7 +1,7 @@
-"""`dg scaffold defs ml_assets.components.… NAME`: a commented example that loads and trains as it is.
+"""Scaffolds for `dg scaffold defs ml_assets.components.… NAME`: a commented example that loads and trains as it is.
 
-Here: the templates of each component's folder, and the names that follow from NAME. The text itself lies in
-`templates/`. With `--from FILE.csv` the templates `csv_*` are filled with what the file shows (`csv_scaffold.py`).
+Here: the templates of each component's folder, and the names that follow from NAME. The text is in `templates/`. With
+`--from FILE.csv`, the templates `csv_*` get values inferred from the file (`csv_scaffold.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from ml_assets.components.csv_tables import CsvRefused, CsvTable, infer
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
-"""The days of the synthetic source."""
+"""First and last day of the synthetic source."""
 
 
 CHECKS = (
@@ -25,25 +25,25 @@ CHECKS = (
     "features     earlier labels and the calendar: add columns that are known before, in features.py",
     "gates        better than the naive model; no worse than production by more than 2 %",
 )
-"""Guesses that no file can show, one for each document."""
+"""Assumptions that no file can show, one per document."""
 
 
 class ScaffoldRefused(click.ClickException):
-    """A folder of this name cannot be written; the message names one that can."""
+    """A folder cannot be written for this name or file. The message has the remedy."""
 
 
 class TemplateScaffolder(dg.Scaffolder[Any]):
-    """Writes one folder from templates. A subclass says which."""
+    """Scaffolder that writes one folder from templates. A subclass names the templates."""
 
     documents: Sequence[str]
     """Templates of `defs.yaml`, one document each, in this order."""
     modules: Sequence[str]
     """Templates of the Python files beside it."""
     next_commands: Sequence[str]
-    """Commands that show it at work; `{name}` and `{days}` are filled in."""
+    """Commands to try next; `{name}`, `{days}` and `{last}` are filled in."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-        """Write the folder and say the next commands."""
+        """Write the folder and print the next commands."""
         names: dict[str, Any] = _names(request)
         prefix, notes = "", []
         if file := getattr(request.params, "from_file", ""):
@@ -132,7 +132,7 @@ class TrainingPipelineScaffolder(TemplateScaffolder):
 
 
 def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
-    """Return what the file shows. Refuse in a line what cannot become a pipeline, and leave nothing behind."""
+    """Infer the table's facts from the file. Raises `ScaffoldRefused` and leaves no folder if that fails."""
     try:
         return infer(Path(file).absolute(), label=request.params.label, time_zone=request.params.time_zone)
     except CsvRefused as error:
@@ -142,18 +142,21 @@ def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
 
 def _leave_nothing(request: dg.ScaffoldRequest[Any]) -> None:
     if not any(request.target_path.iterdir()):
-        request.target_path.rmdir()  # dg makes it before it asks us
+        request.target_path.rmdir()  # dg creates it before it calls the scaffolder
 
 
 def _editor_line(request: dg.ScaffoldRequest[Any]) -> str:
-    """Return the comment by which editors find the schema that `dg utils generate-component-schema` writes."""
+    """Return the comment with which editors find the schema that `dg utils generate-component-schema` writes."""
     assert request.project_root is not None
     up = "../" * len(request.target_path.relative_to(request.project_root).parts)
     return f"# yaml-language-server: $schema={up}.dg/schema.json\n"
 
 
 def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
-    """Return the values of the templates' names. Refuse a NAME that Python cannot import, and leave nothing behind."""
+    """Return the templates' values that follow from NAME.
+
+    Raises `ScaffoldRefused` and leaves no folder if Python cannot import NAME.
+    """
     if request.project_root is None:
         raise ScaffoldRefused("run dg in the project's folder, where pyproject.toml lies")
     parts = request.target_path.relative_to(request.project_root).parts
@@ -168,7 +171,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
         raise ScaffoldRefused(
             f"'{wrong[0]}' is no Python name, and its functions are imported: try '{right}'"
         )
-    # A nested folder's name keeps its parents', so that no two folders' names collide.
+    # The name of a nested folder includes its parents, so that no two folders have the same name.
     name = "_".join(parts[parts.index("defs") + 1 :])
     given = getattr(request.params, "input", "")
     return {
@@ -184,7 +187,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
 
 
 def _render(template: str, names: Mapping[str, Any]) -> str:
-    import jinja2  # not while definitions load
+    import jinja2  # imported here, so that loading definitions does not need it
 
     text = (TEMPLATES / f"{template}.j2").read_text()
     return jinja2.Template(text, undefined=jinja2.StrictUndefined, keep_trailing_newline=True).render(names)

@@ -1,4 +1,4 @@
-"""Schedules of models: a tick that asks the source for its latest day."""
+"""Schedules of models. Each tick asks the source for its latest day."""
 
 import dagster as dg
 
@@ -9,7 +9,10 @@ from ml_assets.tables.imports import resolve_latest
 def nightly_training(
     spec: TrainingPipelineSpec, job_name: str, evaluation: dg.AssetKey
 ) -> dg.ScheduleDefinition:
-    """Trains the newest complete partition the source can fill; skips, with the reason, one that is trained."""
+    """Return the schedule that trains the newest complete partition of the source.
+
+    A tick skips, with the reason, if that partition is trained already.
+    """
     schedule = spec.schedule
     if schedule is None:
         raise ValueError(f"{spec.name} declares no schedule")

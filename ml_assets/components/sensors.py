@@ -1,4 +1,4 @@
-"""Sensors: new data at a source, and inputs that a refused run was missing."""
+"""Sensors for new data at a source and for missing inputs of a refused run."""
 
 import json
 import time
@@ -26,7 +26,10 @@ from resources.words import name_some
 
 
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
-    """Ask the source for its latest day; ingest what came since, and again what failed, was rejected or is missing."""
+    """Return the sensor that asks the source for its latest day and requests partitions that are new or not usable.
+
+    After `retry_seconds` it requests partitions again that failed, were rejected or are missing.
+    """
     if spec.source.watch is None or spec.source.latest is None:
         raise ValueError(f"datasets/{spec.name} declares no source.watch")
     watch = spec.source.watch
@@ -68,13 +71,13 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
 
 
 def _complete_keys(cadence: Cadence, day: date) -> list[str]:
-    """Keys of partitions that are over by the end of `day`."""
+    """Return the keys of partitions that end by the end of `day`."""
     assert cadence.start is not None
     return [key for key in cadence.keys(cadence.start, day) if cadence.bounds(key)[1] <= day]
 
 
 def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]) -> set[str]:
-    """Return those of `keys` that another attempt may mend: missing, rejected or unusable."""
+    """Return the keys that another attempt may mend: missing, rejected or unusable."""
     reader = TableReader.at(platform.lake, "main")
     validation = validate_window(reader, platform.ledger, tables, table, keys)
     rejected = {key for key in keys if f"{table} {key}" in validation.rejected}
@@ -82,7 +85,7 @@ def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Seque
 
 
 def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """First and last key of each stretch of `keys` that is chosen as a whole."""
+    """Yield the first and last key of each run of neighbours in `keys` that are all chosen."""
     wanted = set(chosen)
     for is_wanted, stretch in groupby(keys, key=wanted.__contains__):
         if is_wanted:
@@ -101,7 +104,7 @@ def build_missing_upstream(
     platform: dg.ResourceParam[Platform],
     tables: dg.ResourceParam[DeclaredTables],
 ):
-    """One backfill request per refused run: what is missing, in order, then the assets that were asked for."""
+    """Request one backfill per refused run: the missing partitions, in order, then the assets of the run."""
     run = context.dagster_run
     if ASKED_BY in run.tags:
         return dg.SkipReason("the run was itself asked for by this sensor")
@@ -115,7 +118,7 @@ def build_missing_upstream(
         _partition(table, key) for named in missing for table, keys in named.items() for key in keys
     }
     wanted |= _to_build(platform, tables, graph, wanted)
-    # The run's id names the request, so a sensor that is evaluated again finds it and adds nothing.
+    # The run's id names the backfill, so the sensor finds it when it is evaluated again and adds nothing.
     backfill_id = f"for-{run.run_id}"
     if context.instance.get_backfill(backfill_id) is not None:
         return dg.SkipReason(f"already requested as backfill {backfill_id}")
@@ -138,7 +141,7 @@ def build_missing_upstream(
 def _to_build(
     platform: Platform, tables: DeclaredTables, graph: BaseAssetGraph, wanted: Iterable[AssetKeyPartitionKey]
 ) -> set[AssetKeyPartitionKey]:
-    """Return what the guard finds lacking upstream of `wanted`, at any depth, and materializing can mend."""
+    """Return the partitions upstream of `wanted`, at any depth, that materializing can mend according to the guard."""
     wants: dict[str, set[str]] = {}
     for each in wanted:
         for parent in graph.get_parents_partitions(each.asset_key, each.partition_key).parent_partitions:
@@ -167,15 +170,15 @@ def _missing_named_by(event: dg.DagsterEvent) -> dict[str, list[str]]:
 
 
 def _asked_for(context: dg.RunFailureSensorContext, graph: BaseAssetGraph) -> set[AssetKeyPartitionKey]:
-    """Return the assets that the refused run was to make for its partition and did not.
+    """Return the assets that the refused run did not make for its partition.
 
-    Empty for a run over a range: a person asks for it again.
+    Empty for a run over a range: a person has to request it again.
     """
     run, repository = context.dagster_run, context.repository_def
     partition = run.tags.get(PARTITION)
     if partition is None or repository is None:
         return set()
-    # The run of a job names no assets: they are those of the job.
+    # The run of a job names no assets, so take the assets of the job.
     selected = run.asset_selection or repository.get_job(run.job_name).asset_layer.executable_asset_keys
     made = {
         record.asset_key

@@ -1,7 +1,7 @@
 """Vocabulary of `defs.yaml`, as strict pydantic sections.
 
 Values only: nothing here makes Dagster objects or runs anything, so the CLI and the tests read the same vocabulary.
-Not here: the sections that decide what a model learns and how it is judged (`pipeline.spec`).
+Not here: the sections for training and evaluating a model (`pipeline.spec`).
 """
 
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ class TableSpecSection(Section):
 
     @property
     def cadence(self) -> Cadence:
-        """The arithmetic of the partitions, also for a table without."""
+        """Partitions as a `Cadence`, also for a table without partitions."""
         return self.partitions.as_cadence if self.partitions else Cadence("none")
 
 
@@ -204,12 +204,12 @@ class FeatureTableSpec(TableSpecSection):
         return self
 
     def _written(self, key: str) -> tuple[str]:
-        """Return the place for a fault of `key`: the contract, where the key holds its default."""
+        """Return the place of a fault of `key`: the contract if the file does not set the key."""
         return (key if key in self.model_fields_set else "contract",)
 
     @property
     def input_columns(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-        """Input table → keys that name columns of it → the columns."""
+        """Input table → dotted key that names columns of it → the columns."""
         named: dict[str, dict[str, tuple[str, ...]]] = {}
         for i, section in enumerate(self.inputs):
             for j, rule in enumerate(section.known_at or ()):

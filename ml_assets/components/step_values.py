@@ -1,8 +1,8 @@
-"""Values that steps of a run hand each other: small JSON, a file each, in the folder of the run.
+"""Values that steps of a run pass to each other: one small JSON file each, in the folder of the run.
 
-Dagster's own manager pickles them to one place for an asset's partition, where two runs overwrite each other, and
-shows that place as the asset's `path`. Data and weights go another way: by the lake and the artifacts. Not here: what
-a value holds (`pipeline.values`).
+Dagster's own manager pickles them to a path per asset and partition, where two runs overwrite each other. It also shows
+that path as the asset's `path`. Data and weights pass through the lake and the artifacts. Not here: the content of a
+value (`pipeline.values`).
 """
 
 from pathlib import Path
@@ -13,11 +13,11 @@ from ml_assets.pipeline.values import StepValue
 
 
 class StepValueUnreadable(Exception):
-    """The file between two steps is not there, or holds another document than the step reads."""
+    """The file between two steps is missing, or holds another document than the step reads."""
 
 
 class StepValues(dg.IOManager):
-    """Files of JSON under `folder`. A run that goes on from a failed one reads the files of that run."""
+    """JSON files under `folder`. A run that re-executes a failed run from failure reads the files of that run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,10 +29,12 @@ class StepValues(dg.IOManager):
         path.write_text(obj.to_json())
 
     def load_input(self, context: dg.InputContext) -> StepValue:
-        """Read what the step upstream wrote, as the type that the step declares for its input. `StepValueUnreadable`
-        where the run began with another version of ml_assets, or its folder is gone."""
+        """Read the value of the upstream step, as the type that the step declares for its input.
+
+        Raises `StepValueUnreadable` if the run began with another version of ml_assets, or if its folder is gone.
+        """
         upstream = context.upstream_output
-        assert upstream is not None  # every input of a step that is read is another step's output
+        assert upstream is not None  # every input that is read is the output of another step
         value: type[StepValue] = context.dagster_type.typing_type
         path = self._path(upstream)
         try:
@@ -50,7 +52,7 @@ class StepValues(dg.IOManager):
 
 @dg.io_manager(description="JSON values between the steps of a run.")
 def step_values(context: dg.InitResourceContext) -> StepValues:
-    """Return the manager over the storage folder of Dagster's home."""
+    """Return the manager for the storage folder of Dagster's home."""
     instance = context.instance
-    assert instance is not None  # only a run makes resources
+    assert instance is not None  # only a run creates resources
     return StepValues(Path(instance.storage_directory()))

@@ -1,15 +1,15 @@
-"""Tags of runs and materializations: each name once, Dagster's and our own.
+"""Tags of runs and materializations: Dagster's and the platform's.
 
-Not here: keys of metadata, which stand beside what they describe.
+Not here: keys of metadata, which are defined beside the code that writes them.
 """
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """First and last partition of a run over a range."""
 PARTITION = "dagster/partition"
-"""Partition of a run over one."""
+"""Partition of a run over a single partition."""
 DATA_VERSION = "dagster/data_version"
 """Identity of a materialization's content."""
 ASKED_BY = "ml_assets/asked_by"
-"""On runs the failed-upstream sensor asked for: the run that was refused. They never ask again themselves."""
+"""Tag of runs that the failed-upstream sensor requested: the refused run. The sensor ignores failures of such runs."""
 RESOURCES = "ml_assets/resources"
 """Changes of the pipeline's resources for this launch, `memory=8Gi,nodes=2` or a JSON object."""

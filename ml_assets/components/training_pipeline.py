@@ -1,7 +1,7 @@
 """`TrainingPipeline`: from validated features to a registered model, as one execution set.
 
-The four assets always run together: materializing any of them runs the five steps, so nothing is ever
-registered that was not validated, trained and evaluated in that very run.
+The four assets always run together: materializing any of them runs the five steps. So every registered model was
+validated, trained and evaluated in the same run.
 """
 
 from collections.abc import Mapping
@@ -53,14 +53,14 @@ class TrainingPipeline(SpecComponent):
     spec: TrainingPipelineSpec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The execution set, its job and, where declared, its schedule."""
+        """Return the execution set, its job and, if declared, its schedule."""
         spec = self.spec
         pipeline = training_assets(spec)
         selection = dg.AssetSelection.assets(*pipeline.keys)
         job = dg.define_asset_job(
             f"train_{spec.name}",
-            # A schedule brings everything upstream up to the day. Dagster runs assets of one job for one partition,
-            # so all dated tables of a scheduled model have the model's partitions.
+            # A scheduled run also materializes everything upstream. Dagster runs all assets of a job for the same
+            # partition, so all dated tables of a scheduled model have the model's partitions.
             selection=selection.upstream() if spec.schedule else selection,
             description="From the sources to the registry."
             if spec.schedule
@@ -71,17 +71,17 @@ class TrainingPipeline(SpecComponent):
 
 
 def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
-    """`<model>/<stage>`."""
+    """Return the asset key `<model>/<stage>`."""
     return dg.AssetKey([spec.name, stage])
 
 
 def together(model: str) -> str:
-    """Return how Dagster's commands select the four assets, none of which runs without the others."""
+    """Return the sentence with the command that selects the four assets, none of which runs without the others."""
     return f"Made together with the model's other three assets: `dg launch --assets 'key:\"{model}/*\"'`."
 
 
 def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
-    """The four assets over the five steps."""
+    """Return the four assets that the five steps make."""
     keys = {stage: stage_key(spec, stage) for stage in STAGES}
     features_key = dg.AssetKey(spec.features.table.split("/"))
     inputs_current = dg.AssetCheckSpec(

@@ -1,5 +1,5 @@
-"""The five steps of a training pipeline, one op each: validate_inputs → snapshot → train → evaluate → register.
+"""Five steps of a training pipeline, one op each: validate_inputs → snapshot → train → evaluate → register.
 
-What belongs here: calling a stage and telling Dagster. What does not: the work of a stage. Steps hand each
-other small JSON values; data and weights lie in the lake and the artifact folders.
+Here: calling a stage and reporting to Dagster. Not here: the work of a stage. Steps pass small JSON values to each
+other; data and weights are in the lake and the artifact folders.
 """

@@ -1,4 +1,4 @@
-"""Step 4 for Dagster: the check of the gates, and the page of the evaluation."""
+"""Step 4 for Dagster: the gate check, and the page of the evaluation."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:
-    """Record the decision: a rejection is a normal outcome of a green run."""
+    """Return the op that evaluates a model and records the decision. A rejection is a normal result of a green run."""
 
     @dg.op(
         name=f"{spec.name}__evaluate",

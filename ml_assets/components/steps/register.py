@@ -1,4 +1,4 @@
-"""Step 5 for Dagster: the page of the registered version, or an observation that says why there is none."""
+"""Step 5 for Dagster: the page of the registered version, or an observation with the reason why there is none."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from resources.platform import Platform
 
 
 def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg.OpDefinition:
-    """A version when blessed or undecided; an observation that says why not when rejected."""
+    """Return the op that registers a blessed or undecided model. For a rejected model it logs an observation."""
 
     @dg.op(
         name=f"{spec.name}__register",
@@ -48,7 +48,7 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
 def _why_not(
     asset: dg.AssetKey, partition: str, evaluated: EvaluatedModel, platform: Platform
 ) -> dg.AssetObservation:
-    """Rule, slice, margin and what would pass, on the page of the version that was not made."""
+    """Return an observation for the registered model's page: failed rules, and conditions under which they pass."""
     told = [
         f"“{one.rule}” on {one.slice}: {one.found}; would pass: {one.would_pass}" for one in evaluated.failed
     ]
@@ -85,7 +85,7 @@ def _page(
 
 
 def _next(model: str, version: RegisteredModel) -> str:
-    """Return what a person can do with the version now."""
+    """Return the next action for the version, such as the command that promotes it."""
     if version.is_in_production:
         return "in production"
     if not version.may_be_promoted:

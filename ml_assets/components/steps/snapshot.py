@@ -1,4 +1,4 @@
-"""Step 2 for Dagster: the training set's page, and the check that its inputs are current."""
+"""Step 2 for Dagster: the page of the training set, and the check that its inputs are current."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetKey) -> dg.OpDefinition:
-    """Rows of the window at one commit, split, encoded and sharded."""
+    """Return the op that takes the window's rows at one commit and splits, encodes and shards them."""
 
     @dg.op(
         name=f"{spec.name}__snapshot",

@@ -20,11 +20,12 @@ from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 
 SETTINGS_DIGEST = "settings_digest"
-"""Metadata of a checkpoint: all it follows from but the data. `ml-assets plan` compares it with the declaration."""
+"""Metadata of a checkpoint: digest of everything that decides it except the data. `ml-assets plan` compares it with the
+declaration."""
 
 
 def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
-    """Runs the workers; the loss appears on the run page and in the tracker while they run."""
+    """Return the op that runs the workers. The run page and the tracker show the loss while they train."""
 
     @dg.op(
         name=f"{spec.name}__train",
@@ -62,7 +63,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
 
 
 class _Page:
-    """The page of the run and, by observations, of the checkpoint."""
+    """Reporter to the page of the run and, by observations, to the page of the checkpoint."""
 
     def __init__(self, context: dg.OpExecutionContext, checkpoint: dg.AssetKey) -> None:
         self._context, self._checkpoint = context, checkpoint
@@ -81,7 +82,7 @@ class _Page:
 
 
 def _survived(events: Iterable[TrainingEvent]) -> dict[str, Any]:
-    """Return metadata of the training's interruptions and their cost; empty where there was none."""
+    """Return metadata of the training's interruptions and their cost; empty without interruptions."""
     lines = [f"* {recovery.in_words()}" for recovery in recoveries_of(events)]
     return {"recoveries": dg.MetadataValue.md("\n".join(lines))} if lines else {}
 

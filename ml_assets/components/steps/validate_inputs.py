@@ -1,4 +1,4 @@
-"""Step 1 for Dagster: the partitions of the window, validated before anything is launched."""
+"""Step 1 for Dagster: validate the partitions of the window before anything is launched."""
 
 import dagster as dg
 
@@ -11,7 +11,7 @@ from resources.platform import Platform
 
 
 def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
-    """Refuse with the list of what is missing, rejected or unusable; name what is stale."""
+    """Return the op that refuses missing, rejected or unusable inputs by name and lists stale inputs."""
 
     @dg.op(
         name=f"{spec.name}__validate_inputs",
