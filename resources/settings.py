@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     launcher: Literal["local", "kubernetes"] = "local"
     """Launcher of the workers: processes of this machine, or pods."""
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
-    """The cluster, if `launcher` is kubernetes: `ML_ASSETS_KUBERNETES_…`."""
+    """Settings of the cluster, if `launcher` is kubernetes: `ML_ASSETS_KUBERNETES_…`."""
 
     @field_validator("lake_storage", "artifacts_url")
     @classmethod

@@ -238,7 +238,7 @@ class MetricSink:
     def _copy_spool(self) -> None:
         try:
             self._copy()
-        except Exception as error:  # as in `_flush`
+        except Exception as error:  # for the reason in `_flush`
             self._say(error)
 
     def _flush(self, *, is_due: bool) -> None:

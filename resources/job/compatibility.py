@@ -10,7 +10,7 @@ from resources.job.setting_parts import BatchSettings, CheckpointSettings, Paral
 def require_compatible(
     batch: BatchSettings, parallel: Parallel, precision: PrecisionSettings, checkpoint: CheckpointSettings
 ) -> None:
-    """Raise `ValueError` for parts that contradict each other."""
+    """Raise `ValueError` if parts contradict each other."""
     _require_whole_models(batch, parallel)
     if precision.determinism == "bitwise":
         _require_bitwise(batch, parallel, precision, checkpoint)

@@ -17,8 +17,8 @@ class TrainingEvent:
     """Event of a worker, one JSON line. Nearly all come from rank 0."""
 
     kind: str
-    """`started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`, `finished`; `system` from a rank of each
-    machine, `failed` from any rank, `ended` from the agent of a machine."""
+    """Kind of the event. Rank 0 reports `started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint` and
+    `finished`. A rank of each machine reports `system`, any rank `failed`, the agent of a machine `ended`."""
     step: int
     time: float
     """Seconds since the epoch, UTC."""

@@ -72,7 +72,7 @@ class BatchSettings:
     global_batch: int = 1024
     """Rows per optimizer step over all workers. It does not depend on the number of workers."""
     workers: int = 2
-    """Processes, one per device."""
+    """Number of worker processes, one per device."""
     lanes: int | None = None
     """Virtual workers, a fixed number for the job. Each step takes the same number of rows from each lane, and each
     worker has some of the lanes. Default: the largest divisor of `global_batch` up to 8."""

@@ -36,7 +36,7 @@ class MergeConflict(LakeError):
     def __init__(self, message: str, paths: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.paths = paths
-        """The paths in conflict, sorted."""
+        """Paths in conflict, sorted."""
 
 
 class AuditHookRefused(LakeError):
@@ -50,7 +50,7 @@ class AuditHookMissing(LakeError):
 
 
 class LakeBusy(LakeError):
-    """The head moved under the operation more often than it retries (lakeFS answers 429, or 503 when its
+    """Other writers moved the branch more often than the operation retries (lakeFS answers 429, or 503 when its
     database throttles). Try again later."""
 
 

@@ -40,4 +40,4 @@ hooks:
     properties:
       script: |
 {"".join(f"        {line}" for line in LUA.splitlines(keepends=True))}"""
-"""The content of `PATH`."""
+"""Content of the file at `PATH`."""

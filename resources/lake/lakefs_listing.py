@@ -36,7 +36,7 @@ class Entry:
     size: int
     """Bytes."""
     sha256: str | None
-    """None for an object that others wrote."""
+    """Digest in the object's metadata; None if another program wrote the object."""
     address: str
     """Address and checksum of the content. Together they identify the content for ever."""
 
@@ -80,7 +80,7 @@ class CommitEntries:
 
 
 class Listing:
-    """The entries of one repository. Safe for any number of threads."""
+    """Entries of one repository. Safe for any number of threads."""
 
     def __init__(self, api: LakeFSApi) -> None:
         self._api = api

@@ -29,7 +29,7 @@ containers that share the folder but not the process table, whose processes look
 
 
 class ObjectFiles:
-    """The content-addressed files of one repository. Safe for any number of threads and processes."""
+    """Content-addressed files of one repository. Safe for any number of threads and processes."""
 
     def __init__(self, root: Path, *, synced: bool = True) -> None:
         """Use `root/objects` and `root/tmp`; create them if they are missing.

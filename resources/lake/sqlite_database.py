@@ -34,7 +34,7 @@ class SQLiteDatabase:
     def __init__(self, path: Path, schema: str, patience: float) -> None:
         """Open or create `path`; `schema` is a script of `CREATE … IF NOT EXISTS`.
 
-        A writer waits up to `patience` seconds for others, in ten tries, before `LakeBusy`.
+        A writer waits up to `patience` seconds for others, in ten tries, then raises `LakeBusy`.
         """
         self._path = path
         self._schema = schema
@@ -63,7 +63,7 @@ class SQLiteDatabase:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection of the transaction in progress."""
+        """Connection of the transaction in progress."""
         return self._connection
 
     @contextlib.contextmanager

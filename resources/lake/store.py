@@ -16,7 +16,7 @@ class ObjectStat:
     sha256: str
     """SHA-256 of the content, 64 hex digits."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Commit:
     message: str
     metadata: Mapping[str, str]
     created_at: datetime
-    """UTC."""
+    """Time of the commit, UTC."""
 
 
 class VersionedStore(Protocol):

@@ -9,7 +9,7 @@ from resources.job.events import LOG, TrainingEvent
 
 _TAIL_LINES = 15
 _TRAINED = ("metrics", "epoch", "checkpoint", "recovered")
-"""Events that come after a step."""
+"""Kinds of events that a worker reports only after a step."""
 
 
 class Output:

@@ -19,9 +19,9 @@ _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "
 Name = Annotated[str, Field(pattern=_NAME, max_length=253)]
 """Name of a Kubernetes object."""
 Cores = Annotated[str, Field(pattern=r"^\d+(\.\d+)?m?$")]
-"""`2`, `0.5`, `500m`."""
+"""Number of processor cores: `2`, `0.5`, `500m`."""
 Bytes = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$")]
-"""`4Gi`, `512M`."""
+"""Number of bytes: `4Gi`, `512M`."""
 
 
 class ProfileRefused(ValueError):
@@ -128,7 +128,7 @@ class ResourceProfile(_Part):
     spread: Literal["preferred", "required"] = "preferred"
     """Place the pods on different nodes. `preferred`: if possible. `required`: else a pod waits."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    """Labels a node must have."""
+    """Labels that a node must have."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints of nodes that the pods tolerate."""
     priority_class: Name | None = None
@@ -140,7 +140,7 @@ class ResourceProfile(_Part):
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the workers."""
     env_from_secrets: tuple[Name, ...] = ()
-    """Secrets whose every key becomes an environment variable."""
+    """Secrets. Each key of them becomes an environment variable."""
     volumes: tuple[Volume, ...] = ()
     """Volumes mounted into the workers."""
     pull_secrets: tuple[Name, ...] = ()

@@ -43,7 +43,7 @@ class LedgerDatabase:
         self._address = Address(url)
         address = sa.make_url(url)
         if address.drivername in ("postgresql", "postgres"):
-            address = address.set(drivername="postgresql+psycopg2")  # the driver that is locked
+            address = address.set(drivername="postgresql+psycopg2")  # the driver in the locked requirements
         self._url = address
         self._is_sqlite = address.get_backend_name() == "sqlite"
         self._patience = patience_seconds

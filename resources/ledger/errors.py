@@ -10,7 +10,7 @@ class LedgerBusy(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The database server does not answer, or was cut off while it stored. Try again."""
+    """The database server does not answer, or the connection broke during a write. Try again."""
 
 
 class NothingToAccept(LedgerError):

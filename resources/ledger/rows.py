@@ -34,7 +34,7 @@ class NewVerdict:
     contract_digest: str
     """Digest of the contract that was applied."""
     status: Status
-    """`passed`, `warned` or `rejected`."""
+    """Result of the validation: `passed`, `warned` or `rejected`."""
     rows: int
     body_json: str
     """Whole verdict with its findings, for people, as JSON."""

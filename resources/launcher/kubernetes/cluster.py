@@ -300,7 +300,7 @@ class Cluster:
 
 
 class _Absent(Exception):
-    """404."""
+    """404: the object, or its kind, does not exist."""
 
 
 class _Expired(Exception):

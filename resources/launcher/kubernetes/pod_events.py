@@ -16,7 +16,7 @@ class PodEvent:
     """One event, which may have occurred several times."""
 
     reason: str
-    """`FailedMount`, `Pulling`, `FailedCreate`, …"""
+    """Kind of the event: `FailedMount`, `Pulling`, `FailedCreate`, …"""
     is_warning: bool
     message: str
     first: datetime

@@ -23,7 +23,7 @@ _BEFORE_MIGRATIONS = "0001"
 
 
 def revision_of(connection: sa.Connection) -> str | None:
-    """Return the revision of a database; None if it is empty. Tables without a recorded revision have the first."""
+    """Return the revision of a database; None if it is empty. Tables without a recorded revision have revision 0001."""
     there = sa.inspect(connection)
     if there.has_table(VERSION_TABLE):
         return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
@@ -54,7 +54,7 @@ def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
 def downgrade(connection: sa.Connection, to: str) -> None:
     """Downgrade a database to an earlier revision, for an earlier version of this program. Rows are kept.
 
-    Raises `LedgerError` for a revision that does not exist or is not earlier.
+    Raise `LedgerError` for a revision that does not exist or is newer.
     """
     known, found = revisions(), revision_of(connection)
     if to not in known or found not in known or known.index(to) > known.index(found):
