@@ -1,4 +1,4 @@
-"""Root of the source tree, with `pyproject.toml`, `workspace.yaml` and `deployment/`."""
+"""Root of the source tree: the folder of `pyproject.toml`, `workspace.yaml` and `deployment/`."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Refusals of Dagster's own commands (`dg`, `dagster`) as they load the definitions: one line each, with the remedy.
+"""Refusals of Dagster's own commands (`dg`, `dagster`) while they load the definitions: one line each, with the remedy.
 
-Dagster asks the definitions for nothing before it opens its storage or cuts assets out of a job; this is the first
-place that can answer in the project's words. `ml-assets` prepares its home and selects whole models by itself.
+Loading the definitions is the first moment at which the project can check such a command: later, Dagster has opened its
+storage or failed on the selection. `ml-assets` prepares its home and selects whole models itself.
 """
 
 import shlex
@@ -14,21 +14,21 @@ import dagster as dg
 _RUNS_ASSETS = ("dev", "launch", "asset", "job")
 """Subcommands of `dg` and `dagster` that keep history. The others, such as `dg list`, need no home."""
 _SELECTIONS = {"launch": "assets", "materialize": "select"}
-"""Option with the assets to make: of `dg launch`, and of `dagster asset materialize`."""
+"""Subcommand → its option with the assets to make, for `dg launch` and `dagster asset materialize`."""
 
 
 class CommandRefused(click.ClickException):
-    """A command of Dagster's cannot do what was asked; the message is a sentence with the remedy."""
+    """A command of Dagster cannot run as requested. The message is a sentence with the remedy."""
 
 
 def require_home(environment: Mapping[str, str], arguments: Sequence[str], home: Path) -> None:
-    """Refuse a command that would keep its history elsewhere than in a prepared Dagster home.
+    """Refuse a command that would keep its history outside a prepared Dagster home.
 
-    `arguments` are those of the process: program, subcommand and so on. Without DAGSTER_HOME Dagster keeps history in a
-    folder of the checkout that it removes afterwards; in a home without `dagster.yaml`, in storage that `ml-assets`
-    does not read. Raises `CommandRefused`.
+    `arguments` are those of the process: program, subcommand and so on. Without DAGSTER_HOME, Dagster keeps history in
+    a folder of the checkout that it removes afterwards. In a home without `dagster.yaml`, it uses storage that
+    `ml-assets` does not read. Raises `CommandRefused`.
     """
-    # `dg dev` loads nothing itself: its code servers do, and get its storage by --instance-ref.
+    # `dg dev` loads nothing itself. Its code servers do, and get the storage by --instance-ref.
     match list(arguments[1:3]):
         case ["api", "grpc"]:
             keeps_history = "--instance-ref" in arguments
@@ -49,10 +49,9 @@ def require_home(environment: Mapping[str, str], arguments: Sequence[str], home:
 
 
 def require_whole_models(defs: dg.Definitions, arguments: Sequence[str]) -> None:
-    """Refuse the selection of the command under way where it leaves out assets that are made together with selected
-    ones, and name the command that selects them all.
+    """Refuse a command whose selection contains only some assets of a model; name the command that selects all.
 
-    Dagster's own answer is a `DagsterInvalidSubsetError` behind fifty lines of traceback. Raises `CommandRefused`.
+    Dagster itself would raise a `DagsterInvalidSubsetError` with fifty lines of traceback. Raises `CommandRefused`.
     """
     command = click.get_current_context(silent=True)
     selection = command.params.get(_SELECTIONS.get(command.info_name or "", "")) if command else None

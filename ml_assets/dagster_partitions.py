@@ -1,7 +1,7 @@
-"""Newest partitions of an asset whose partitions have an `end`: a mend of Dagster's pages.
+"""Patch of Dagster's pages for assets whose partitions have an `end`.
 
-Dagster 1.13.27 pages backwards from now, past the end of the partitions. The "Plots" of an asset ask for the newest 120
-partitions, so those of a model whose data ended 120 days ago got 120 keys that do not exist, and showed nothing.
+Dagster 1.13.27 pages backwards from now, even if the partitions ended earlier. The "Plots" of an asset request the
+newest 120 partitions. For a model whose data ended 120 days ago they got 120 keys that do not exist, and were empty.
 """
 
 from datetime import UTC, datetime
@@ -29,5 +29,5 @@ def _paged_from_the_end(
 
 
 def page_backwards_from_the_end() -> None:
-    """Let Dagster of this process answer with partitions that exist when it is asked for the newest."""
+    """Patch Dagster in this process so that its newest partitions are partitions that exist."""
     TimeWindowPartitionsDefinition.get_paginated_partition_keys = _paged_from_the_end

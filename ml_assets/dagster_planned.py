@@ -1,7 +1,7 @@
-"""Rows for planned asset checks, few enough for runs over a year of partitions: for both of Dagster's storages.
+"""Rows for planned asset checks: one per check instead of one per partition, for both of Dagster's storages.
 
-Dagster writes a row for every partition of the run and every check, though our checks judge the run as a whole. Those
-rows stay "planned" for good, and were a third of a home's event history (6 kB of 20 per materialization).
+Dagster writes a row for every partition of the run and every check, although the project's checks cover the whole run.
+Those rows stay "planned" forever. They were a third of a home's event history (6 kB of 20 kB per materialization).
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from dagster_shared.record import replace
 
 
 class OnePlanACheck(SqlEventLogStorage):
-    """Mixin of an event log: one row for a planned check, whatever number of partitions its run has."""
+    """Mixin of an event log: store one row per planned check, for any number of partitions."""
 
     def _store_asset_check_evaluation_planned(self, event: EventLogEntry, event_id: int | None) -> None:
         planned: Any = event.get_dagster_event().event_specific_data

@@ -1,8 +1,8 @@
 """Dagster's embedded storage, small and quick enough for tables of a thousand partitions.
 
-Dagster's own SQLite storage keeps each event of an asset twice, in a file of its run and in an index, and opens three
-connections for each: 20.7 kB of disk and 15 ms a materialization. Here one file holds all events, and a batch is one
-transaction. Named in `dagster.yaml` (`deployment/dagster-embedded.yaml`). Not here: what is stored.
+Dagster's own SQLite storage stores each event of an asset twice, in the file of its run and in an index. It opens three
+connections for each: 20.7 kB of disk and 15 ms per materialization. Here one file holds all events, and a batch is one
+transaction. `dagster.yaml` names this storage (`deployment/dagster-embedded.yaml`). Not here: the content of events.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ from resources.sqlite_file import make_whole
 T = TypeVar("T")
 
 _PAGE_BYTES = 16384
-"""Page size of the file. A materialization is 2 kB: with SQLite's pages of 4 kB every second half would be empty."""
+"""Page size of the file. A materialization takes 2 kB: in SQLite's pages of 4 kB, half of each page would be empty."""
 _BATCHED = (DagsterEventType.ASSET_MATERIALIZATION, DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
 
 
 class OneFileEventLog(OnePlanACheck, ConsolidatedSqliteEventLogStorage):
-    """Events of all runs in one file. Processes take turns to write; readers wait for nobody."""
+    """Events of all runs in one file. Processes take turns to write; readers never wait."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         super().__init__(base_dir, inst_data)
@@ -43,7 +43,7 @@ class OneFileEventLog(OnePlanACheck, ConsolidatedSqliteEventLogStorage):
     def _init_db(self) -> None:
         with self._engine().connect() as connection:
             connection.execute(sa.text(f"PRAGMA page_size={_PAGE_BYTES}"))
-            connection.execute(sa.text("VACUUM"))  # the file takes its page size now, before its first table
+            connection.execute(sa.text("VACUUM"))  # applies the page size, before the first table
         super()._init_db()
 
     @contextmanager
@@ -59,7 +59,7 @@ class OneFileEventLog(OnePlanACheck, ConsolidatedSqliteEventLogStorage):
         return self._opened
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Store materializations and plans of them in one transaction; other events as Dagster does."""
+        """Store materializations and planned materializations in one transaction; other events as Dagster does."""
         batch = [event for event in events if event.dagster_event_type in _BATCHED]
         with self._connect() as connection:
             ids = [_id(connection.execute(self.prepare_insert_event(event))) for event in batch]
@@ -72,10 +72,10 @@ class OneFileEventLog(OnePlanACheck, ConsolidatedSqliteEventLogStorage):
                 self._store_asset_event(connection, event, id_)
         super().store_event_batch([event for event in events if event.dagster_event_type not in _BATCHED])
 
-    # SQLite writes beside the file until it has much to say, so that watching the file for changes tells too late.
+    # SQLite writes to a file beside this one at first, so watching the file for changes would notice events too late.
 
     def watch(self, run_id: str, cursor: str | None, callback: Any) -> None:
-        """Call back for the events of a run as they come, at most 16 s late where it is silent for long."""
+        """Call `callback` for new events of a run; at most 16 s late after a long silence."""
         self._watcher.watch_run(run_id, cursor, callback)
 
     def end_watch(self, run_id: str, handler: Any) -> None:
@@ -88,10 +88,10 @@ class OneFileEventLog(OnePlanACheck, ConsolidatedSqliteEventLogStorage):
 
 
 class OneFileStorage(DagsterSqliteStorage):
-    """`storage: custom:` of `dagster.yaml`; the configuration of `storage: sqlite:`, runs and schedules as there."""
+    """Class for `storage: custom:` in `dagster.yaml`. Configuration, runs and schedules as in `storage: sqlite:`."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
-        # Not that of `DagsterSqliteStorage`, which makes the parts of its own kind.
+        # Skip the constructor of `DagsterSqliteStorage`, which would create its own storages.
         super(DagsterSqliteStorage, self).__init__()
         self.base_dir = base_dir
         self._inst_data = inst_data
@@ -104,18 +104,18 @@ class OneFileStorage(DagsterSqliteStorage):
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> "OneFileStorage":
-        """Called by Dagster with the section of `dagster.yaml`, references to the environment resolved."""
+        """Create the storage. Dagster calls this with the section of `dagster.yaml`, environment variables resolved."""
         return cls(config_value["base_dir"], inst_data)
 
 
 def _opened(path: Path, storage: Callable[[str], T]) -> T:
-    """Return what `storage` makes of the folder of `path`, whose tables are there, all of them, or the file is not."""
+    """Return `storage` of the folder of `path`. The file is created with all its tables, or not at all."""
     make_whole(path, lambda making: storage(str(making.parent)))
     return storage(str(path.parent))
 
 
 def _id(inserted: sa.CursorResult[Any]) -> int:
-    """Return the id of the one row that a statement inserted."""
+    """Return the id of the row that a statement inserted."""
     row = inserted.inserted_primary_key
     assert row is not None
     return row[0]

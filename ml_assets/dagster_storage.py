@@ -1,9 +1,9 @@
 """Dagster's PostgreSQL storage, quick enough for runs over a year of partitions.
 
-dagster-postgres opens a connection for every event, and stores the "planned" events of a run one by one: a
-minute for 365 partitions. Here one connection a process is kept and planned events are stored in one statement, as
-dagster-postgres itself does with materializations. Named in `dagster.yaml` (`deployment/dagster-servers.yaml`).
-Not here: what is stored.
+dagster-postgres opens a connection for every event and stores the "planned" events of a run one by one: a minute for
+365 partitions. Here each process keeps a connection open and stores planned events in one statement, as
+dagster-postgres does with materializations. `dagster.yaml` names this storage (`deployment/dagster-servers.yaml`). Not
+here: the content of events.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ from ml_assets.dagster_planned import OnePlanACheck
 
 
 class PooledEventLog(OnePlanACheck, PostgresEventLogStorage):
-    """Events of runs, over kept connections."""
+    """Event log over connections that stay open."""
 
     def __init__(self, postgres_url: str, should_autocreate_tables: bool = True) -> None:
         super().__init__(postgres_url, should_autocreate_tables)
         self._engine = _pooled(postgres_url)
 
     def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
-        """Planned materializations in one statement; what else there is as dagster-postgres does it."""
+        """Store planned materializations in one statement; other events as dagster-postgres does."""
         planned = [event for event in events if _is_planned_materialization(event)]
         if planned:
             self._store_planned(planned)
@@ -52,7 +52,7 @@ class PooledEventLog(OnePlanACheck, PostgresEventLogStorage):
 
 
 class PooledPostgresStorage(DagsterPostgresStorage):
-    """`storage: custom:` of `dagster.yaml`; the same configuration and tables as `storage: postgres:`."""
+    """Class for `storage: custom:` in `dagster.yaml`. Configuration and tables are as in `storage: postgres:`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         should_autocreate_tables: bool = True,
         inst_data: ConfigurableClassData | None = None,
     ) -> None:
-        # Not that of `DagsterPostgresStorage`, which makes the parts of its own kind.
+        # Skip the constructor of `DagsterPostgresStorage`, which would create its own storages.
         super(DagsterPostgresStorage, self).__init__()
         self.postgres_url = postgres_url
         self.should_autocreate_tables = should_autocreate_tables
@@ -74,7 +74,7 @@ class PooledPostgresStorage(DagsterPostgresStorage):
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> "PooledPostgresStorage":
-        """Called by Dagster with the section of `dagster.yaml`, references to the environment resolved."""
+        """Create the storage. Dagster calls this with the section of `dagster.yaml`, environment variables resolved."""
         return cls(
             pg_url_from_config(config_value), config_value.get("should_autocreate_tables", True), inst_data
         )
@@ -85,7 +85,7 @@ def _is_planned_materialization(event: EventLogEntry) -> bool:
 
 
 def _pooled(postgres_url: str) -> sa.Engine:
-    # Pinged before use, so that a server that was restarted is not noticed.
+    # Ping connections before use, so that a restarted server causes no error.
     return create_pg_engine(
         postgres_url,
         isolation_level="AUTOCOMMIT",

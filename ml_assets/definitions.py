@@ -1,4 +1,4 @@
-"""The code location: the pipelines of the defs folder, the outside parts, and the policy common to all.
+"""Code location: the pipelines of the defs folder, the platform, and the policy common to all.
 
 Nothing else belongs here. Tests and the CLI call `build_defs` with other settings.
 """
@@ -25,8 +25,8 @@ from ml_assets.dagster_commands import require_home, require_whole_models
 from resources.platform import Platform
 from resources.settings import Settings
 
-# A table takes a range in one run, a model one partition. Dagster says so at each load of a scheduled model's job, 13
-# times in 13 minutes of a daemon, though that job only ever runs for one partition.
+# A run of a table may cover a range, a run of a model only one partition. Dagster warns of it whenever it loads a
+# scheduled model's job, 13 times in 13 minutes of a daemon, although that job always runs for one partition.
 warnings.filterwarnings(
     "ignore", r"Asset job \w+ materializes assets with varying BackfillPolicies", UserWarning
 )
@@ -38,16 +38,16 @@ def build_defs(
     components: Sequence[SpecComponent] | None = None,
     platform: Platform | None = None,
 ) -> dg.Definitions:
-    """All definitions, with the outside parts that `settings` (by default the environment) select.
+    """Return all definitions, with the platform that `settings` (by default the environment) select.
 
-    Tests give `components` instead of the files of the defs folder, and a `platform` they look into afterwards.
-    `DeclarationRefused` says in a line each what is wrong with the files of the defs folder.
+    Tests pass `components` instead of the files of the defs folder, and a `platform` to inspect afterwards. Raises
+    `DeclarationRefused` with one line per fault in the files of the defs folder.
     """
     if components is None:
         with in_one_line():
             pipelines = load_pipelines(Path(__file__).parent)
         require_consistent(pipelines)
-    else:  # no component asks its load context
+    else:  # no component uses its load context
         context: Any = None
         pipelines = dg.Definitions.merge(*(one.build_defs(context) for one in components))
     settings = settings or Settings()
@@ -59,8 +59,8 @@ def build_defs(
                 "tables": declared_tables(pipelines),
                 "io_manager": step_values,
             },
-            # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would
-            # cost seconds each.
+            # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost
+            # seconds.
             executor=dg.in_process_executor,
             sensors=[
                 build_missing_upstream,
@@ -80,8 +80,9 @@ def build_defs(
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Return the definitions that `workspace.yaml` loads. `CommandRefused` where one of Dagster's commands cannot do
-    what it was asked.
+    """Return the definitions that `workspace.yaml` loads.
+
+    Raises `CommandRefused` if a command of Dagster cannot run as requested.
     """
     settings = Settings()
     require_home(os.environ, sys.argv, settings.dagster_home)

@@ -1,6 +1,6 @@
-"""Keys and words of `defs.yaml` under earlier names, and their names of today.
+"""Earlier names of keys and words in `defs.yaml`, and their current names.
 
-Here: the table. The refusal that names the new key is raised by the section (`sections.refuse_unknown_keys`).
+Here: the table. `sections.refuse_unknown_keys` raises the refusal that names the new key.
 """
 
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
         "still_seconds": "stall_timeout_seconds",
     },
 }
-"""Section → old key → key of today. A section is the class of that name and each class that inherits from it, or
-`training` and `training.parallel`, whose settings are dataclasses."""
+"""Section → old key → current key. A section is a class name and covers its subclasses; `training` and
+`training.parallel` are sections, too, whose settings are dataclasses."""
 
 RENAMED_WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "InputSection": {"lookback": {"whole": "all"}},
 }
-"""Section → key → old word of its value → word of today."""
+"""Section → key → old word of its value → current word."""

@@ -1,7 +1,7 @@
-"""The base of every YAML section: strict, and helpful about typos.
+"""Base of every YAML section: strict, and helpful about typos.
 
-Sections are plain pydantic models (never `Resolvable`: templating would turn every `Literal` into
-`T | str` and let a wrong word pass). Stages and components share this base; nothing here knows Dagster.
+Sections are plain pydantic models. They are never `Resolvable`, because templating would turn every `Literal` into
+`T | str` and accept a wrong word. Stages and components share this base; nothing here knows Dagster.
 """
 
 from collections import ChainMap
@@ -17,9 +17,9 @@ from ml_assets.renamed_keys import RENAMED_KEYS, RENAMED_WORDS
 
 
 def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str]) -> None:
-    """Raise a `ValidationError` with each sentence of `why` placed at its path of keys; nothing where it is empty.
+    """Raise a `ValidationError` with each sentence of `why` at its path of keys; do nothing if `why` is empty.
 
-    A plain `ValueError` of a section would be placed at the section's line, not at that of the key.
+    A plain `ValueError` of a section would be reported at the section's line, not at the key's.
     """
     # A built-in error type: Dagster rebuilds the error with line numbers and knows no others.
     errors = [
@@ -31,10 +31,10 @@ def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str]) -> None:
 
 
 def refuse_unknown_keys(section: str, value: Any, known: Iterable[str], *bases: str) -> None:
-    """Raise a `ValidationError` placed at each key of mapping `value` that is not `known`.
+    """Raise a `ValidationError` at each key of the mapping `value` that is not `known`.
 
-    The message names the key of today where `RENAMED_KEYS` has an old one for `section` or one of its `bases`. If
-    not, it names the nearest known key, or all known keys if none is near.
+    If `RENAMED_KEYS` has the key for `section` or one of its `bases`, the message names the current key. Otherwise it
+    names the nearest known key, or all known keys if none is near.
     """
     if not isinstance(value, dict):
         return
@@ -70,13 +70,13 @@ TimeZone = Annotated[str, AfterValidator(_must_be_a_zone)]
 """IANA name of a time zone that this machine knows."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=63)]
-"""Name of a table, a model or a group: what Dagster takes, and no longer than a label of Kubernetes."""
+"""Name of a table, a model or a group: legal for Dagster, and no longer than a label of Kubernetes."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-"""Seed of random numbers, in the range that numpy and torch both take."""
+"""Seed of random numbers, in the range that numpy and torch both accept."""
 
 Partitions = Annotated[int, Field(ge=0, le=36_525)]
-"""A number of partitions, a century of days at most."""
+"""Number of partitions, at most a century of days."""
 
 
 class Section(BaseModel):

@@ -1,8 +1,8 @@
 """Dagster's webserver with the evaluation reports beside its pages, read-only.
 
 `python -m ml_assets.webserver` takes the options of `dagster-webserver`. Browsers refuse `file://` links on a page, and
-object storage that only the cluster reaches has no link to sign: this server fetches a report from the artifacts
-when someone opens it. Not here: what a report says.
+object storage that only the cluster reaches has no link to sign. So this server fetches a report from the artifacts
+when someone opens it. Not here: the content of a report.
 """
 
 import tempfile
@@ -24,27 +24,27 @@ from resources.platform import Platform
 from resources.settings import Settings
 
 FILES = {"report.html": "text/html", "evaluation.json": "application/json"}
-"""Files of an evaluation that are served, and their types."""
+"""Files of an evaluation that the server serves, with their media types."""
 HEADERS = {
-    # A report has styles and pictures of its own. Nothing of it runs with the rights of Dagster's pages.
+    # A report contains its own styles and pictures. No script of it may run with the rights of Dagster's pages.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 PATIENCE_SECONDS = 5.0
-"""Someone looks at an empty tab meanwhile."""
+"""Wait for the artifacts' server. Short, because a person looks at an empty tab meanwhile."""
 
 
 def main() -> None:
     """Run `dagster-webserver` with reports."""
-    page_backwards_from_the_end()  # else plots are empty where data has ended
-    # Dagster has no other place for a route.
+    page_backwards_from_the_end()  # otherwise plots are empty for data that has ended
+    # Dagster offers no other place to add a route.
     cli.create_app_from_workspace_process_context = with_reports  # pyright: ignore[reportPrivateImportUsage]
     cli.main()
 
 
 def with_reports(context: Any, path_prefix: str = "", *others: Any, **options: Any) -> Starlette:
-    """Return Dagster's application, and in front of its routes that of the reports, below the same prefix."""
+    """Return Dagster's application with the route of the reports before its own routes, below the same prefix."""
     app = create_app_from_workspace_process_context(context, path_prefix, *others, **options)
     artifacts = Platform(Settings(), PATIENCE_SECONDS).artifacts
     app.router.routes.insert(0, Route(f"{path_prefix}/{REPORTS}/{{path:path}}", serving(artifacts)))
@@ -52,7 +52,7 @@ def with_reports(context: Any, path_prefix: str = "", *others: Any, **options: A
 
 
 def serving(artifacts: Artifacts) -> Callable[[Request], Response]:
-    """Return the answer to GET of `path`: 404 for anything but the files of an evaluation, 502 if its storage fails."""
+    """Return the handler of GET: 404 for paths other than files of an evaluation, 502 if the storage fails."""
 
     def serve(request: Request) -> Response:
         folder, _, file = request.path_params["path"].rpartition("/")

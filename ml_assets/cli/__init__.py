@@ -1,7 +1,7 @@
-"""`ml-assets …`: the platform from a terminal.
+"""Commands `ml-assets …`: the platform from a terminal.
 
-What belongs here: reading arguments, calling the parts, saying what happened and the next command. What does
-not: any work of a stage. Commands are imported when called, so `--help` answers at once.
+Here: reading arguments, calling the parts, printing the result and the next command. Not here: the work of a stage.
+A command is imported when it is called, so `--help` answers at once.
 """
 
 import sys
@@ -30,7 +30,7 @@ COMMANDS = {
 
 
 class _LazyGroup(SuggestingGroup):
-    """Commands by name, each in the module of that name."""
+    """Group that loads each command from the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -62,7 +62,7 @@ def group() -> None:
 
 
 def main() -> None:
-    """Entry point: known problems end with one sentence and exit status 1, not with a traceback."""
+    """Run a command. A known problem ends with one sentence and exit status 1, not with a traceback."""
     with explained():
         group(prog_name="ml-assets")
     sys.exit(0)

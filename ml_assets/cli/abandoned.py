@@ -1,8 +1,8 @@
-"""Runs of killed commands, ended in Dagster's books.
+"""Cancellation of runs whose command was killed.
 
-Dagster takes a run for going on until its process says otherwise: it would hold a place of the run queue and
-keep automation waiting for good. So a command locks a file while its run goes on, and a lock ends with its
-holder, however that ended. Not here: runs of the UI, whose server looks after their processes.
+Dagster counts a run as in progress until its process reports the end. A killed command would block a place in the run
+queue, and automation would wait forever. So a command locks a file during its run, and the operating system releases
+the lock when the process ends. Not here: runs of the UI, whose server watches their processes.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def announced(settings: Settings, run_id: str) -> Iterator[None]:
     unseen, path = folder / f"{run_id}.new", folder / f"{run_id}.run"
     with unseen.open("x") as file:
         take_lock(file.fileno())
-        unseen.rename(path)  # nobody may find it before it is locked
+        unseen.rename(path)  # other commands must not find it before it is locked
         try:
             yield
         finally:
@@ -37,7 +37,7 @@ def end_abandoned(settings: Settings, instance: "dg.DagsterInstance") -> None:
     for path in sorted(_folder(settings).glob("*.run")):
         with suppress(FileNotFoundError), path.open() as file:
             if not take_lock(file.fileno(), waits=False):
-                continue  # its process lives, or another command ends the run just now
+                continue  # its process lives, or another command is ending the run
             run = instance.get_run_by_id(path.stem)
             if run is not None and not run.is_finished:
                 instance.report_run_canceled(run, "The process of this run was killed.")

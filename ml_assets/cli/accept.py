@@ -1,4 +1,4 @@
-"""`ml-assets accept`: a person's word for a rejected partition."""
+"""`ml-assets accept`: accept a rejected partition manually."""
 
 import click
 

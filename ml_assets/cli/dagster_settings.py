@@ -1,6 +1,7 @@
-"""Dagster's `dagster.yaml` in its home, made from the templates of `deployment/` and our settings.
+"""Dagster's `dagster.yaml` in its home, made from the templates of `deployment/` and the project's settings.
 
-Here: what is in the file, and when it is written anew. Not here: opening the instance (`project`).
+Here: the content of the file, and the conditions under which it is written again. Not here: opening the instance
+(`project`).
 """
 
 import hashlib
@@ -14,13 +15,13 @@ from resources.settings import Settings
 
 _WRITTEN = "# Written by ml-assets; once changed by hand it is left alone. "
 _COPIED = ("873493cc89a8a266", "9fc5f744a3c3fc68")
-"""Digests of the file as the first versions wrote it."""
+"""Digests of the file that the first versions wrote."""
 
 
 def write_dagster_settings(settings: Settings) -> None:
-    """Make `dagster.yaml` say what the settings say. A file that a person changed stays as it is.
+    """Write `dagster.yaml` from the settings. A file that a person changed stays as it is.
 
-    Raises `Problem` where such a file would keep Dagster away from the servers that the settings name.
+    Raises `Problem` if such a file does not use the server that the settings name.
     """
     path = settings.dagster_home / "dagster.yaml"
     body = dagster_settings(settings)
@@ -30,7 +31,7 @@ def write_dagster_settings(settings: Settings) -> None:
         if found != text:
             writing = path.with_suffix(f".{os.getpid()}")
             writing.write_text(text)
-            writing.rename(path)  # whole or absent: half a file would stay for good
+            writing.rename(path)  # complete or absent: an incomplete file would never be replaced
     elif settings.dagster_url is not None and "ML_ASSETS_DAGSTER_URL" not in found:
         raise Problem(
             f"{path} was changed by hand and does not use ML_ASSETS_DAGSTER_URL: add the storage section of "
@@ -39,7 +40,7 @@ def write_dagster_settings(settings: Settings) -> None:
 
 
 def dagster_settings(settings: Settings) -> str:
-    """The text of `dagster.yaml`, without any secret."""
+    """Return the text of `dagster.yaml`, without secrets."""
     parts = [(ROOT / "deployment" / "dagster.yaml").read_text()]
     storage, step_logs = (ROOT / "deployment" / "dagster-servers.yaml").read_text().split("\n---\n")
     if settings.dagster_url is not None:
@@ -67,7 +68,7 @@ def dagster_settings(settings: Settings) -> str:
 
 
 def _is_ours(text: str) -> bool:
-    """True if nobody changed the file since it was written, also by versions that copied the template as it is."""
+    """True if nobody changed the file since ml-assets wrote it. Early versions copied the template unchanged."""
     first, _, body = text.partition("\n")
     if first.startswith(_WRITTEN):
         return first.removeprefix(_WRITTEN) == _digest(body)

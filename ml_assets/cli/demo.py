@@ -1,4 +1,4 @@
-"""`ml-assets demo`: the sentence the project exists for, on this machine, on real flights of 2013."""
+"""`ml-assets demo`: the whole path from raw data to a registered model, on this machine, with real flights of 2013."""
 
 import json
 import time
@@ -20,7 +20,7 @@ STEPS = ("validate_inputs", "snapshot", "train", "evaluate", "register")
 
 @dataclass
 class Story:
-    """Story of the demo, stage by stage."""
+    """Record of the demo: seconds per stage, and stages that were reused."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     reused: list[str] = field(default_factory=list)
@@ -85,14 +85,14 @@ def command(as_json: bool) -> None:
 
 
 def _mlflow_pages(project: Project) -> str:
-    """Return how to open MLflow's own pages."""
+    """Return the address of MLflow's pages, or the command that serves them."""
     uri = project.settings.resolved_tracking_uri
     is_server = uri.reveal().startswith("http")
     return str(uri) if is_server else f".venv/bin/mlflow server --backend-store-uri {uri} --port 5000"
 
 
 def _is_finished(project: Project, table: str) -> bool:
-    """Return True if the guard finds every partition current: passed, and made as it would be made today."""
+    """Return True if the guard finds every partition current: usable and not stale."""
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.tables.guard import validate_window
     from ml_assets.tables.reader import TableReader

@@ -1,4 +1,4 @@
-"""`ml-assets doctor`: is everything in place, and if not, what helps?"""
+"""`ml-assets doctor`: check the installation and name the remedy for each fault."""
 
 import logging
 import os
@@ -16,14 +16,14 @@ from ml_assets.cli.variables import unknown_variables
 
 ENOUGH_DISK_GB = 2
 PATIENCE_SECONDS = 3.0
-"""A run waits longer for a server that restarts; who asks a doctor wants an answer."""
+"""Wait for a server. Shorter than in a run, which waits for a server that restarts: a person expects a quick answer."""
 PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
 
 
 @click.command("doctor", short_help="Check settings, storage and versions; say the remedy.")
 def command() -> None:
     """Check each part and say what helps where one is not well. Exit status 1 if any is not."""
-    # Libraries tell each try; below a line tells what came of them.
+    # Libraries log each try; the lines below show the result.
     logging.getLogger().setLevel(logging.ERROR)
     project = Project.here(PATIENCE_SECONDS)
     checks: list[tuple[str, Callable[[Project], str]]] = [
@@ -56,7 +56,7 @@ def command() -> None:
 
 
 def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
-    """Return the checks of the place where trainings run: the processes of this machine, or a cluster."""
+    """Return the checks of the place where trainings run: this machine or a cluster."""
     if project.settings.launcher == "local":
         return [("processes", _processes)]
     from resources.launcher.kubernetes.cluster_checks import cluster_checks

@@ -1,7 +1,7 @@
-"""Checks of `ml-assets doctor` on the parts that keep things: lake, artifacts, ledger, tracker, Dagster's storage.
+"""Checks of `ml-assets doctor` on stored data: lake, artifacts, ledger, tracker, Dagster's storage.
 
-Each check answers what a person wants to see where all is well, and raises an error that says what helps where it
-is not. Which server a part lives on is the settings' business; checks go through the parts themselves.
+Each check returns a line for people if it passes, and raises an error with the remedy if it fails. Checks use the same
+code as runs, so they reach the servers that the settings name.
 """
 
 import time
@@ -14,11 +14,11 @@ from resources.words import name_some
 
 
 class NotWell(Exception):
-    """A part works, but not well enough; the message says what helps."""
+    """A check failed. The message has the remedy."""
 
 
 def lake(project: Project) -> str:
-    """Check that `main` can be read and that its audit hook is the one of this version."""
+    """Check that `main` can be read and that its audit hook is of this version."""
     store = project.platform.lake
     try:
         commit = store.resolve("main")
@@ -34,7 +34,7 @@ def lake(project: Project) -> str:
 
 
 def artifacts(project: Project) -> str:
-    """A small file can be written, read and removed."""
+    """Check that a small file can be written and removed."""
     home = project.platform.artifacts
     name = f"doctor/{uuid.uuid4().hex[:12]}"
     began = time.monotonic()
@@ -60,7 +60,7 @@ def ledger(project: Project) -> str:
 
 
 def tracker(project: Project) -> str:
-    """Runs and versions can be looked up."""
+    """Check that the registry can be read."""
     from ml_assets.release.of_platform import registry_of
 
     registry_of(project.platform).versions("none")
@@ -68,7 +68,7 @@ def tracker(project: Project) -> str:
 
 
 def production(project: Project) -> str:
-    """Nothing that a version in production was trained on was rejected since."""
+    """Check that no training input of a version in production was rejected since."""
     from ml_assets.release.of_platform import releases_of
     from ml_assets.release.rows_behind import InputsUnknown, in_words
 
@@ -93,7 +93,7 @@ def production(project: Project) -> str:
 
 
 def dagster_storage(project: Project) -> str:
-    """Runs can be counted; where events and step logs go."""
+    """Check that runs can be counted; return the storage of events and step logs."""
     runs = project.instance.get_runs_count()
     logs = type(project.instance.compute_log_manager).__name__
     place = project.settings.dagster_url or project.settings.dagster_home
@@ -101,7 +101,7 @@ def dagster_storage(project: Project) -> str:
 
 
 def dagster_events(project: Project) -> str:
-    """Dagster knows the partitions that main holds."""
+    """Check that Dagster knows the partitions that main holds."""
     from ml_assets.components.reconcile import compare, tables_of
     from ml_assets.tables.reader import TableReader
 

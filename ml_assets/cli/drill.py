@@ -1,4 +1,4 @@
-"""`ml-assets drill`: does a training survive what trainings die of? On this machine, in a minute."""
+"""`ml-assets drill`: damage a real training on this machine and check that it survives. Takes about a minute."""
 
 import json
 import tempfile

@@ -1,20 +1,20 @@
-"""Groups of commands that answer an unknown name with the nearest command."""
+"""Groups of commands that suggest the nearest command for an unknown name."""
 
 import click
 
 from resources.words import did_you_mean
 
 _RENAMED = {"sweep": "trainings prune", "lake sweep": "lake audit", "ledger step": "ledger current"}
-"""Commands by an earlier name, which is too far from the new name to be guessed."""
+"""Earlier name of a command → current name, where the two are too different to guess."""
 
 
 class SuggestingGroup(click.Group):
-    """A click group whose usage error for an unknown command ends with "did you mean …?"."""
+    """Click group whose usage error for an unknown command ends with "did you mean …?"."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See `click.Group`. `click.UsageError` names the command to use."""
+        """Resolve a command as `click.Group` does. `click.UsageError` names the command to use."""
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-"):
             parents = ctx.command_path.split()[1:]  # without the program's name

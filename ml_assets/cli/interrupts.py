@@ -1,6 +1,6 @@
-"""Ctrl-C for the command alone: a terminal sends SIGINT to every process of the command at once.
+"""Ctrl-C for the main process only. A terminal sends SIGINT to every process of a command at once.
 
-Dagster's helpers for step logs answer it with a traceback of theirs each, over the one line that a person should read.
+Dagster's helper processes for step logs would each print a traceback over the line that a person should read.
 """
 
 import _thread
@@ -18,18 +18,20 @@ _POOLS = [
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """False for an interrupt that met SQLAlchemy while it closed a connection: the pool logs it with a traceback and
-    raises it, so the one line comes anyway."""
+    """False for an interrupt while SQLAlchemy closed a connection.
+
+    The pool logs it with a traceback and raises it, so the command prints its line anyway.
+    """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, KeyboardInterrupt)
 
 
 @contextmanager
 def not_for_children() -> Iterator[None]:
-    """Processes started in the block, by this thread, do not see SIGINT; this process does, as before.
+    """Hide SIGINT from processes that this thread starts in the block. This process still receives it.
 
-    A process inherits which signals its parent's thread blocks. So this thread blocks SIGINT, and a second one takes
-    the signal and interrupts the main thread.
+    A process inherits the blocked signals of its parent's thread. So this thread blocks SIGINT, and a second thread
+    takes the signal and interrupts the main thread.
     """
     over = threading.Event()
     for pool in _POOLS:

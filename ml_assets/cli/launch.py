@@ -49,7 +49,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
         keys = [dg.AssetKey(target.split("/"))]
     else:
         keys = [stage_key(spec, stage) for stage in STAGES]
-        # Refused now rather than after the snapshot.
+        # Refuse wrong resources now, not after the snapshot.
         spec.resources.of(partitions or "", changes_of(resources or ""))
     first, last = typed_range(
         target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
@@ -85,16 +85,16 @@ def _short(value: object) -> str:
 
 
 def _beside(facts: Mapping[str, Any], name: str) -> str:
-    """Values of the naive baseline and of the regression on the same columns, beside that of the model."""
+    """Return a metric's values for the naive baseline and for the regression on the same columns; empty if unknown."""
     said = {"naive": facts.get(f"baseline_{name}"), "regression": facts.get(f"reference_{name}")}
     known = [f"{model} {_short(value)}" for model, value in said.items() if value is not None]
     return f" ({', '.join(known)})" if known else ""
 
 
 def _model_named(project: Project, target: str, partitions: str | None) -> "TrainingPipelineSpec | None":
-    """Return the spec of the model that `target` names, None where it names a table. `Problem` for anything else.
+    """Return the spec of the model that `target` names; None if it names a table. Raises `Problem` for anything else.
 
-    A name without a slash is a model's first: a folder's tables usually share it.
+    A name without a slash is first looked up as a model, although tables of the same folder often share it.
     """
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
 

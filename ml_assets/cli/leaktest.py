@@ -1,4 +1,4 @@
-"""`ml-assets leaktest`: does a feature table use anything it could not have known?"""
+"""`ml-assets leaktest`: run the leakage test on a feature table."""
 
 from datetime import datetime
 

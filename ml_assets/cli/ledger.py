@@ -1,4 +1,4 @@
-"""`ml-assets ledger`: the schema revision of the ledger's tables, and the way back to an earlier revision."""
+"""`ml-assets ledger`: show the schema revision of the ledger's tables, and downgrade to an earlier revision."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Partitions that a person types, checked against those of an asset before anything runs."""
+"""Check of partitions that a person types against those of an asset, before anything runs."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def typed_range(
     name: str, partitions: "dg.PartitionsDefinition | None", typed: str | None
 ) -> tuple[str | None, str | None]:
-    """First and last key of `typed`: `KEY`, `FIRST..LAST` (last None for a single key), or nothing.
+    """Return the first and last key of `typed`, which is `KEY`, `FIRST..LAST` or nothing. Last is None for one key.
 
-    `Problem` says which partitions `name` has.
+    `Problem` names the partitions of `name`.
     """
     if partitions is None:
         if typed:
@@ -34,7 +34,7 @@ def typed_range(
 
 
 def require_key(name: str, keys: Sequence[str], key: str) -> None:
-    """`Problem` with the nearest earlier key where `key` is none of `keys`, which are sorted."""
+    """Raise `Problem` with the nearest earlier key if `key` is not among `keys`, which are sorted."""
     at = bisect_left(keys, key)
     if at < len(keys) and keys[at] == key:
         return

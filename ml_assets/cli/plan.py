@@ -1,4 +1,4 @@
-"""`ml-assets plan`: what materializing a model would run, and why."""
+"""`ml-assets plan`: show the steps that materializing a model would run, and the reasons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ml_assets.tables.guard import WindowValidation
 
 SHOWN = 10
-"""Stale partitions named one by one; the rest are counted."""
+"""Stale partitions that the plan names. It counts the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +26,15 @@ class PlannedPartition:
     """State of one partition of a model."""
 
     validation: "WindowValidation"
-    """The guard's, as the first step of a run would get it."""
+    """Result of the guard, equal to that of a run's first step."""
     commit: str
     """Commit of main."""
     done: bool
-    """It has been evaluated before."""
+    """True if the partition was evaluated before."""
     is_as_trained: bool
-    """The newest checkpoint came from these settings, seed, code and columns."""
+    """True if the newest checkpoint has the same settings, seed, code and columns."""
     first_possible: str | None
-    """The model's first partition whose window is whole; None if it has none."""
+    """First partition of the model with a complete window; None if there is none."""
 
 
 @click.command("plan", short_help="What materializing a model would run, and why.")
@@ -89,7 +89,7 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
 
 
 def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> PlannedPartition:
-    """Judge the window as the first step of a run would. `Problem` without a window."""
+    """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.training_pipeline import stage_key
     from ml_assets.tables.cadence import UNPARTITIONED
@@ -190,7 +190,7 @@ def _key(table: str) -> "dg.AssetKey":
 
 
 def _spans(keys: Sequence[str], partitions: "dg.PartitionsDefinition | None") -> list[list[str]]:
-    """Runs of neighbouring keys of the sorted `keys`; none for a table without partitions."""
+    """Return the runs of neighbouring keys in the sorted `keys`; empty for a table without partitions."""
     if partitions is None:
         return []
     order = {key: i for i, key in enumerate(partitions.get_partition_keys())}

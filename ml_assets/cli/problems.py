@@ -1,4 +1,4 @@
-"""Errors as a person at a terminal reads them: what happened and what helps, without a traceback."""
+"""Errors for a person at a terminal: the fault and the remedy, without a traceback."""
 
 import os
 import shlex
@@ -11,13 +11,13 @@ import click
 
 
 class Problem(click.ClickException):
-    """Something a person can mend; the message says how."""
+    """A fault that a person can mend. The message has the remedy."""
 
 
 class Stopped(click.ClickException):
     """A person pressed Ctrl-C."""
 
-    exit_code = 130  # as a shell has it for SIGINT
+    exit_code = 130  # the shells' exit code for SIGINT
 
     def __init__(self) -> None:
         super().__init__(
@@ -32,7 +32,7 @@ class Stopped(click.ClickException):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Typed refusals of the parts become one sentence and exit status 1. `ML_ASSETS_TRACEBACK=1` shows all."""
+    """Turn the project's own errors into one sentence and exit status 1. `ML_ASSETS_TRACEBACK=1` shows tracebacks."""
     try:
         yield
     except Exception as error:
@@ -43,5 +43,5 @@ def explained() -> Iterator[None]:
 
 
 def _is_a_refusal(error: Exception) -> bool:
-    """Errors that our own modules raise by type carry their remedy; anything else is a bug to be seen."""
+    """True for error types of this project, whose messages have a remedy. Any other error is a bug to show in full."""
     return type(error).__module__.split(".")[0] in ("ml_assets", "resources")

@@ -1,4 +1,4 @@
-"""The project as the commands see it: settings, outside parts, definitions, declared components."""
+"""Project for the commands: settings, platform, definitions, declared components."""
 
 import fcntl
 import os
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 Component = TypeVar("Component", bound="SpecComponent")
 
 EVENT_BATCH = "400"
-"""Materializations of many partitions are stored by so many at once; Dagster's default is one by one."""
+"""Materializations that Dagster stores in one batch. Dagster's default is to store each alone."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """One command's view of the project."""
+    """The project for one command."""
 
     settings: Settings
     patience_seconds: float | None = None
-    """See `Platform`."""
+    """Wait for servers; passed to `Platform`."""
 
     @classmethod
     def here(cls, patience_seconds: float | None = None) -> "Project":
-        """From the environment; makes the home ready and tells Dagster where it is."""
+        """Return the project of the environment. Prepares the home and sets DAGSTER_HOME."""
         settings = read_settings()
         prepare_home(settings)
         return cls(settings, patience_seconds)
@@ -50,10 +50,10 @@ class Project:
     @classmethod
     @contextmanager
     def to_read(cls) -> Iterator["Project"]:
-        """From the environment, for a command that changes nothing.
+        """Yield the project of the environment for a command that changes nothing.
 
-        Lake, ledger and Dagster make their files when they are first opened. Where the home has none yet, they are
-        made in a temporary folder, which is as empty.
+        Lake, ledger and Dagster create their files when they are first opened. If the home has none yet, they are
+        created in a temporary folder, which is as empty as the home.
         """
         settings = read_settings()
         _point_dagster(settings)
@@ -68,7 +68,7 @@ class Project:
 
     @cached_property
     def platform(self) -> Platform:
-        """The outside parts."""
+        """Platform of these settings."""
         return Platform(self.settings, self.patience_seconds)
 
     @cached_property
@@ -78,23 +78,23 @@ class Project:
 
         from ml_assets.definitions import build_defs
 
-        # Which of Dagster's parameters are beta is for developers, not for the reader of a command's output.
+        # Warnings about Dagster's beta parameters are for developers, not for users of a command.
         warnings.simplefilter("ignore", BetaWarning)
         warnings.simplefilter("ignore", PreviewWarning)
         return build_defs(self.settings)
 
     @cached_property
     def instance(self) -> "dg.DagsterInstance":
-        """Dagster's storage: under the home, or where `dagster_url` says. `Problem` where that does not answer."""
+        """Dagster's storage: under the home, or at `dagster_url`. Raises `Problem` if that does not answer."""
         import dagster as dg
 
         home, url = str(self.settings.dagster_home), self.settings.dagster_url
-        if url is None:  # `dagster_sqlite` makes its files whole, whoever else opens them
+        if url is None:  # `dagster_sqlite` creates its files completely, even if several processes open them
             return dg.DagsterInstance.from_config(home)
         from dagster_postgres.utils import DagsterPostgresException
         from sqlalchemy.exc import SQLAlchemyError
 
-        # Of two commands that come first at once Dagster lets one fail: both make the same tables.
+        # Two first commands at the same time would create the same tables, and Dagster would let one of them fail.
         with (self.settings.dagster_home / "opening.lock").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             try:
@@ -107,7 +107,7 @@ class Project:
                 ) from None
 
     def tidy(self) -> None:
-        """Bring Dagster's books up to date: end runs whose process is gone, tell partitions that it was not told."""
+        """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
         from ml_assets.cli.abandoned import end_abandoned
         from ml_assets.components.reconcile import reconcile, tables_of
         from ml_assets.tables.reader import TableReader
@@ -120,7 +120,7 @@ class Project:
         )
 
     def components(self, of_type: type[Component]) -> Sequence[Component]:
-        """The declared components of one type."""
+        """Return the declared components of one type."""
         import dagster as dg
 
         from ml_assets.components.declarations import in_one_line
@@ -129,7 +129,7 @@ class Project:
             return dg.ComponentTree.for_project(ROOT).get_all_components(of_type)
 
     def component(self, of_type: type[Component], name: str) -> Component:
-        """The component of this name; `Problem` lists the names there are."""
+        """Return the component of this name. `Problem` lists the declared names."""
         found = self.components(of_type)
         for component in found:
             if component.spec.name == name:
@@ -139,15 +139,15 @@ class Project:
 
 
 def _is_made(settings: Settings) -> bool:
-    """True where a command has worked in the home before."""
+    """True if a command has used the home before."""
     lake = settings.lake_folder if settings.lake_url is None else settings.home
     return lake.is_dir() and settings.dagster_home.is_dir()
 
 
 def prepare_home(settings: Settings) -> None:
-    """Make the folders, write Dagster's settings file and point Dagster there; say so where it pointed elsewhere.
+    """Create the folders, write Dagster's settings file and set DAGSTER_HOME. Report a DAGSTER_HOME that is ignored.
 
-    `Problem` where the home cannot be written.
+    Raises `Problem` if the home cannot be written.
     """
     _make_home(settings)
     _point_dagster(settings)
@@ -169,7 +169,7 @@ def _make_home(settings: Settings) -> None:
         settings.dagster_home.mkdir(parents=True, exist_ok=True)
         for folder in (settings.home, settings.dagster_home):
             with tempfile.TemporaryFile(dir=folder):
-                pass  # rights alone do not tell: the file system may be full, or read-only
+                pass  # permissions are not enough: the file system may be full or read-only
         write_dagster_settings(settings)
     except OSError as error:
         raise Problem(
@@ -179,10 +179,10 @@ def _make_home(settings: Settings) -> None:
 
 
 def say_aside(text: str) -> None:
-    """A line on standard error."""
+    """Print a line to standard error."""
     click.echo(text, err=True)
 
 
 def say(text: str = "") -> None:
-    """A line on standard output."""
+    """Print a line to standard output."""
     click.echo(text)

@@ -1,4 +1,4 @@
-"""Materializing from a terminal: a Dagster run in this process, with its progress shown as it goes."""
+"""Materialization from a terminal: a Dagster run in this process, with its progress shown meanwhile."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ from ml_assets.components.tags import RANGE_END, RANGE_START
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3
 _WRAPPERS = ("RetryRequestedFromPolicy", "DagsterExecutionStepExecutionError")
-"""Dagster's errors around a step's own: how often it was tried, and that it failed."""
+"""Dagster's errors around a step's own error."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Finished:
     run_id: str
     seconds: float
     step_seconds: Mapping[str, float]
-    """Step → seconds, in the order they ended."""
+    """Step → seconds, in the order in which steps ended."""
     materialized: int
     """Partitions and assets materialized."""
     metadata: Mapping[dg.AssetKey, Mapping[str, Any]]
     """Newest metadata of each materialized asset, as plain values."""
     observed: Mapping[dg.AssetKey, str]
-    """Asset → what an observation without materialization said, such as why a model was not registered."""
+    """Asset → description of its observation, such as the reason why a model was not registered."""
 
 
 def materialize(
@@ -52,7 +52,7 @@ def materialize(
 ) -> Finished:
     """Run `keys` for one partition, for `partition`..`last`, or without partitions.
 
-    Raises `Problem` where it failed, and `KeyboardInterrupt` where a person stopped it.
+    Raises `Problem` if the run failed, and `KeyboardInterrupt` if a person stopped it.
     """
     span = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
     job = project.defs.resolve_implicit_global_asset_job_def()
@@ -83,7 +83,7 @@ def materialize(
 
 @contextmanager
 def _ended_if_stopped(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """End the run in Dagster's books where a person stops it before Dagster itself notices."""
+    """Report the run as canceled if a person stops it before Dagster itself notices."""
     try:
         yield
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
@@ -122,7 +122,7 @@ def _finished(result: dg.ExecuteInProcessResult, run_id: str, seconds: float) ->
 
 
 def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
-    """The sentence of the first step that failed."""
+    """Return the sentence of the first step that failed."""
     for event in result.all_events:
         if event.is_step_failure and event.step_failure_data.error:
             failure = event.step_failure_data.user_failure_data
@@ -132,7 +132,7 @@ def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
             # "module.Class: sentence" without the module.
             message = failure.description if failure and failure.description else _without_module(error)
             step, sentence = _step(event.step_key or ""), message.strip()
-            # A table's sentence begins with its name, which is also its step's.
+            # A sentence about a table begins with the table's name, which is also the step's name.
             return sentence if sentence.startswith((f"{step}:", f"{step} ")) else f"{step}: {sentence}"
     return "the run failed before any step; ML_ASSETS_TRACEBACK=1 shows why"
 
@@ -144,7 +144,7 @@ def _without_module(error: SerializableErrorInfo) -> str:
 
 @contextmanager
 def _progress(instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell what happens from the run's own events, by looking at them from a second thread."""
+    """Report progress to `tell` from the run's events, which a second thread polls."""
     over = threading.Event()
     follower = threading.Thread(target=_follow, args=(instance, run_id, tell, over), daemon=True)
     follower.start()
@@ -180,5 +180,5 @@ def _in_words(event: dg.DagsterEvent | None) -> str | None:
 
 
 def _step(key: str) -> str:
-    """Dagster writes `a__b` for the step of asset `a/b`."""
+    """Return the asset `a/b` of a step that Dagster calls `a__b`."""
     return key.replace("__", "/")

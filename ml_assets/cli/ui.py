@@ -1,4 +1,4 @@
-"""`ml-assets ui`: webserver and daemon together, on loopback, ended together."""
+"""`ml-assets ui`: run webserver and daemon together on loopback, and end them together."""
 
 import os
 import signal
@@ -38,8 +38,8 @@ def command(port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     say(f"Pages on http://127.0.0.1:{port} (home {project.settings.home}); Ctrl-C ends pages and daemon.")
-    # A session of their own each: the terminal's Ctrl-C reaches only us, and we end them in order.
-    # Links that runs write into commits and records lead to these pages.
+    # Each process gets its own session: the terminal's Ctrl-C reaches only this process, which ends them in order.
+    # Runs write links to these pages into commits and records.
     environment = os.environ | {"ML_ASSETS_UI_URL": f"http://127.0.0.1:{port}"}
     processes = {
         name: subprocess.Popen(
@@ -47,8 +47,8 @@ def command(port: int) -> None:
             cwd=ROOT,
             env=environment,
             start_new_session=True,
-            # Should this process be killed. Not by SIGTERM: the handler from above takes it where it comes before exec,
-            # and one that comes while Dagster starts may get lost. A daemon stayed behind so.
+            # End the child if this process is killed. Not by SIGTERM: before exec the handler from above would take it,
+            # and a SIGTERM while Dagster starts may get lost. A daemon stayed behind that way.
             preexec_fn=partial(end_with_parent, parent=os.getpid()),
         )
         for name, line in commands.items()

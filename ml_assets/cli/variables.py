@@ -1,6 +1,6 @@
-"""Settings as a person gives them: environment variables, the wrong ones by name.
+"""Settings from environment variables, with errors that name the wrong variables.
 
-Not here: what they mean (`resources.settings`).
+Not here: the meaning of settings (`resources.settings`).
 """
 
 import os
@@ -21,13 +21,15 @@ _READ_ELSEWHERE = {"ML_ASSETS_TRACEBACK", "ML_ASSETS_BUILD_CACHE", "ML_ASSETS_SE
 
 
 def read_settings() -> Settings:
-    """From the environment. `Problem` names each variable that cannot have its value, which may be a secret and is not
-    repeated."""
+    """Read the settings from the environment.
+
+    `Problem` names each variable with an illegal value. It does not repeat the value, which may be a secret.
+    """
     try:
         return Settings()
     except ValidationError as error:
         wrong = [f"{_VARIABLES[error.title, str(one['loc'][0])]}: {one['msg']}" for one in error.errors()]
-    except SettingsError as error:  # its only name is that of the field, in the sentence
+    except SettingsError as error:  # it names the field only in its sentence
         wrong = [
             f"{name}: not the JSON it takes"
             for (_, field), name in _VARIABLES.items()
@@ -37,7 +39,7 @@ def read_settings() -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings and are none, each with the nearest that is."""
+    """Return a sentence for each variable that looks like a setting but is unknown, with the nearest known variable."""
     known = {*_VARIABLES.values(), *_READ_ELSEWHERE}
     return [
         _unknown(name) for name in sorted(os.environ) if name.startswith("ML_ASSETS_") and name not in known
