@@ -85,7 +85,7 @@ class InputTable:
     """Table id."""
     cadence: Cadence
     lookback: int = 0
-    """Partitions before the one being built."""
+    """Number of partitions to read before the partition that is built."""
 
     def needed_for(self, key: str) -> tuple[str, ...]:
         """Return the keys that must exist to build `key`, oldest first. History ends where the table begins.
