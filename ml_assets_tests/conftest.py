@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,14 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--screenshots", type=Path, default=None, help="folder where browser tests leave pictures"
     )
-
-
-@pytest.fixture(autouse=True)
-def _signals_are_heard() -> Iterator[None]:
-    """Fail a test that leaves a signal ignored or blocked: each process started later would inherit it."""
-    yield
-    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
