@@ -14,6 +14,7 @@ from ml_assets_tests.cluster.record_pods import TRAINING, scenario_job, scenario
 from resources.job.errors import Diverged, OutOfMemory, TrainingFailed
 from resources.launcher.kubernetes.attempt import AttemptWatcher, start
 from resources.launcher.kubernetes.attempt_objects import service_manifest
+from resources.launcher.kubernetes.cluster import Cluster as ClusterClient
 from resources.launcher.kubernetes.log_tail import LogTail
 from resources.launcher.kubernetes.pods_output import PodsOutput
 from resources.settings import KubernetesSettings
@@ -42,7 +43,7 @@ def test_a_sidecar_hides_neither_how_the_trainer_ended_nor_what_it_said(
     monkeypatch.setenv("KUBECONFIG", str(running.kubeconfig))
     lines: list[str] = []
     with staged(running, name) as stage, PodsOutput(tmp_path, lambda _: None, lines.append) as output:
-        cluster = Cluster(stage.namespace, running.context)
+        cluster = ClusterClient(stage.namespace, running.context)
         job = start(
             cluster, scenario_job(name, running.image), lambda owner: service_manifest(TRAINING, 1, owner)
         )
