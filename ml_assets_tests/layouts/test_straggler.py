@@ -25,7 +25,7 @@ def test_a_slow_worker_is_named_with_its_delay(tmp_path: Path, determinism: str,
         "peak_tflops": 1e-6,
     }
     job = small_job(snapshot, determinism=determinism, workers=2, pace=_PACE, **settings)
-    job = replace(job, model_function="ml_assets_tests.layouts.slow_rank_model.lame")
+    job = replace(job, model_function="ml_assets_tests.layouts.slow_rank_model.slow_rank_model")
     told: list[TrainingEvent] = []
     LocalLauncher().run(job, tmp_path / "job", told.append, lambda _: None)
     figures = [event.values for event in told if event.kind == "metrics"]
