@@ -26,7 +26,7 @@ _HEAVY = [
     "mlflow.store.model_registry.sqlalchemy_workspace_store", "matplotlib.figure", "onnxruntime",
     "onnxscript.function_libs.torch_lib.ops", "pandera.polars", "pyarrow.pandas_compat", "safetensors.torch",
     "torch._dynamo", "torch._inductor.codecache", "torch.onnx", "ml_assets.validation.check",
-    "ml_assets.evaluation.report", "ml_assets.release.bundle", "ml_assets.training.load",
+    "ml_assets.evaluation.report", "ml_assets.release.bundle", "ml_assets.training.step.load",
 ]  # fmt: skip
 
 
