@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill ui test test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
+.PHONY: help setup demo drill ui test test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock clean distclean
 
 VENV ?= .venv
@@ -39,6 +39,10 @@ ui: setup ## Dagster's pages and daemon together, on loopback
 
 test: setup ## everyday tests, without servers and the tiers below; under 5 minutes on two cores (ARGS="-k words")
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
+
+test-end-to-end: setup ## whole pipelines in one process: refused, stale, planned, trained, promoted, stopped half-way
+	$(BIN)/pytest ml_assets_tests/components/end_to_end ml_assets_tests/cli/end_to_end \
+	  -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ for one
 	$(BIN)/pytest ml_assets_tests/layouts $(ARGS)

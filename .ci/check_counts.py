@@ -5,9 +5,8 @@ where a group has fewer tests than `expected_counts.toml` says: tests that stop 
 success otherwise. More tests than expected is fine; raise the numbers when adding some, by hand or with
 `check_counts.py TESTS.xml expected_counts.toml --raise`.
 
-What `make test` runs is in the table `at_least`, what `make test-journeys` runs in `journeys`. Tests that need servers
-or a cluster have the table of their folder (`--table servers`), and each of its folders is a group (`.` for files
-directly in it).
+What `make test` runs is in the table `at_least`; every other tier has a table of its name (`--table journeys`). If the
+table is named like a folder, as `servers` is, each folder inside is a group (`.` for files directly in it).
 """
 
 import argparse
@@ -23,8 +22,8 @@ EVERYDAY = "at_least"
 def group_of(classname: str, table: str = EVERYDAY) -> str:
     """Return `lake` for `ml_assets_tests.lake.test_merge.TestX`, `.` for `ml_assets_tests.test_graph`; in the table
     `servers` the same of what comes after `ml_assets_tests.servers`."""
-    parts = classname.split(".")
-    folder = parts[parts.index(table) + 1] if table in parts else parts[1]
+    _, first, second, *_ = [*classname.split("."), ""]
+    folder = second if first == table else first
     return "." if folder.startswith("test_") else folder
 
 

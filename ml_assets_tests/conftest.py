@@ -15,7 +15,17 @@ from ml_assets_tests.faults.summary import keep, rounds_of, summary
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NAMED_ONLY = tuple(
     Path(__file__).parent / name
-    for name in ("browser", "cluster", "cluster/queues", "drills", "layouts", "servers", "tour")
+    for name in (
+        "browser",
+        "cli/end_to_end",
+        "cluster",
+        "cluster/queues",
+        "components/end_to_end",
+        "drills",
+        "layouts",
+        "servers",
+        "tour",
+    )
 )
 
 # Shared machines make single examples slow without anything being wrong. In CI the same examples every time.
