@@ -45,9 +45,9 @@ def test_a_training_begins_with_the_pods_there_is_room_for(launching: Launch, cp
     profile = launch.profile("steps steps", steps=460, told=True, nodes={"min": 1, "max": 3}, cpu=cpu)
     assert launch.run(profile).attempts == 2
     assert launch.sizes() == [3, 2]
-    assert any("2 of 3 pods have found a node; 0 of 1 failures" in line for line in launch.log), launch.log
+    assert any("2 of 3 pods have a node; 0 of 1 failures" in line for line in launch.log), launch.log
     assert metric_steps(launch.events)[-1] == 459
-    assert any(line.startswith("no room for more pods is looked for: the ") for line in launch.log), (
+    assert any(line.startswith("no longer looking for room for more pods: the ") for line in launch.log), (
         launch.log
     )
     assert launch.left() == []

@@ -97,7 +97,7 @@ def test_an_image_that_is_missing_is_final_and_named(launching: Launch) -> None:
 def test_a_queue_where_there_are_none_is_refused_with_what_helps(launching: Launch) -> None:
     launch = launching(workers=1).with_kubernetes(unschedulable_seconds=3)
     with pytest.raises(
-        Unschedulable, match=r"no queue has taken note .* install Kueue .* resources\.queue, team-a"
+        Unschedulable, match=r"Kueue has not seen .* install Kueue .* resources\.queue, team-a"
     ):
         launch.run(launch.profile("done", queue="team-a"))
     assert launch.left() == []
@@ -144,7 +144,7 @@ def test_a_deadline_is_final_and_keeps_the_checkpoint(launching: Launch) -> None
 def test_other_ends_are_tried_again_within_the_budget(launching: Launch) -> None:
     launch = launching(workers=1)
     assert launch.run(launch.profile("kill 3 done")).attempts == 3
-    assert [line for line in launch.log if "failures: going on" in line] == [
+    assert [line for line in launch.log if "failures: resuming" in line] == [
         next(line for line in launch.log if "1 of 3 failures" in line),
         next(line for line in launch.log if "exit code 3" in line and "2 of 3 failures" in line),
     ]

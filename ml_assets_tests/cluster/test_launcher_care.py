@@ -71,7 +71,7 @@ def test_a_doctor_finds_a_cluster_well(examine: Examine, tidy: ClusterEnvironmen
         ({"image": None}, "BadConfiguration: set ML_ASSETS_KUBERNETES_IMAGE"),
         ({"command": ("/nowhere",)}, "PodNotStarted: .*/nowhere"),
         ({"namespace": "nowhere"}, "ClusterRefused: .*ML_ASSETS_KUBERNETES_NAMESPACE"),
-        ({"context": "nobody"}, "ClusterRefused: no cluster to talk to.*ML_ASSETS_KUBERNETES_CONTEXT"),
+        ({"context": "nobody"}, "ClusterRefused: no cluster is configured.*ML_ASSETS_KUBERNETES_CONTEXT"),
     ],
 )
 def test_a_doctor_names_what_is_ill_and_what_helps(
@@ -87,7 +87,7 @@ def test_an_account_without_rights_is_told_which_it_lacks(
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of(tidy, "nobody", tmp_path)))
     said = examine(context="nobody")
     assert "FAIL ClusterRefused: in namespace" in said["cluster rights"]
-    assert "we may not create jobs" in said["cluster rights"]
+    assert "this account may not create jobs" in said["cluster rights"]
     assert "FAIL ClusterRefused: " in said["cluster pods"]
     assert "bind the launcher's role" in said["cluster pods"]
 

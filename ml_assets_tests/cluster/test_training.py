@@ -205,7 +205,7 @@ def test_training_goes_on_ninety_seconds_after_a_lost_node(
               f"{grown:.1f} s", *(recovery.in_words() for recovery in recoveries), sep="\n  ")  # fmt: skip
     assert fewer < NODE_SECONDS * _slowness(launch, at["launched"])
     lost, back = recoveries
-    assert re.match(r"pod \d on node2 was taken away", lost.cause)
+    assert re.match(r"pod \d on node2 was removed by the cluster", lost.cause)
     assert back.cause == "there is room for 2 pods instead of 1"
     assert back.steps_lost == 0  # it was asked to go, and saved
     assert [lost.rows_repeated, back.rows_repeated] == [0, 0]

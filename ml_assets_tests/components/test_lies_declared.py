@@ -403,7 +403,7 @@ VALUES = [
         "  resources: {gpus: 1, ",
         "gpus: 1, memory: 3Gi",
         "resources: resources.gpus 1 are fewer than the workers of a pod, training.workers 2 / resources.nodes 1 = 2, "
-        "and a worker on the CPU would hold the others up: use gpus: 2, or 1 workers",
+        "and a worker on the CPU would slow down the others: use gpus: 2, or 1 workers",
     ),
 ]
 

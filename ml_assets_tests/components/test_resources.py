@@ -42,7 +42,7 @@ def test_a_partition_and_a_launch_each_change_what_they_name() -> None:
             {"partitions": {"2024-05-27": {"nodes": 3}}},
             "resources.partitions.2024-05-27\n  Value error, training.workers 2 cannot be shared equally by",
         ),
-        ({"partitions": {"2024-05-27": {"ram": "1Gi"}}}, "resources have no 'ram'"),
+        ({"partitions": {"2024-05-27": {"ram": "1Gi"}}}, "resources have no key 'ram'"),
         ({"volumes": [{"mount_path": "/a"}]}, "one of claim, secret, config_map, host_path; /a has none"),
     ],
 )
@@ -53,5 +53,5 @@ def test_what_cannot_be_is_refused_by_name(resources: dict[str, Any], said: str)
 
 
 def test_a_launch_cannot_ask_for_what_resources_have_not() -> None:
-    with pytest.raises(ProfileRefused, match="resources have no 'ram'"):
+    with pytest.raises(ProfileRefused, match="resources have no key 'ram'"):
         spec_with({}).resources.of("2024-05-27", changes_of("ram=1Gi"))

@@ -24,7 +24,7 @@ def refuse_few_gpus(gpus: int, ranks: int, nodes: int) -> None:
     has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     share = f"{ranks * nodes} / {nodes} machines = {ranks}" if nodes > 1 else str(ranks)
     raise BadConfiguration(
-        f"this machine has {has} for {share} workers, and a worker on the CPU would hold up those on GPUs: set "
+        f"this machine has {has} for {share} workers, and a worker on the CPU would slow down the workers on GPUs: set "
         f"training.workers to {gpus * nodes}, or training.device to cpu to use no GPU at all"
     )
 
@@ -34,5 +34,5 @@ def refuse_without_gpus(settings: TrainingSettings, *, has_gpus: bool, where: st
     if settings.precision == "fp16" and not has_gpus:
         raise BadConfiguration(
             f"precision fp16 needs a GPU for each of the {settings.workers} workers, and {where}. Use bf16, which CPUs "
-            "compute in as well, or fp32"
+            "support too, or fp32"
         )

@@ -96,7 +96,7 @@ class LocalLauncher:
                     return result  # the result counts, whatever the exit code
                 if code == ExitCode.DONE:
                     output.say(
-                        "the workers ended with exit code 0 and left no result: something in them calls os._exit"
+                        "the workers ended with exit code 0 but wrote no result: some code in them calls os._exit"
                     )
                 if code in FINAL:
                     raise FINAL[code](output.reason or output.tail)
@@ -105,12 +105,12 @@ class LocalLauncher:
                 because = f": {output.cause}" if output.cause else ""
                 if failures >= job.settings.max_attempts:
                     raise AttemptsExhausted(
-                        f"{failures} attempts failed, the last one with {_named(code)}{because}. Its last lines, of "
+                        f"{failures} attempts failed, the last attempt with {_named(code)}{because}. The last lines of "
                         f"{output.log_file}:\n{output.tail}"
                     )
                 output.say(
                     f"attempt ended with {_named(code)}, {failures} of {job.settings.max_attempts} failures"
-                    f"{because}: going on from the last checkpoint{in_words(pause := pause_after(fruitless))}"
+                    f"{because}: resuming from the last checkpoint{in_words(pause := pause_after(fruitless))}"
                 )
                 time.sleep(pause)
 

@@ -17,4 +17,4 @@ def pause_after(fruitless: int) -> float:
 
 def in_words(pause: float) -> str:
     """Return a clause on the pause for a log line; empty without a pause."""
-    return f" in {pause:g} s: it was ended each time before it had trained a step" if pause else ""
+    return f" in {pause:g} s: each of the last attempts ended before its first step" if pause else ""

@@ -177,7 +177,7 @@ class ResourceProfile(_Part):
         known = sorted(type(self).model_fields)
         for name in changes:
             if name not in known:
-                raise ProfileRefused(f"resources have no '{name}'; there are: {', '.join(known)}")
+                raise ProfileRefused(f"resources have no key '{name}'; the keys are: {', '.join(known)}")
         try:
             return type(self).model_validate({**self.model_dump(), **changes})
         except ValidationError as error:
@@ -199,8 +199,8 @@ def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int
         )
     if profile.least_nodes < most and workers // most % copy:
         raise ProfileRefused(
-            f"each of {profile.least_nodes} to {most} nodes must hold whole copies of the model: one is cut over "
-            f"{copy} workers, and {workers} / {most} = {workers // most} are in a pod; use {copy * most} workers, or "
+            f"each of {profile.least_nodes} to {most} nodes must hold whole copies of the model: a copy takes "
+            f"{copy} workers, and a pod has {workers} / {most} = {workers // most}; use {copy * most} workers, or "
             f"nodes: {most}"
         )
     if profile.gpus and settings.device == "cpu":
@@ -211,8 +211,8 @@ def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int
     if 0 < profile.gpus < workers // most:
         raise ProfileRefused(
             f"resources.gpus {profile.gpus} are fewer than the workers of a pod, training.workers {workers} / "
-            f"resources.nodes {most} = {workers // most}, and a worker on the CPU would hold the others up: use gpus: "
-            f"{workers // most}, or {profile.gpus * most} workers"
+            f"resources.nodes {most} = {workers // most}, and a worker on the CPU would slow down the others: use "
+            f"gpus: {workers // most}, or {profile.gpus * most} workers"
         )
     return workers // most
 
@@ -227,12 +227,12 @@ def changes_of(text: str) -> dict[str, Any]:
         try:
             return dict(json.loads(text))
         except ValueError as error:
-            raise ProfileRefused(f"resources {text!r} are no JSON object: {error}") from error
+            raise ProfileRefused(f"resources {text!r} are not a valid JSON object: {error}") from error
     changes: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
         if not equals:
-            raise ProfileRefused(f"{part!r} says no value: write memory=8Gi,nodes=2, or a JSON object")
+            raise ProfileRefused(f"{part!r} has no value: write memory=8Gi,nodes=2, or a JSON object")
         changes[name.strip()] = value.strip()
     return changes
 

@@ -67,7 +67,7 @@ def test_a_training_waits_for_its_quota_and_says_so(
     assert not one.done(), "it was waited for"
     assert second.objects("pods") == []
     assert one.result().attempts == two.result().attempts == 1
-    assert said(second, "2 pods run on ").endswith("after the Job came through its queue")
+    assert said(second, "2 pods run on ").endswith("after the Job was admitted by its queue")
     assert (first.left(), second.left()) == ([], [])
 
 
@@ -82,7 +82,7 @@ def test_a_higher_priority_goes_first_and_the_preempted_job_resumes(
     assert late.result().attempts == 1
     assert not early.done(), "it gave way"
     assert early.result().attempts == 2
-    assert "Preempted to accommodate" in said(nightly, f"queue {name} has given its place away: ")
+    assert "Preempted to accommodate" in said(nightly, f"queue {name} evicted the training: ")
     assert any("0 of 1 failures" in line for line in nightly.log), "no attempt of its budget was used"
     assert metric_steps(nightly.events) == list(range(400)), "no step was done twice, none was lost"
     assert (nightly.left(), hurried.left()) == ([], [])
@@ -114,7 +114,7 @@ def test_a_place_nobody_can_get_is_refused_with_what_helps(launching: Launch, qu
     launch = launching(workers=4).with_kubernetes(unschedulable_seconds=4)
     for asked, words in (
         ({"queue": "nowhere"}, r"LocalQueue nowhere doesn't exist.* Correct resources\.queue"),
-        ({"queue": name, "nodes": 4}, r"maximum capacity .*ask for less in resources"),
+        ({"queue": name, "nodes": 4}, r"maximum capacity .*request less in resources"),
     ):
         began = time.monotonic()
         with pytest.raises(Unschedulable, match=words):

@@ -6,8 +6,8 @@ from resources.launcher.kubernetes.attempt_plan import GROW_SECONDS, LONGEST_GRO
 from resources.launcher.kubernetes.classify import AttemptEnd
 
 FIRST = AttemptPlan(number=1, nodes=4)
-LOST = AttemptEnd(kind="preempted", said="pod 1 on node2 was taken away")
-FEWER = AttemptEnd(kind="resized", said="3 of 4 pods have found a node", nodes=3)
+LOST = AttemptEnd(kind="preempted", said="pod 1 on node2 was removed by the cluster")
+FEWER = AttemptEnd(kind="resized", said="3 of 4 pods have a node", nodes=3)
 MORE = AttemptEnd(kind="resized", said="there is room for 4 pods instead of 3", nodes=4)
 
 

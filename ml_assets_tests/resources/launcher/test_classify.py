@@ -72,7 +72,9 @@ def test_a_deadline_is_final_and_says_how_to_go_on() -> None:
 @pytest.mark.parametrize(
     ("documents", "gone", "said"),
     [
-        pytest.param((ended(0, 75), ended(1, 75)), (), "asked to end and saved", id="saved"),
+        pytest.param(
+            (ended(0, 75), ended(1, 75)), (), "the pods saved a checkpoint and ended on request", id="saved"
+        ),
         pytest.param(
             (ended(0, 1), ended(1, 143, conditions=(DISRUPTED,))), (), "EvictionByEvictionAPI", id="evicted"
         ),

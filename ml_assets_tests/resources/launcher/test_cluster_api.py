@@ -55,7 +55,9 @@ def test_an_expired_token_is_an_outage_and_an_unknown_one_a_refusal(api: ApiServ
     known, stranger = (Cluster(NAMESPACE, patience_seconds=0.3) for _ in range(2))
     known.list("pod")
     api.token = "second"
-    with pytest.raises(ClusterUnavailable, match=r"did not know us for 0.3 s .*check our credentials"):
+    with pytest.raises(
+        ClusterUnavailable, match=r"rejected our credentials for 0.3 s .*check the credentials"
+    ):
         known.list("pod")
     with pytest.raises(ClusterRefused, match="check the kubeconfig's credentials"):
         stranger.list("pod")

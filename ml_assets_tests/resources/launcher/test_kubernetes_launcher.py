@@ -111,7 +111,7 @@ def test_a_refused_clean_up_hides_no_cause_and_gives_the_lease_back(
     with pytest.raises(Diverged, match="the loss was nan at step 7") as failure:
         launch.run()
     (note,) = failure.value.__notes__
-    assert note.startswith("Its pods are left to a pruner: ")
+    assert note.startswith("its pods could not be deleted; a launcher or the daemon prunes them later: ")
     assert f"trouble {status}" in note
     assert api.names("leases") == []
     assert api.names("jobs") == [f"{launch.name}-1"]
@@ -127,7 +127,7 @@ def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
     api.on_job = done
     api.trouble("DELETE", "/pods", 403, times=999)
     assert launch.run().best_step == 1
-    assert any("Its pods are left to a pruner" in line for line in launch.log)
+    assert any("its pods could not be deleted" in line for line in launch.log)
     assert api.names("leases") == []
 
 

@@ -76,13 +76,13 @@ def test_other_ends_are_tried_again_and_preemptions_do_not_count(tmp_path: Path)
     told = Told()
     result = told.run(job_of("kill", "75", "75", "75", "1", "done"), tmp_path)
     assert result.attempts == told.starts() == 6
-    each_time = ": it was ended each time before it had trained a step"
+    each_time = ": each of the last attempts ended before its first step"
     assert [line for line in told.log if line.startswith("attempt ended")] == [
-        "attempt ended with signal SIGKILL, 1 of 3 failures: going on from the last checkpoint",
-        "attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint",
-        f"attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint in 1 s{each_time}",
-        f"attempt ended with exit code 75, 1 of 3 failures: going on from the last checkpoint in 2 s{each_time}",
-        "attempt ended with exit code 1, 2 of 3 failures: going on from the last checkpoint",
+        "attempt ended with signal SIGKILL, 1 of 3 failures: resuming from the last checkpoint",
+        "attempt ended with exit code 75, 1 of 3 failures: resuming from the last checkpoint",
+        f"attempt ended with exit code 75, 1 of 3 failures: resuming from the last checkpoint in 1 s{each_time}",
+        f"attempt ended with exit code 75, 1 of 3 failures: resuming from the last checkpoint in 2 s{each_time}",
+        "attempt ended with exit code 1, 2 of 3 failures: resuming from the last checkpoint",
     ]
     assert (tmp_path / "log.txt").read_text().splitlines() == told.log
 
@@ -91,13 +91,13 @@ def test_an_end_without_a_result_is_a_failure(tmp_path: Path) -> None:
     """`os._exit(0)` in a model looked like success, and the launcher ended with a bare `FileNotFoundError`."""
     told = Told()
     assert told.run(job_of("0", "done"), tmp_path).attempts == 2
-    assert "ended with exit code 0 and left no result: something in them calls os._exit" in "".join(told.log)
+    assert "ended with exit code 0 but wrote no result: some code in them calls os._exit" in "".join(told.log)
 
 
 def test_preemptions_of_attempts_that_train_are_followed_at_once(tmp_path: Path) -> None:
     told = Told()
     assert told.run(job_of("trains", "trains", "trains", "done"), tmp_path).attempts == 4
-    assert not any("each time" in line for line in told.log)
+    assert not any("before its first step" in line for line in told.log)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,9 @@ def test_pauses_grow_up_to_five_minutes(fruitless: int, seconds: float) -> None:
 
 def test_an_exhausted_budget_quotes_the_last_lines(tmp_path: Path) -> None:
     told = Told()
-    with pytest.raises(AttemptsExhausted, match="2 attempts failed, the last one with exit code 3") as caught:
+    with pytest.raises(
+        AttemptsExhausted, match="2 attempts failed, the last attempt with exit code 3"
+    ) as caught:
         told.run(job_of("kill", "3", "done", max_attempts=2), tmp_path)
     assert "attempt 2 does 3" in str(caught.value)
     assert str(tmp_path / "log.txt") in str(caught.value)

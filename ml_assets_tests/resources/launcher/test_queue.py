@@ -45,12 +45,12 @@ def test_behind_others_a_training_waits_for_ever_and_says_for_what() -> None:
         ),
         pytest.param(
             QueuePosition.of([workload(unreserved("LocalQueue team-a doesn't exist", "Inadmissible"))]),
-            "queue team-a will not let the training through: LocalQueue team-a doesn't exist. Correct resources.queue",
+            "queue team-a never admits the training: LocalQueue team-a doesn't exist. Correct resources.queue",
             id="missing",
         ),
         pytest.param(
             QueuePosition.of([workload(unreserved(TOO_LARGE))]),
-            r"maximum capacity \(9 > 2\). Correct resources.queue, ask for less",
+            r"maximum capacity \(9 > 2\). Correct resources.queue, request less",
             id="too large",
         ),
     ],

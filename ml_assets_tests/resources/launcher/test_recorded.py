@@ -63,7 +63,7 @@ class RecordedJob:
         )
 
 
-INJECTED = "The pipeline did not ask for it"
+INJECTED = "The pipeline did not request it"
 
 
 @pytest.mark.parametrize(
@@ -160,17 +160,17 @@ def test_without_events_a_pod_that_may_be_pulling_is_waited_for() -> None:
     recorded = RecordedJob.of("pulling")
     silent = RecordedJob(recorded.job, recorded.pods, [])
     assert silent.why_not(1799) is None
-    with pytest.raises(PodNotStarted, match="nothing was heard of it"):
+    with pytest.raises(PodNotStarted, match="it has no events"):
         raise silent.why_not(1860) or AssertionError("it still hopes")
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "error", "said"),
     [
-        ("succeeded", "done", None, "all pods ended well"),
-        ("done-with-sidecar", "done", None, "all pods ended well"),
-        ("done-but-sidecar-failed", "done", None, "all pods ended well"),
-        ("done-with-native-sidecar", "done", None, "all pods ended well"),
+        ("succeeded", "done", None, "all pods ended with exit code 0"),
+        ("done-with-sidecar", "done", None, "all pods ended with exit code 0"),
+        ("done-but-sidecar-failed", "done", None, "all pods ended with exit code 0"),
+        ("done-with-native-sidecar", "done", None, "all pods ended with exit code 0"),
         ("diverged", "failed", Diverged, "the loss is nan"),
         ("diverged-with-sidecar", "failed", Diverged, "the loss is nan"),
         ("failed", "failed", None, r"^pod 0 on node\d ended with exit code 3: last words$"),
@@ -183,11 +183,11 @@ def test_without_events_a_pod_that_may_be_pulling_is_waited_for() -> None:
             "init-failed", "failed", None,
             f"never ran its trainer: its init container fetch-keys ended with exit code 7. {INJECTED}",
         ),
-        ("evicted", "preempted", None, "taken away .EvictionByEvictionAPI"),
-        ("preempted", "preempted", None, "taken away .PreemptionByScheduler"),
+        ("evicted", "preempted", None, "removed by the cluster .EvictionByEvictionAPI"),
+        ("preempted", "preempted", None, "removed by the cluster .PreemptionByScheduler"),
         ("deleted", "preempted", None, r"pod 0 on node\d was deleted"),
-        ("node-lost", "preempted", None, "pod 0 on node2 was taken away .DeletionByTaintManager"),
-        ("node-restarted", "preempted", None, "pod 0 on node2 was lost: its node started again"),
+        ("node-lost", "preempted", None, "pod 0 on node2 was removed by the cluster .DeletionByTaintManager"),
+        ("node-restarted", "preempted", None, "pod 0 on node2 was lost: its node restarted"),
     ],
 )  # fmt: skip
 def test_an_attempt_that_ended_is_called_what_it_is(
@@ -243,7 +243,7 @@ def test_a_sidecar_that_fails_one_pod_of_two_is_the_cause_and_uses_budget() -> N
     assert [pod.exit_code for pod in pods] == [0, 75]
     end = end_of(found["job"], pods, [], PROFILE, "")
     assert end.kind == "failed"
-    assert "ended well, but its sidecar mesh-proxy ended with exit code 9" in end.said
+    assert "ended with exit code 0, but its sidecar mesh-proxy ended with exit code 9" in end.said
 
 
 def test_every_recorded_state_is_classified_somewhere_here() -> None:

@@ -174,14 +174,12 @@ class AttemptWatcher:
         age = (now - began(document)).total_seconds()
         nodes = None if self._is_placed else fitting(pods, self._nodes, self.profile)
         if nodes is not None and age > ROOM_SECONDS:
-            return AttemptEnd(
-                kind="resized", said=f"{nodes} of {self._nodes} pods have found a node", nodes=nodes
-            )
+            return AttemptEnd(kind="resized", said=f"{nodes} of {self._nodes} pods have a node", nodes=nodes)
         if self._running_since is None and is_whole and all(pod.has_started for pod in pods):
             self._running_since = time.monotonic()
             self._placed_at = max((pod.placed or pod.created).timestamp() for pod in pods)
             where = name_some(sorted({pod.node for pod in pods}))
-            since = "was made" if self.profile.queue is None else "came through its queue"
+            since = "was created" if self.profile.queue is None else "was admitted by its queue"
             self.output.say(f"{len(pods)} pods run on {where}, {age:.0f} s after the Job {since}")
         error = self._why_not(document, pods, now)
         return error and AttemptEnd(kind="failed", said=str(error), error=error)
@@ -217,7 +215,9 @@ class AttemptWatcher:
             grown = self._nodes + more
             if self._pays(estimate, grown):
                 self._grown = grown
-                self.output.say(f"there is room for {more} more pods: those that run are asked to save")
+                self.output.say(
+                    f"there is room for {more} more pods: asking the running pods to save and end"
+                )
                 for pod in pods:
                     self.cluster.delete("pod", pod.name, grace_seconds=self.profile.grace_seconds)
 
@@ -228,7 +228,9 @@ class AttemptWatcher:
         self._stays = not estimate.pays(self._nodes, grown)
         if self._stays:
             self._capacity.give_up()
-            self.output.say(f"no room for more pods is looked for: {estimate.why_not(self._nodes, grown)}")
+            self.output.say(
+                f"no longer looking for room for more pods: {estimate.why_not(self._nodes, grown)}"
+            )
         return not self._stays
 
     def _over(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
@@ -253,7 +255,7 @@ class AttemptWatcher:
             return AttemptEnd(kind="resized", said=said, nodes=self._grown)
         queue = self.profile.queue
         if end.kind == "preempted" and queue is not None and document["spec"].get("suspend"):
-            said = f"queue {queue} has given its place away: {self._place().given_up_for or end.said}"
+            said = f"queue {queue} evicted the training: {self._place().given_up_for or end.said}"
             return replace(end, said=said)
         return end
 

@@ -42,7 +42,7 @@ _TAKEN_AWAY = ("Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", 
 _LOST = ("ContainerStatusUnknown", "Unknown")
 """Reasons of containers whose node was switched off. Their exit is unknown."""
 _OVER_ITS_LIMIT = re.compile(r"exceeds the (total )?limit|exceeded its local ephemeral storage limit")
-_INJECTED = "The pipeline did not ask for it: look at what puts it into pods of this namespace (a webhook)"
+_INJECTED = "The pipeline did not request it: look for the webhook that adds it to the pods of this namespace"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +153,10 @@ def _why_late(
         )
     if waited <= timeouts.pull:
         return None
-    said = f"the last that was heard of it is {newest.message}" if newest else "nothing was heard of it"
+    said = f"its last event is: {newest.message}" if newest else "it has no events"
     return PodNotStarted(
         f"{pod.named} has a node but has not started for {waited:.0f} s; {said}. If its image is large, raise "
-        "ML_ASSETS_KUBERNETES_PULL_SECONDS or bring the image to the nodes before; if not, look at the node"
+        "ML_ASSETS_KUBERNETES_PULL_SECONDS or pull the image to the nodes first; otherwise look at the node"
     )
 
 
@@ -183,10 +183,10 @@ def _refused(pod: Pod, container: Container) -> PodNotStarted:
     said = f"{container.waiting}: {container.waiting_message}"
     if container.role != "trainer":
         return PodNotStarted(
-            f"{pod.named} cannot make its {container.role} {container.name}: {said}. {_INJECTED}"
+            f"{pod.named} cannot create its {container.role} {container.name}: {said}. {_INJECTED}"
         )
     return PodNotStarted(
-        f"{pod.named} cannot make its container: {said}. Create what it names (Secrets: "
+        f"{pod.named} cannot create its container: {said}. Create the object that it names (Secrets: "
         "ML_ASSETS_KUBERNETES_S3_SECRET, resources.env_from_secrets), or correct the name"
     )
 
@@ -280,7 +280,7 @@ def end_of(
         or condition(job, "SuccessCriteriaMet")
         or are_done(job, [*ended, *vanished])
     ):
-        return AttemptEnd(kind="done", said="all pods ended well")
+        return AttemptEnd(kind="done", said="all pods ended with exit code 0")
     for pod in ended:
         if pod.exit_code in FINAL:
             words = reason or pod.trainer.message or f"{pod.named} ended with exit code {pod.exit_code}"
@@ -292,14 +292,14 @@ def end_of(
     if failed is not None and failed.get("reason") == "DeadlineExceeded":
         error = DeadlineExceeded(
             f"the attempt took longer than resources.deadline_minutes, {profile.deadline_minutes:g}. Its "
-            "checkpoint is kept: launch again with a later deadline, and it goes on from there"
+            "checkpoint is kept: launch again with a later deadline to resume from it"
         )
         return AttemptEnd(kind="failed", said=str(error), error=error)
     if (why := _taken_away(ended, vanished, failed)) is not None:
         return AttemptEnd(kind="preempted", said=why)
     said = "; ".join(words for pod in ended if (words := _how_it_failed(pod)))
     if not said and any(pod.exit_code == ExitCode.PREEMPTED for pod in ended):
-        return AttemptEnd(kind="preempted", said="the pods were asked to end and saved")
+        return AttemptEnd(kind="preempted", said="the pods saved a checkpoint and ended on request")
     return AttemptEnd(
         kind="failed", said=said or f"the Job failed: {(failed or {}).get('message', 'no reason given')}"
     )
@@ -314,8 +314,8 @@ def _hopeless(pod: Pod, profile: ResourceProfile) -> TrainingFailed | None:
         )
     if trainer.reason in _NOT_STARTED:
         return PodNotStarted(
-            f"{pod.named} could not run its command: {trainer.message.strip()}. The image of the workers needs it: "
-            "check ML_ASSETS_KUBERNETES_IMAGE or resources.image, and ML_ASSETS_KUBERNETES_COMMAND"
+            f"{pod.named} could not run its command: {trainer.message.strip()}. The image of the workers must contain "
+            "it: check ML_ASSETS_KUBERNETES_IMAGE or resources.image, and ML_ASSETS_KUBERNETES_COMMAND"
         )
     # Only the pod's own limit. If the node runs out of disk, the pod has a `DisruptionTarget` condition.
     if pod.reason == "Evicted" and not pod.disrupted and _OVER_ITS_LIMIT.search(pod.message):
@@ -330,11 +330,11 @@ def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | No
     """Return a sentence on a pod that the cluster or a person removed; None if there is none."""
     for pod in [*ended, *gone]:
         if pod.disrupted:
-            return f"{pod.named} was taken away ({pod.disrupted})"
+            return f"{pod.named} was removed by the cluster ({pod.disrupted})"
         if pod.reason in _TAKEN_AWAY:
-            return f"{pod.named} was taken away ({pod.reason}: {pod.message})"
+            return f"{pod.named} was removed by the cluster ({pod.reason}: {pod.message})"
         if pod.trainer.reason in _LOST:
-            return f"{pod.named} was lost: its node started again ({pod.trainer.reason})"
+            return f"{pod.named} was lost: its node restarted ({pod.trainer.reason})"
     # Once a pod has failed, the Job's controller deletes the others: only earlier deletions are causes.
     limit = datetime.fromisoformat(failed["lastTransitionTime"]) if failed else None
     deleted = [pod for pod in ended if pod.deleted and (limit is None or pod.deleted < limit)]
@@ -361,7 +361,8 @@ def _how_it_failed(pod: Pod) -> str:
         # A sidecar that fails after its trainer fails the pod, and with it the Job and all other pods.
         failed = [one for one in pod.others if one.has_failed and not one.is_first]
         return "; ".join(
-            f"{pod.named} ended well, but its {one.role} {one.name} ended with {one.how_it_ended}. {_INJECTED}"
+            f"{pod.named} ended with exit code 0, but its {one.role} {one.name} ended with {one.how_it_ended}. "
+            f"{_INJECTED}"
             for one in failed
         )
     if trainer.exit_code is not None or not pod.has_ended:

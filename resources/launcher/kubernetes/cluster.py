@@ -87,7 +87,7 @@ class Cluster:
             return self._call(self._verb("create", kind), self.namespace, body)
         except _Absent as error:
             raise ClusterRefused(
-                f"nothing can be made in namespace {self.namespace} of {self.where} ({error}): create it "
+                f"cannot create objects in namespace {self.namespace} of {self.where} ({error}): create the namespace "
                 "(deployment/kubernetes), or correct ML_ASSETS_KUBERNETES_NAMESPACE"
             ) from error
 
@@ -202,7 +202,7 @@ class Cluster:
                 **since,
             )
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise ConnectionError(f"no log of {pod}: {_said(error)}") from error
+            raise ConnectionError(f"the log of {pod} cannot be read: {_said(error)}") from error
         try:
             rest = b""
             for chunk in stream.stream(decode_content=False):
@@ -212,7 +212,7 @@ class Cluster:
             if rest:
                 yield rest.decode(errors="replace")
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ConnectionError(f"the log of {pod} broke off: {error}") from error
+            raise ConnectionError(f"the connection to the log of {pod} broke: {error}") from error
         finally:
             stream.close()
 
@@ -267,17 +267,17 @@ class Cluster:
         """Return the error for a request that failed until its retries ran out."""
         if _status(error) == _UNAUTHORIZED and not self._was_let_in:
             return self._not_let(error)
-        what = "did not know us" if _status(error) == _UNAUTHORIZED else "did not answer"
-        check = "our credentials" if _status(error) == _UNAUTHORIZED else "that it runs"
+        what = "rejected our credentials" if _status(error) == _UNAUTHORIZED else "did not answer"
+        check = "the credentials" if _status(error) == _UNAUTHORIZED else "that it runs"
         return ClusterUnavailable(
             f"the API server at {self.where} {what} for {self._patience:g} s ({_said(error)}): check {check} and that "
-            "this machine reaches it, then run again: a training that still runs is attached to, else it goes on from "
-            "its checkpoint"
+            "this machine reaches it, then run again: the run attaches to the training if it still runs, else resumes "
+            "it from its checkpoint"
         )
 
     def _not_let(self, error: Exception) -> ClusterRefused:
         return ClusterRefused(
-            f"{self.where} does not let us ({_said(error)}): check the kubeconfig's credentials and bind "
+            f"{self.where} denied access ({_said(error)}): check the kubeconfig's credentials and bind "
             f"the launcher's role in namespace {self.namespace} (deployment/kubernetes); "
             "ml-assets doctor lists each permission"
         )
@@ -294,8 +294,8 @@ class Cluster:
             raise AlreadyThere(_said(error)) from error
         if status not in _PASSING and 0 < status < _INTERNAL:
             raise ClusterRefused(
-                f"{self.where} refused a request: {_said(error)}. If it names a field of the Job, mend the "
-                "pipeline's resources; if not, the cluster may be older than 1.29"
+                f"{self.where} refused a request: {_said(error)}. If it names a field of the Job, correct the "
+                "pipeline's resources; otherwise the cluster may be older than Kubernetes 1.29"
             ) from error
 
 
@@ -336,7 +336,7 @@ def _configure(configuration: Any, context: str | None) -> str:
             config.load_kube_config(file, context=context, client_configuration=configuration)
     except config.ConfigException as error:
         raise ClusterRefused(
-            f"no cluster to talk to: {error}. Point KUBECONFIG at a kubeconfig, name one of its contexts in "
+            f"no cluster is configured: {error}. Point KUBECONFIG at a kubeconfig, name one of its contexts in "
             "ML_ASSETS_KUBERNETES_CONTEXT, or run inside the cluster"
         ) from error
     return f"{configuration.host}"

@@ -58,10 +58,10 @@ def _rights(cluster: Cluster) -> str:
     ]
     if lacking:
         raise ClusterRefused(
-            f"in namespace {cluster.namespace} we may not {', '.join(lacking)}: bind the launcher's role "
-            "(deployment/kubernetes) to this account"
+            f"in namespace {cluster.namespace} this account may not {', '.join(lacking)}: bind the launcher's role "
+            "(deployment/kubernetes) to it"
         )
-    return f"all {len(NEEDED)} permissions a launcher needs in {cluster.namespace}"
+    return f"all {len(NEEDED)} permissions that a launcher needs in {cluster.namespace}"
 
 
 def _trial(cluster: Cluster, settings: Settings) -> str:
@@ -95,7 +95,7 @@ def _ended(cluster: Cluster, name: str) -> Pod:
     while True:
         document = cluster.get("pod", name)
         if document is None:
-            raise PodNotStarted(f"pod {name} was deleted by somebody else: run the doctor again")
+            raise PodNotStarted(f"pod {name} was deleted by another program or person: run the doctor again")
         pod = Pod.of(document)
         if pod.has_ended:
             return pod
@@ -104,7 +104,8 @@ def _ended(cluster: Cluster, name: str) -> Pod:
             raise error
         if time.monotonic() - began > _TRIAL_SECONDS:
             raise PodNotStarted(
-                f"pod {name} has not ended after {_TRIAL_SECONDS:g} s on {pod.node or 'no node'}"
+                f"pod {name} has not ended after {_TRIAL_SECONDS:g} s on {pod.node or 'no node'}: look at the events "
+                "of the node"
             )
         time.sleep(0.3)
 

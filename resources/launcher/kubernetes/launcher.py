@@ -140,7 +140,9 @@ class KubernetesLauncher:
                 "s3://bucket/prefix, or ML_ASSETS_LAUNCHER to local"
             )
         if folder.resolve() != self.artifacts.folder(name).resolve():
-            raise BadConfiguration(f"{folder} is not the place of {name} among the artifacts")
+            raise BadConfiguration(
+                f"{folder} is not the folder of {name}: launch it in {self.artifacts.folder(name)}"
+            )
         if (profile.image or self.settings.image) is None:
             raise BadConfiguration(
                 "set ML_ASSETS_KUBERNETES_IMAGE, or the pipeline's resources.image, to the image of the workers"
@@ -203,20 +205,20 @@ class _LeaderRun:
             if (result := self._finished()) is not None:
                 return result
             if end.kind == "done":
-                end = AttemptEnd(kind="failed", said="all pods ended well but left no result")
+                end = AttemptEnd(kind="failed", said="all pods ended with exit code 0 but wrote no result")
             if end.error is not None:
                 raise end.error
             plan = plan.ended(end, has_trained=self.output.has_trained)
             most = self.job.settings.max_attempts
             if plan.failures >= most:
                 raise AttemptsExhausted(
-                    f"{plan.failures} attempts failed, the last one because {end.said}. The last lines, of "
+                    f"{plan.failures} attempts failed, the last attempt because {end.said}. The last lines of "
                     f"{self.output.log_file}:\n{self.output.tail}"
                 )
             lease.note(attempt=plan.number, failures=plan.failures)
             pause = pause_after(plan.fruitless)
             self.output.say(
-                f"attempt {plan.number} ended: {end.said}; {plan.failures} of {most} failures: going on from the "
+                f"attempt {plan.number} ended: {end.said}; {plan.failures} of {most} failures: resuming from the "
                 f"last checkpoint{in_words(pause)}"
             )
             selector = (
@@ -285,7 +287,7 @@ class _LeaderRun:
                     return
                 remove(cluster, attempt_objects.training_selector(self.job), _CANCEL_GRACE_SECONDS)
         except (ClusterUnavailable, ClusterRefused) as error:
-            said = f"Its pods are left to a pruner: {error}"
+            said = f"its pods could not be deleted; a launcher or the daemon prunes them later: {error}"
             if why is None:
                 self.output.say(said)
             else:

@@ -48,7 +48,7 @@ def prune(
         except Outdated:  # a launcher took the Lease meanwhile
             continue
         except (ClusterRefused, ClusterUnavailable) as error:
-            on_log(f"{name} could not be removed, the others are: {error}")
+            on_log(f"{name} could not be removed, the next prune tries again: {error}")
             continue
         pruned.append(name)
     return pruned
@@ -86,8 +86,8 @@ def _ours(kind: str, documents: Iterable[Document], on_log: Callable[[str], None
             found.append(one)
         else:
             on_log(
-                f"{kind} {_name(one)} has the label {MANAGED} and was not made by a launcher: it is left alone. Take "
-                "the label off it"
+                f"{kind} {_name(one)} has the label {MANAGED}, but no launcher created it: it stays. Remove the label "
+                "from it"
             )
     return found
 

@@ -53,12 +53,12 @@ def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
     """Return the failure of a Job that keeps this position for long; None if it may wait for ever, behind others."""
     if not place.is_known:
         return Unschedulable(
-            "no queue has taken note of the training: install Kueue 0.15 or newer, with batch/job among its "
+            "Kueue has not seen the training: install Kueue 0.15 or newer, with batch/job among its "
             f"integrations, or leave out resources.queue, {queue}"
         )
     if place.is_hopeless:
         return Unschedulable(
-            f"queue {queue} will not let the training through: {place.waits_for}. Correct resources.queue, ask for "
+            f"queue {queue} never admits the training: {place.waits_for}. Correct resources.queue, request "
             "less in resources (nodes, gpus, cpu, memory), or change the queue (deployment/kubernetes/queues)"
         )
     return None

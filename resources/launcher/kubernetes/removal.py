@@ -36,8 +36,8 @@ def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
         passed = time.monotonic() - began
         if passed > _REMOVED_SECONDS:
             raise ClusterUnavailable(
-                f"pods {name_some([pod.name for pod in pods])} were deleted {_REMOVED_SECONDS:g} s ago and are "
-                "still there: check the cluster's controller manager, then run ml-assets trainings prune"
+                f"pods {name_some([pod.name for pod in pods])} were deleted {_REMOVED_SECONDS:g} s ago and "
+                "still exist: check the cluster's controller manager, then run ml-assets trainings prune"
             )
         is_overdue = passed > grace_seconds + _FORCED_AFTER_SECONDS
         for pod in pods:

@@ -30,8 +30,8 @@ class RestartEstimate:
     def why_not(self, nodes: int, grown: int) -> str:
         """Return a clause that explains why a restart does not pay."""
         return (
-            f"the {self.left_seconds:.0f} s that are left would become {self.left_seconds * nodes / grown:.0f} s with "
-            f"{grown} pods at best, and to save and start again takes {self.restart_seconds:.0f} s"
+            f"the remaining {self.left_seconds:.0f} s would become {self.left_seconds * nodes / grown:.0f} s with "
+            f"{grown} pods at best, and a restart takes {self.restart_seconds:.0f} s"
         )
 
 
