@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -15,6 +16,12 @@ def _tracked() -> list[Path]:
     """Files git knows and that exist."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    """Nodes of a Python file. Parsing all files takes seconds, so each is parsed once."""
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def test_modules_say_what_belongs_in_them() -> None:
@@ -50,7 +57,7 @@ def test_docstrings_begin_with_a_verb_or_with_the_thing() -> None:
         f"{path.relative_to(ROOT)}:{statement.lineno}: {text.strip().splitlines()[0]}"
         for path in _tracked()
         if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in _nodes(path)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         for statement in node.body
         if isinstance(statement, ast.Expr)
@@ -71,7 +78,7 @@ def test_names_of_tests_are_short() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
         for path in _tracked()
         if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in _nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
         and len(node.name) > LONGEST_TEST_NAME
@@ -119,7 +126,7 @@ def test_no_public_class_name_stands_for_two_things() -> None:
     classes = [
         (node.name, str(path.relative_to(ROOT)))
         for path in _code()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in _nodes(path)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert _repeated(classes) == {}
@@ -184,41 +191,6 @@ def test_the_import_table_says_what_the_code_imports() -> None:
         for package in table
     }
     assert found == table
-
-
-def test_links_lead_to_files_and_headings() -> None:
-    broken = [
-        f"{page.relative_to(ROOT)}: {link}"
-        for page in _tracked()
-        if page.suffix == ".md"
-        for link in re.findall(r"\]\(([^)\s]+)", _prose(page))
-        if "://" not in link and not _leads_somewhere(page, link)
-    ]
-    assert broken == []
-
-
-def _leads_somewhere(page: Path, link: str) -> bool:
-    path, _, heading = link.partition("#")
-    target = page.parent / path if path else page
-    return target.exists() and (not heading or heading in _headings(target))
-
-
-def _headings(page: Path) -> set[str]:
-    """Anchors that GitHub gives the headings of `page`."""
-    titles = re.findall(r"^#+ (.+)$", _prose(page), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def _prose(page: Path) -> str:
-    """Text of `page` without its code blocks."""
-    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-
-
-def test_the_index_of_the_docs_lists_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
-    listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
-    pages = {page for page in _tracked() if page.suffix == ".md" and index.parent in page.parents}
-    assert pages - listed == {index}
 
 
 def test_no_file_names_a_package_registry() -> None:

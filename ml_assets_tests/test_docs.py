@@ -1,0 +1,268 @@
+"""Names on the pages of the docs: files, code, commands, options, keys, settings and links must exist.
+
+Not here: outputs of commands (tour), the glossary and the import table (test_architecture). The changelog speaks of the
+past, so only its links are checked.
+"""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from ml_assets import cli
+from ml_assets.components.specs import DatasetSpec, FeatureTableSpec, TrainingPipelineSpec
+from resources.settings import KubernetesSettings, Settings
+
+ROOT = Path(__file__).parents[1]
+
+
+@cache
+def _tracked() -> tuple[Path, ...]:
+    """Files git knows and that exist."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return tuple(path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def _all_pages() -> list[Path]:
+    return [path for path in _tracked() if path.suffix == ".md"]
+
+
+PAGES = [str(page.relative_to(ROOT)) for page in _all_pages() if page.name != "changelog.md"]
+
+
+def _prose(page: Path) -> str:
+    """Text of `page` without its code blocks."""
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def _blocks(page: Path, language: str = r"\w*") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def _spans(page: Path) -> list[str]:
+    """Code spans of `page`; not those in the text of a link, whose target another test checks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"\[`[^`]+`\]\([^)]+\)", "", _prose(page)))
+
+
+_ELSEWHERE = {
+    "train_energy": "a job that Dagster makes for the pipeline of the tutorial",
+    "churn": "a pipeline that the reader makes",
+    "decode.py": "a file of a bundle",
+    "ml_assets/resources": "the tag of a run",
+    "training.rank": "a member of what `attach()` returns",
+}
+"""Name in a code span → reason why no file of the project has it."""
+
+
+@cache
+def _words() -> frozenset[str]:
+    """Names in the project's files, and the names of the files."""
+    code = [path for path in _tracked() if path.suffix not in (".md", ".txt", ".png")]
+    text = "\n".join([*map(str, code), *(path.read_text() for path in code if path != Path(__file__))])
+    settings = {name for name, _ in _environment()}
+    return frozenset(re.findall(r"\w+", text)) | settings
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    """Yield each environment variable of the settings, and its field."""
+    for settings in (Settings, KubernetesSettings):
+        prefix = settings.model_config.get("env_prefix", "")
+        yield from ((f"{prefix}{name}".upper(), name) for name in settings.model_fields)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_in_code_spans_exist(page: str) -> None:
+    unknown = [
+        f"{word} in `{span}`"
+        for span in _spans(ROOT / page)
+        for word in re.findall(r"(?<![>\w])[A-Za-z_]\w+", span)
+        if ("_" in word or re.search(r"[a-z][A-Z]", word)) and word not in _words() and word not in _ELSEWHERE
+    ]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_in_code_spans_exist(page: str) -> None:
+    tops = {path.relative_to(ROOT).parts[0] for path in _tracked()}
+    paths = [str(path.relative_to(ROOT)) for path in _tracked()]
+    missing = [
+        span
+        for span in _spans(ROOT / page)
+        if re.fullmatch(r"[\w./{},*-]+", span) and not _ELSEWHERE.keys() & {span, *span.split("/")}
+        for path in _each(span)
+        if (
+            (path.split("/")[0] in tops and "/" in path and not any(ROOT.glob(path.rstrip("/"))))
+            or (
+                re.search(r"\w\.(py|md|sh|toml)$", path)
+                and not any(f"/{one}".endswith(f"/{path}") for one in paths)
+            )
+        )
+    ]
+    assert missing == []
+
+
+def _each(span: str) -> list[str]:
+    """Return the paths that `a/{b,c}.py` stands for."""
+    head, brace, rest = span.partition("{")
+    if not brace:
+        return [span]
+    names, _, tail = rest.partition("}")
+    return [f"{head}{name}{tail}" for name in names.split(",")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_targets_of_make_exist(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    typed = [*_spans(ROOT / page), *"\n".join(_blocks(ROOT / page)).splitlines()]
+    named = {
+        target
+        for line in typed
+        if (made := re.match(r"(?:\$ )?make ((?:[a-z-]+ ?)+)", line))
+        for target in made[1].split()
+    }
+    assert named - targets == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_environment_variables_exist(page: str) -> None:
+    named = set(re.findall(r"\bML_ASSETS_[A-Z0-9_]*[A-Z0-9]\b", (ROOT / page).read_text()))
+    assert {name for name in named if name not in _words()} == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_have_the_options_of_the_docs(page: str) -> None:
+    typed = [*_spans(ROOT / page), *"\n".join(_blocks(ROOT / page, "")).splitlines()]
+    wrong = [line for line in typed if (words := _of_ml_assets(line)) and not _is_a_command(words)]
+    assert wrong == []
+
+
+def _of_ml_assets(line: str) -> list[str]:
+    """Return the words after `ml-assets`; empty for another line."""
+    found = re.match(r"(?:\$ )?(?:\.venv/bin/)?ml-assets ([a-z].*)", line)
+    return shlex.split(found[1].replace("…", ""), comments=True) if found else []
+
+
+def _is_a_command(words: list[str]) -> bool:
+    command: click.Command | None = cli.group
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word)
+    if command is None:
+        return False
+    known = {option for parameter in command.params for option in parameter.opts}
+    return {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+
+
+_SECTIONS = [
+    TypeAdapter(spec).json_schema() for spec in (DatasetSpec, FeatureTableSpec, TrainingPipelineSpec)
+]
+_FREE = {"hyperparameters", "node_selector", "env", "slice", "labels"}
+"""Keys whose values have keys of the user's own."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_keys_of_yaml_exist(page: str) -> None:
+    known = {key for schema in _SECTIONS for key in _properties(schema)} | {"type", "attributes"}
+    written = [
+        key
+        for block in _blocks(ROOT / page, "yaml")
+        for one in yaml.safe_load_all(block)
+        for key in _keys(one)
+    ]
+    assert [key for key in written if key not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_dotted_keys_in_code_spans_exist(page: str) -> None:
+    sections = {
+        name for schema in _SECTIONS for name, value in schema["properties"].items() if _fields(schema, value)
+    }
+    wrong = [
+        span
+        for span in _spans(ROOT / page)
+        if re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", span)
+        and span.split(".")[0] in sections
+        and span.split(".")[-1] not in ("py", "json", "safetensors", "yaml", "parquet")
+        and span not in _ELSEWHERE
+        and not any(_has(schema, span.split(".")) for schema in _SECTIONS)
+    ]
+    assert wrong == []
+
+
+def _properties(schema: Any) -> Iterator[str]:
+    """Yield all property names of a JSON schema, at any depth."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _properties(value)
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield all keys of a YAML document, without those below a key of `_FREE`."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _keys(one)
+    if isinstance(value, dict):
+        for key, below in value.items():
+            if isinstance(key, str):
+                yield key
+            if key not in _FREE:
+                yield from _keys(below)
+
+
+def _fields(schema: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """Return key → value of the section `value`; empty if it is not a section."""
+    for one in (value, *value.get("anyOf", ()), *value.get("allOf", ())):
+        if "$ref" in one:
+            one = schema["$defs"][one["$ref"].rpartition("/")[2]]
+        if "properties" in one:
+            return one["properties"]
+    return {}
+
+
+def _has(schema: dict[str, Any], path: list[str]) -> bool:
+    value: dict[str, Any] = schema
+    for key in path:
+        fields = _fields(schema, value)
+        if key not in fields:
+            return False
+        value = fields[key]
+    return True
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in _all_pages()
+        for link in re.findall(r"\]\(([^)\s]+)", _prose(page))
+        if "://" not in link and not _leads_somewhere(page, link)
+    ]
+    assert broken == []
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    path, _, heading = link.partition("#")
+    target = page.parent / path if path else page
+    return target.exists() and (not heading or heading in _headings(target))
+
+
+def _headings(page: Path) -> set[str]:
+    """Anchors that GitHub gives the headings of `page`."""
+    titles = re.findall(r"^#+ (.+)$", _prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_index_of_the_docs_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    pages = {page for page in _all_pages() if index.parent in page.parents}
+    assert pages - listed == {index}
