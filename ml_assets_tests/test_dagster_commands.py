@@ -57,8 +57,8 @@ def test_a_home_that_is_ready_is_only_exported(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def defs(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
-    """Those of the plant."""
-    return Installation(tmp_path_factory.mktemp("plant")).defs
+    """Return the definitions of the readings pipeline."""
+    return Installation(tmp_path_factory.mktemp("installation")).defs
 
 
 def _type(defs: dg.Definitions, command: str, option: str, selection: str) -> None:

@@ -1,6 +1,6 @@
 """A click on "Materialize all" of a group: tables and model in one run, and nothing is skipped.
 
-The pipeline is the plant of the component tests, whose assets all have the same partitions.
+The pipeline is that of the component tests, the readings, whose assets all have the same partitions.
 """
 
 import shutil
@@ -33,9 +33,9 @@ STEPS = {
 
 @pytest.fixture(scope="module")
 def dagster(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Iterator[Dagster]:
-    """The UI of a plant that has everything but the last day. Made before the browser, whose event loop would
+    """The UI of an installation that has everything but the last day. Made before the browser, whose event loop would
     disturb a run in this process."""
-    home = tmp_path_factory.mktemp("plant")
+    home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
     (home / readings_location.LATEST).write_text(FIRST.isoformat())
     settings = Settings(home=home)

@@ -16,7 +16,7 @@ from ml_assets_tests.cli.terminal import Terminal
 
 WEEK = "2024-01-01"
 TRAINED_WEEK = "2024-01-08"
-"""Partitions of `store_demand` whose windows the shop's tables fill; one test module trains the second."""
+"""Partitions of `store_demand` whose windows `filled_terminal` can fill; one test module trains the second."""
 HONEST = source.read_sales
 
 
@@ -30,9 +30,9 @@ def terminal(tmp_path: Path, _empty_tracker: Path) -> Terminal:
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Terminal:
+def filled_terminal(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Terminal:
     """Over a home with all weeks that `store_demand` needs at both weeks."""
-    home = tmp_path_factory.mktemp("shop")
+    home = tmp_path_factory.mktemp("filled")
     shutil.copy(_empty_tracker, home / "mlflow.db")
     terminal = Terminal(home)
     for table, first in (("datasets/sales", "2023-01-09"), ("features/sales_features", "2023-02-06")):
@@ -42,8 +42,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Term
 
 
 @pytest.fixture
-def chain(monkeypatch: pytest.MonkeyPatch) -> dict[str, pl.Expr]:
-    """The shop chain's system: week → expression for its units, where a test makes it report wrongly."""
+def wrong_sales(monkeypatch: pytest.MonkeyPatch) -> dict[str, pl.Expr]:
+    """Make the source of the sales report wrongly: week → expression for its units."""
     wrong: dict[str, pl.Expr] = {}
 
     @functools.wraps(HONEST)  # the code that makes the table is the same: it is the system that lies

@@ -41,8 +41,8 @@ def drawing(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.D
     return rows.with_columns(pl.Series("units_1w", np.random.default_rng().random(rows.height)))
 
 
-def test_honest_features_pass_and_what_counts_as_known_is_printed(shop: Terminal) -> None:
-    said = shop("leaktest", "features/sales_features")
+def test_honest_features_pass_and_what_counts_as_known_is_printed(filled_terminal: Terminal) -> None:
+    said = filled_terminal("leaktest", "features/sales_features")
     assert said.status == 0
     assert said.out.startswith("no leak: ")
     assert "lookback suffices: 2024-01-01 and 2024-01-08 are the same built each by itself" in said.out
@@ -50,7 +50,7 @@ def test_honest_features_pass_and_what_counts_as_known_is_printed(shop: Terminal
 
 
 def test_a_lookback_too_short_is_named_with_column_day_and_values(
-    shop: Terminal, monkeypatch: pytest.MonkeyPatch
+    filled_terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = FeatureTable.load.__func__
 
@@ -61,7 +61,7 @@ def test_a_lookback_too_short_is_named_with_column_day_and_values(
         return load(cls, spec, context)
 
     monkeypatch.setattr(FeatureTable, "load", classmethod(shortened))
-    said = shop(*LEAKTEST)
+    said = filled_terminal(*LEAKTEST)
     assert said.status == 1
     assert "lookback is too short: units_4w of 2024-01-08 differs" in said.out
     assert re.search(r"2024-01-08 store_\d\d apples: \d+\.0 in the range, None alone", said.out)
@@ -69,8 +69,8 @@ def test_a_lookback_too_short_is_named_with_column_day_and_values(
     assert "lookback suffices" not in said.out
 
 
-def test_a_single_partition_says_that_its_lookback_was_not_tested(shop: Terminal) -> None:
-    said = shop(*LEAKTEST, "--first", "2024-01-08")
+def test_a_single_partition_says_that_its_lookback_was_not_tested(filled_terminal: Terminal) -> None:
+    said = filled_terminal(*LEAKTEST, "--first", "2024-01-08")
     assert said.status == 0
     assert "lookback not tested: 2024-01-08 alone is the whole range; choose an earlier --first" in said.out
 
@@ -83,20 +83,24 @@ def test_a_single_partition_says_that_its_lookback_was_not_tested(shop: Terminal
     ],
 )
 def test_a_function_that_remembers_or_draws_is_called_so(
-    shop: Terminal, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], beginning: str, also: str
+    filled_terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+    function: Callable[..., Any],
+    beginning: str,
+    also: str,
 ) -> None:
     monkeypatch.setattr(features, "sales_features", function)
-    said = shop("leaktest", "features/sales_features")
+    said = filled_terminal("leaktest", "features/sales_features")
     assert said.status == 1
     assert said.out.startswith(beginning)
     assert also in said.out
 
 
 def test_a_feature_that_knows_the_weeks_own_sales_is_named(
-    shop: Terminal, monkeypatch: pytest.MonkeyPatch
+    filled_terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(features, "sales_features", leaking)
-    said = shop("leaktest", "features/sales_features")
+    said = filled_terminal("leaktest", "features/sales_features")
     assert said.status == 1
     assert said.out.startswith("units_1w knows what happened after ")
     assert "keeps state" not in said.out
@@ -134,7 +138,7 @@ def _lazy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Laz
     ],
 )
 def test_a_broken_function_is_named_with_the_line_of_its_author(
-    shop: Terminal,
+    filled_terminal: Terminal,
     monkeypatch: pytest.MonkeyPatch,
     typed: tuple[str, ...],
     broken: Callable[..., Any],
@@ -142,7 +146,7 @@ def test_a_broken_function_is_named_with_the_line_of_its_author(
     said: str,
 ) -> None:
     monkeypatch.setattr(features, "sales_features", broken)
-    refused = shop(*typed)
+    refused = filled_terminal(*typed)
     assert refused.status == 1
     place = f"ml_assets_tests/cli/test_leaktest.py:{broken.__code__.co_firstlineno + line}: "
     assert place in refused.err
@@ -150,9 +154,10 @@ def test_a_broken_function_is_named_with_the_line_of_its_author(
     assert "Traceback" not in refused.err
 
 
-def test_a_day_is_a_day_however_it_is_written(shop: Terminal) -> None:
+def test_a_day_is_a_day_however_it_is_written(filled_terminal: Terminal) -> None:
     same = [
-        shop("leaktest", "features/sales_features", "--first", day) for day in ("2023-12-04", "2023-12-6")
+        filled_terminal("leaktest", "features/sales_features", "--first", day)
+        for day in ("2023-12-04", "2023-12-6")
     ]
     assert same[0].out == same[1].out
     assert same[0].out.startswith("no leak: ")
@@ -171,9 +176,9 @@ def test_a_day_is_a_day_however_it_is_written(shop: Terminal) -> None:
     ],
 )
 def test_what_cannot_be_tested_is_refused_in_a_sentence(
-    shop: Terminal, arguments: tuple[str, ...], said: str
+    filled_terminal: Terminal, arguments: tuple[str, ...], said: str
 ) -> None:
-    refused = shop("leaktest", *arguments)
+    refused = filled_terminal("leaktest", *arguments)
     assert refused.status in (1, 2)
     assert said in refused.err
     assert "Traceback" not in refused.err

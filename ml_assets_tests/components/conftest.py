@@ -1,4 +1,4 @@
-"""A plant and an installation of their own for every test."""
+"""A source of readings and an installation for every test."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from ml_assets_tests.components.installation import Installation
 
 @pytest.fixture(autouse=True)
 def source() -> Iterator[readings_pipeline.Source]:
-    """The plant's system: a test may spoil it, the next one finds it mended."""
+    """The source of the readings: a test may spoil it, the next one finds it mended."""
     readings_pipeline.SOURCE.mend()
     yield readings_pipeline.SOURCE
     readings_pipeline.SOURCE.mend()
@@ -20,7 +20,7 @@ def source() -> Iterator[readings_pipeline.Source]:
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Installation:
-    """An empty installation with the plant's three components."""
+    """An empty installation with the three components of the readings."""
     return Installation(tmp_path)
 
 

@@ -33,7 +33,7 @@ def readings_components(
     features: dict[str, Any] | None = None,
     pipeline: dict[str, Any] | None = None,
 ) -> list[SpecComponent]:
-    """The plant's three components, with changes of their top-level attributes."""
+    """Return the three components of the readings, with changes of their top-level attributes."""
     return [
         component(Dataset, readings_pipeline.DATASET, **(dataset or {})),
         component(FeatureTable, readings_pipeline.FEATURE_TABLE, **(features or {})),
@@ -98,17 +98,17 @@ class Installation:
         )
 
     def run_job(self, partition: str) -> ExecuteInProcessResult:
-        """Run the plant's job, as its schedule does."""
+        """Run the job of the model, as its schedule does."""
         return self.defs.resolve_job_def(f"train_{readings_pipeline.MODEL}").execute_in_process(
             run_config=QUIET, instance=self.instance, partition_key=partition, raise_on_error=False
         )
 
     def train(self, partition: str) -> ExecuteInProcessResult:
-        """Materialize the plant's execution set."""
+        """Materialize the model's execution set."""
         return self.run(*STAGES, partition=partition)
 
     def trained(self, partition: str) -> dict[str, dict[str, Any]]:
-        """Materialize the plant's execution set, which must succeed; see `facts_of`."""
+        """Materialize the model's execution set, which must succeed; see `facts_of`."""
         return facts_of(self.train(partition), partition)
 
     def with_tables(self, count: int) -> "Installation":

@@ -1,4 +1,4 @@
-"""The plant as a code location for a real daemon and webserver; its schedule ticks every minute.
+"""The readings pipeline as a code location for a real daemon and webserver; its schedule ticks every minute.
 
 `dagster-daemon run -m ml_assets_tests.components.readings_location` runs it. A file holds the latest day of
 its source, so a test says when a day is over.
@@ -23,7 +23,7 @@ def latest() -> date:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Return the plant with a schedule that is switched on, and a source that no sensor watches."""
+    """Return the pipeline with a schedule that is switched on, and a source that no sensor watches."""
     settings = Settings()
     schedule = {"cron": "* * * * *", "latest": f"{__name__}.latest", "enabled": True}
     components = readings_components(

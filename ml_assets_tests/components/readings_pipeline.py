@@ -30,7 +30,7 @@ def days(count: int, start: int = 0) -> list[str]:
 
 @dataclass
 class Source:
-    """The plant's own system. A test changes what it answers, then mends it."""
+    """The system that the readings come from. A test changes what it answers, then mends it."""
 
     spoiled: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = field(default_factory=dict)
     """Day → what its rows go through before they are handed out; it may raise."""
@@ -68,7 +68,7 @@ def read_readings(day: date) -> pl.DataFrame:
 
 
 def latest() -> date:
-    """The latest day the plant has closed."""
+    """Return the latest day that is closed."""
     return SOURCE.latest
 
 

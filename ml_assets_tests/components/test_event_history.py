@@ -18,7 +18,7 @@ BYTES_A_MATERIALIZATION = 5_000
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """A plant whose events go where `dagster.yaml` says."""
+    """An installation whose events go where `dagster.yaml` says."""
     monkeypatch.setenv("DAGSTER_HOME", "")  # `prepare_home` sets it, and how many events are written at once
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "400")
     installation = Installation(tmp_path)

@@ -31,7 +31,7 @@ build = make(18)
 
 @pytest.fixture
 def job_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., TrainingJob]]:
-    """The plant's training, with its model in a package of its own whose text a test edits."""
+    """The readings' training, with its model in a package of its own whose text a test edits."""
     folder = tmp_path / "lineshop"
     folder.mkdir()
     (folder / "__init__.py").touch()

@@ -14,7 +14,7 @@ from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, FEATURES
 
 CHECK = dg.AssetCheckKey(key_of(FEATURES), leakage_check.LEAKAGE)
 (LATER,) = days(1, start=WINDOW + 1)
-"""The day after those that the plant's tables begin with."""
+"""The day after those that the tables of the readings begin with."""
 
 
 def _tick(installation: Installation) -> Sequence[dg.RunRequest]:

@@ -126,7 +126,7 @@ def test_other_days_land_while_a_failing_source_is_asked_again(
 
     def fails_once(rows: pl.DataFrame) -> pl.DataFrame:
         source.spoiled.clear()
-        raise ConnectionError("the plant does not answer")
+        raise ConnectionError("the source does not answer")
 
     source.spoiled[second] = fails_once
     result = installation.run(READINGS, partition=first, last=third)

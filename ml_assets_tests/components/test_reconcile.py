@@ -16,7 +16,7 @@ DAYS = days(4)
 
 @pytest.fixture
 def forgetful(installation: Installation) -> Installation:
-    """A plant of whose four days of readings Dagster knows the first alone."""
+    """An installation with four days of readings, of which Dagster knows the first alone."""
     installation.run(READINGS, partition=DAYS[0])
     told, installation.instance = installation.instance, dg.DagsterInstance.ephemeral()
     installation.run(READINGS, partition=DAYS[1], last=DAYS[-1])  # an instance that is gone

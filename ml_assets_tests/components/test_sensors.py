@@ -176,7 +176,7 @@ def test_failed_and_rejected_days_are_requested_again_after_a_while(
     first, second, _, fourth, fifth = days(5)
 
     def away(rows: pl.DataFrame) -> pl.DataFrame:
-        raise ConnectionError("the plant does not answer")
+        raise ConnectionError("the source does not answer")
 
     asked = _ask_for_news(installation)
     source.spoiled = {second: away, fourth: lambda rows: rows.drop("load")}

@@ -41,7 +41,7 @@ def home(tmp_path: Path, _empty_tracker: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    """The storage of a running daemon that has loaded the plant."""
+    """The storage of a running daemon that has loaded the pipeline."""
     settings = Settings()
     prepare_home(settings)
     (home / LATEST).write_text(BEFORE_THE_FIRST)

@@ -1,6 +1,7 @@
-"""The plant with a camera: how much a machine is loaded is seen on a picture alone, and one machine has none at times.
+"""The readings pipeline with a camera: a picture alone shows how much a machine is loaded, and one machine at times has
+none.
 
-Here: source, features, model and `decode` of such a pipeline, and its declarations, as changes of the plant's.
+Here: source, features, model and `decode` of such a pipeline, and its declarations, as changes of the readings'.
 """
 
 import zlib
@@ -37,14 +38,14 @@ def uncompressed(content: bytes) -> np.ndarray:
 
 
 def read_readings(day: date) -> pl.DataFrame:
-    """The plant's rows, and a picture of each."""
+    """Return the rows of the readings, and a picture of each."""
     rows = readings_pipeline.read_readings(day)
     pictures = pl.Series("picture", [picture(load) for load in rows["load"]], dtype=pl.Binary)
     return rows.with_columns(pictures).with_columns(pl.when(~BLIND).then(pl.col("picture")))
 
 
 def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
-    """The plant's features, with the picture in the place of the load."""
+    """Return the features of the readings, with the picture in the place of the load."""
     rows = readings_pipeline.shifts({READINGS: inputs[READINGS].drop("picture")}, first, last)
     return rows.drop("load").join(inputs[READINGS].select("at", "machine", "picture"), on=["at", "machine"])
 

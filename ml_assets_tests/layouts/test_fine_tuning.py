@@ -24,7 +24,7 @@ def losses(facts: dict[str, dict[str, Any]]) -> list[float]:
 
 @pytest.fixture
 def installation(tmp_path: Path, _empty_tracker: Path) -> Installation:
-    """The plant with its tables of both days."""
+    """An installation with the tables of both days."""
     shutil.copy(_empty_tracker, tmp_path / "mlflow.db")
     return Installation(tmp_path).with_tables(2)
 

@@ -35,7 +35,7 @@ def declared(installation: Installation, **changes: Any) -> Installation:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Installation:
-    """The plant with its pictures, both days."""
+    """An installation with the pictures of both days."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
     return declared(Installation(home)).with_tables(2)

@@ -47,7 +47,7 @@ EPOCHS = 14
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Installation:
-    """The plant with its tables."""
+    """An installation with its tables."""
     home = tmp_path_factory.mktemp("installation")
     shutil.copy(_empty_tracker, home / "mlflow.db")
     return Installation(home).with_tables(1)
@@ -60,7 +60,7 @@ def train_by(
     arguments: Sequence[int] = (),
     **hyperparameters: Any,
 ) -> ModelRun:
-    """With the plant's pipeline, and a script for its model."""
+    """Train the model of a script on one day."""
     model = {
         "script": f"ml_assets_tests.scripts.{script}",
         "arguments": list(arguments),

@@ -13,9 +13,9 @@ from resources.ledger import NothingToAccept
 
 
 @pytest.fixture(scope="module")
-def trained(shop: Terminal) -> Said:
+def trained(filled_terminal: Terminal) -> Said:
     """Output of the command that trained the model."""
-    return shop("launch", "store_demand", TRAINED_WEEK)
+    return filled_terminal("launch", "store_demand", TRAINED_WEEK)
 
 
 def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
@@ -27,69 +27,78 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
     assert "ml-assets promote store_demand 1 --reason" in trained.out
 
 
-def test_the_plan_knows_that_it_was_trained(shop: Terminal, trained: Said) -> None:
-    assert "It has been trained and evaluated before" in shop("plan", "store_demand", TRAINED_WEEK).out
+def test_the_plan_knows_that_it_was_trained(filled_terminal: Terminal, trained: Said) -> None:
+    assert (
+        "It has been trained and evaluated before"
+        in filled_terminal("plan", "store_demand", TRAINED_WEEK).out
+    )
 
 
 @pytest.mark.parametrize(
     "change", [{"seed": 3}, {"window": WindowSection(train=39, validation=4, holdout=4)}]
 )
 def test_the_plan_says_that_other_settings_train_anew(
-    shop: Terminal, trained: Said, redeclared: Callable[..., None], change: dict[str, Any]
+    filled_terminal: Terminal, trained: Said, redeclared: Callable[..., None], change: dict[str, Any]
 ) -> None:
     redeclared(**change)
-    said = shop("plan", "store_demand", TRAINED_WEEK).out
+    said = filled_terminal("plan", "store_demand", TRAINED_WEEK).out
     assert "finds the finished training" not in said
     assert "It was trained with other settings, code or columns before" in said
 
 
 def test_promoting_names_author_and_reason_and_the_log_keeps_them(
-    shop: Terminal, trained: Said, chain: dict[str, pl.Expr]
+    filled_terminal: Terminal, trained: Said, wrong_sales: dict[str, pl.Expr]
 ) -> None:
     """A week that it was trained on was rejected since: that needs a word of its own, and stands in the log."""
-    assert "was ever in production" in shop("promote", "store_demand", "--log").err
-    chain["2023-10-02"] = pl.lit(-1, pl.Int32).alias("units")
-    assert shop("launch", "datasets/sales", "2023-10-02").status == 1
+    assert "was ever in production" in filled_terminal("promote", "store_demand", "--log").err
+    wrong_sales["2023-10-02"] = pl.lit(-1, pl.Int32).alias("units")
+    assert filled_terminal("launch", "datasets/sales", "2023-10-02").status == 1
     promoting = ("promote", "store_demand", "--reason", "better than guessing")
-    refused = shop(*promoting)
+    refused = filled_terminal(*promoting)
     assert refused.status == 1
     assert "trained on: datasets/sales 2023-10-02 is rejected: out_of_range in units" in refused.err
     assert "ml-assets promote store_demand 1 --despite-inputs --reason" in refused.err
-    promoted = shop(*promoting, "--despite-inputs")
+    promoted = filled_terminal(*promoting, "--despite-inputs")
     assert promoted.status == 0
     assert "store_demand version 1 is in production" in promoted.out
     assert "models:/store_demand@production" in promoted.out
-    log = shop("promote", "store_demand", "--log").out
+    log = filled_terminal("promote", "store_demand", "--log").out
     assert "version 1  by ada: better than guessing" in log
     assert "    despite datasets/sales 2023-10-02 is rejected: out_of_range in units" in log
-    assert "ok    production       store_demand 1" in shop("doctor").out, "a person's word covers that week"
+    assert "ok    production       store_demand 1" in filled_terminal("doctor").out, (
+        "a person's word covers that week"
+    )
 
-    chain["2023-10-09"] = pl.lit(-1, pl.Int32).alias("units")
-    assert shop("launch", "datasets/sales", "2023-10-09").status == 1
-    (failed,) = [line for line in shop("doctor").out.splitlines() if line.startswith("FAIL  production")]
+    wrong_sales["2023-10-09"] = pl.lit(-1, pl.Int32).alias("units")
+    assert filled_terminal("launch", "datasets/sales", "2023-10-09").status == 1
+    (failed,) = [
+        line for line in filled_terminal("doctor").out.splitlines() if line.startswith("FAIL  production")
+    ]
     assert (
         "store_demand version 1 is in production, and of what it was trained on datasets/sales 2023-10-09 is"
         in failed
     )
     assert "2023-10-02" not in failed
-    chain.clear()
-    assert shop("launch", "datasets/sales", "2023-10-02..2023-10-09").status == 0
+    wrong_sales.clear()
+    assert filled_terminal("launch", "datasets/sales", "2023-10-02..2023-10-09").status == 0
 
 
-def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(shop: Terminal, trained: Said) -> None:
-    assert shop("demote", "store_demand").status == 2
-    assert shop("promote", "store_demand", "1", "--reason", "the first").status == 0
-    demoted = shop("demote", "store_demand", "--reason", "prices were wrong")
+def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
+    filled_terminal: Terminal, trained: Said
+) -> None:
+    assert filled_terminal("demote", "store_demand").status == 2
+    assert filled_terminal("promote", "store_demand", "1", "--reason", "the first").status == 0
+    demoted = filled_terminal("demote", "store_demand", "--reason", "prices were wrong")
     assert demoted.out.startswith("store_demand version 1 is in production no longer; nothing is.")
-    log = shop("promote", "store_demand", "--log").out
+    log = filled_terminal("promote", "store_demand", "--log").out
     assert "none       by ada: prices were wrong" in log
     assert "    on evaluation " in log
     assert (
         "no version of store_demand is in production"
-        in shop("demote", "store_demand", "--reason", "again").err
+        in filled_terminal("demote", "store_demand", "--reason", "again").err
     )
-    assert shop("promote", "store_demand", "1", "--reason", "prices were right").status == 0
-    assert "Nothing changed" in shop("promote", "store_demand", "1", "--reason", "twice").out
+    assert filled_terminal("promote", "store_demand", "1", "--reason", "prices were right").status == 0
+    assert "Nothing changed" in filled_terminal("promote", "store_demand", "1", "--reason", "twice").out
 
 
 @pytest.mark.parametrize(
@@ -104,9 +113,9 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(shop: Termi
     ],
 )
 def test_promotions_that_cannot_be_are_refused_in_a_sentence(
-    shop: Terminal, trained: Said, arguments: tuple[str, ...], said: str
+    filled_terminal: Terminal, trained: Said, arguments: tuple[str, ...], said: str
 ) -> None:
-    refused = shop("promote", *arguments)
+    refused = filled_terminal("promote", *arguments)
     assert refused.status == 1
     assert said in refused.err
     assert "Traceback" not in refused.err
@@ -153,9 +162,9 @@ def test_a_refused_run_is_one_sentence_and_status_1(terminal: Terminal) -> None:
 
 
 def test_a_rejected_week_is_accepted_with_a_reason_and_stands_on_main(
-    terminal: Terminal, chain: dict[str, pl.Expr]
+    terminal: Terminal, wrong_sales: dict[str, pl.Expr]
 ) -> None:
-    chain["2023-01-02"] = pl.lit(-1, pl.Int32).alias("units")
+    wrong_sales["2023-01-02"] = pl.lit(-1, pl.Int32).alias("units")
     rejected = terminal("launch", "datasets/sales", "2023-01-02")
     assert rejected.status == 1
     assert "ml-assets accept datasets/sales 2023-01-02 --reason" in rejected.err

@@ -32,35 +32,37 @@ def test_planning_in_an_empty_home_makes_nothing(tmp_path: Path) -> None:
     assert not home.exists()
 
 
-def test_planning_in_a_home_at_work_changes_no_file(shop: Terminal) -> None:
+def test_planning_in_a_home_at_work_changes_no_file(filled_terminal: Terminal) -> None:
     def files() -> dict[str, int]:
         # SQLite makes and removes -wal and -shm whenever a database is opened; locks hold nothing.
         passing = ("-wal", "-shm", "-journal", ".lock")
-        found = [path for path in shop.home.rglob("*") if not path.name.endswith(passing)]
+        found = [path for path in filled_terminal.home.rglob("*") if not path.name.endswith(passing)]
         return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
 
-    shop("plan", "store_demand", WEEK)
+    filled_terminal("plan", "store_demand", WEEK)
     before = files()
-    assert shop("plan", "store_demand", WEEK).status == 0
+    assert filled_terminal("plan", "store_demand", WEEK).status == 0
     assert files() == before
 
 
 def test_a_partition_that_is_too_early_is_told_the_first_possible_one(
-    shop: Terminal, redeclared: Callable[..., None]
+    filled_terminal: Terminal, redeclared: Callable[..., None]
 ) -> None:
     redeclared(window=WindowSection(train=47, validation=4, holdout=4))
-    early = shop("plan", "store_demand", WEEK).out
+    early = filled_terminal("plan", "store_demand", WEEK).out
     assert early.endswith(
         "The first partition that has them is 2024-02-12: ml-assets plan store_demand 2024-02-12\n"
     )
-    assert "too early" in shop("plan", "store_demand", "2024-02-05").out
-    assert "too early" not in shop("plan", "store_demand", "2024-02-12").out
+    assert "too early" in filled_terminal("plan", "store_demand", "2024-02-05").out
+    assert "too early" not in filled_terminal("plan", "store_demand", "2024-02-12").out
     redeclared(window=WindowSection(train=200, validation=4, holdout=4))
-    assert f"{FEATURES} has fewer: choose a shorter window." in shop("plan", "store_demand", WEEK).out
+    assert (
+        f"{FEATURES} has fewer: choose a shorter window." in filled_terminal("plan", "store_demand", WEEK).out
+    )
 
 
-def test_a_whole_window_would_run_the_five_steps(shop: Terminal) -> None:
-    said = shop("plan", "store_demand", WEEK)
+def test_a_whole_window_would_run_the_five_steps(filled_terminal: Terminal) -> None:
+    said = filled_terminal("plan", "store_demand", WEEK)
     assert "missing" not in said.out
     assert (
         "It would run validate_inputs → snapshot → train (2 processes, up to 30 epochs) → evaluate"
@@ -69,52 +71,54 @@ def test_a_whole_window_would_run_the_five_steps(shop: Terminal) -> None:
     assert f"ml-assets launch store_demand {WEEK}" in said.out
 
 
-def test_a_later_week_lacks_what_came_since(shop: Terminal) -> None:
-    said = shop("plan", "store_demand", "2024-01-22")
+def test_a_later_week_lacks_what_came_since(filled_terminal: Terminal) -> None:
+    said = filled_terminal("plan", "store_demand", "2024-01-22")
     assert f"  missing   {SALES}: 2024-01-15..2024-01-22 (2)" in said.out
     assert f"  missing   {FEATURES}: 2024-01-15..2024-01-22 (2)" in said.out
 
 
 def test_a_week_rejected_at_its_source_is_named_as_rejected_not_as_missing(
-    shop: Terminal, chain: dict[str, pl.Expr]
+    filled_terminal: Terminal, wrong_sales: dict[str, pl.Expr]
 ) -> None:
-    chain["2024-01-15"] = -pl.col("units")
-    assert shop("launch", SALES, "2024-01-15").status == 1
-    said = shop("plan", "store_demand", "2024-01-15")
+    wrong_sales["2024-01-15"] = -pl.col("units")
+    assert filled_terminal("launch", SALES, "2024-01-15").status == 1
+    said = filled_terminal("plan", "store_demand", "2024-01-15")
     assert f"  rejected  {SALES} 2024-01-15: out_of_range in units" in said.out
     assert f"  missing   {SALES}" not in said.out
     assert "mend the sources of what is rejected" in said.out
 
-    chain.clear()
-    assert shop("launch", SALES, "2024-01-15").status == 0
-    assert "rejected" not in shop("plan", "store_demand", "2024-01-15").out
+    wrong_sales.clear()
+    assert filled_terminal("launch", SALES, "2024-01-15").status == 0
+    assert "rejected" not in filled_terminal("plan", "store_demand", "2024-01-15").out
 
 
-def test_features_of_a_week_that_was_corrected_are_stale(shop: Terminal, chain: dict[str, pl.Expr]) -> None:
-    chain["2023-10-02"] = pl.col("units") + 1
-    assert shop("launch", SALES, "2023-10-02").status == 0
-    said = shop("plan", "store_demand", WEEK)
+def test_features_of_a_week_that_was_corrected_are_stale(
+    filled_terminal: Terminal, wrong_sales: dict[str, pl.Expr]
+) -> None:
+    wrong_sales["2023-10-02"] = pl.col("units") + 1
+    assert filled_terminal("launch", SALES, "2023-10-02").status == 0
+    said = filled_terminal("plan", "store_demand", WEEK)
     # The week itself, and four that look back on it.
     assert said.out.count("  stale     ") == 5
     assert f"  stale     {FEATURES} 2023-10-30: {SALES} 2023-10-02 changed" in said.out
     assert "It would run" in said.out
-    chain.clear()
-    assert shop("launch", SALES, "2023-10-02").status == 0
-    assert "stale" not in shop("plan", "store_demand", WEEK).out
+    wrong_sales.clear()
+    assert filled_terminal("launch", SALES, "2023-10-02").status == 0
+    assert "stale" not in filled_terminal("plan", "store_demand", WEEK).out
 
 
 def test_a_week_rejected_after_its_features_is_named_as_refused(
-    shop: Terminal, chain: dict[str, pl.Expr]
+    filled_terminal: Terminal, wrong_sales: dict[str, pl.Expr]
 ) -> None:
-    chain["2023-10-02"] = -pl.col("units")
-    assert shop("launch", SALES, "2023-10-02").status == 1
-    said = shop("plan", "store_demand", WEEK)
+    wrong_sales["2023-10-02"] = -pl.col("units")
+    assert filled_terminal("launch", SALES, "2023-10-02").status == 1
+    said = filled_terminal("plan", "store_demand", WEEK)
     assert f"  rejected  {SALES} 2023-10-02: out_of_range in units" in said.out
     assert f"read by {FEATURES} 2023-10-02, {FEATURES} 2023-10-09" in said.out
     assert "It would refuse: mend the sources" in said.out
-    chain.clear()
-    assert shop("launch", SALES, "2023-10-02").status == 0
-    assert "rejected" not in shop("plan", "store_demand", WEEK).out
+    wrong_sales.clear()
+    assert filled_terminal("launch", SALES, "2023-10-02").status == 0
+    assert "rejected" not in filled_terminal("plan", "store_demand", WEEK).out
 
 
 @pytest.mark.parametrize(
