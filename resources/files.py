@@ -3,19 +3,25 @@
 import errno
 import fcntl
 import os
+import shutil
+import time
 import uuid
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, overload
 
 WRITING = ".writing"
 """Suffix of the name of a file that is being written."""
+UNFINISHED = ".unfinished-"
+"""Prefix of the name of a folder that is being filled."""
+_FORGOTTEN_AFTER = 86_400.0
+"""Seconds after which an unfinished folder is deleted: its process was killed."""
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync `folder`, so that the names in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Sync `path`: then the content of a file or the names in a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -26,8 +32,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` create a file, sync it and rename it to `path`. `path` is complete, also after a power cut."""
     writing = path.with_name(f".{path.name}")
     write(writing)
-    with writing.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(writing)
     writing.replace(path)
 
 
@@ -43,6 +48,24 @@ def whole_file(target: Path) -> Generator[Path]:
         writing.replace(target)
     finally:
         writing.unlink(missing_ok=True)
+
+
+@contextmanager
+def unfinished_folder(parent: Path) -> Generator[Path]:
+    """Yield an empty folder of this caller alone in `parent`, which is created if needed. Delete it after the block.
+
+    A folder that the block renamed stays. Also delete the folders of killed processes, a day after their last change.
+    """
+    folder = parent / f"{UNFINISHED}{uuid.uuid4().hex}"
+    folder.mkdir(parents=True)
+    for other in parent.glob(f"{UNFINISHED}*"):
+        with suppress(FileNotFoundError):  # its owner finished it meanwhile
+            if time.time() - other.stat().st_mtime > _FORGOTTEN_AFTER:
+                shutil.rmtree(other, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def take_lock(descriptor: int, *, shared: bool = False, waits: bool = True) -> bool:

@@ -6,9 +6,6 @@ the choice for production (`promotion`), the transfer of files (`resources.artif
 
 import hashlib
 import re
-import shutil
-import tempfile
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from ml_assets.release.facts import BundleFacts
 from ml_assets.release.mlflow_files import MLFLOW_FILES, MLMODEL
 from ml_assets.release.runtime import DECODE, FACTS, GOLDEN, GRAPH
 from resources.artifacts import ArtifactMissing, Artifacts
+from resources.files import unfinished_folder
 
 WEIGHTS = "model.safetensors"
 _MARKER = MLMODEL
@@ -29,9 +27,6 @@ FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES)
 
 BUNDLES = "bundles"
 """Name of the folder of all bundles among the artifacts."""
-_INCOMING = ".incoming-"
-_FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which an unfinished bundle is deleted: its process was killed."""
 
 
 class BundleMissing(Exception):
@@ -81,13 +76,8 @@ class BundleStore:
     @contextmanager
     def incoming(self) -> Generator[Path]:
         """Yield an empty folder beside the bundles, to fill and pass to `add`; delete it after the block."""
-        root = self.root
-        self._purge(root)
-        folder = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=root))
-        try:
+        with unfinished_folder(self.root) as folder:
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def add(self, folder: Path) -> Bundle:
         """Move a folder from `incoming` into the store; an existing bundle stays unchanged.
@@ -133,15 +123,6 @@ class BundleStore:
                     "model again, which writes the same bundle"
                 )
         return Bundle(digest, folder, self._artifacts.address(name))
-
-    def _purge(self, root: Path) -> None:
-        for folder in root.glob(f"{_INCOMING}*"):
-            try:
-                is_forgotten = time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER
-            except FileNotFoundError:  # another process finished it meanwhile
-                continue
-            if is_forgotten:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def digest_in(source: str, bundles: str) -> str | None:

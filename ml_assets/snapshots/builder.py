@@ -5,13 +5,9 @@ Here: distributing rows over shards, and writing a folder that is either complet
 """
 
 import errno
-import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import polars as pl
@@ -37,12 +33,10 @@ from ml_assets.snapshots.split_reader import (
     schema_hash,
     verify,
 )
+from resources.files import sync, unfinished_folder
 
 SHARD_BYTES = 128 * 2**20
 """Approximate bytes of a shard: large enough to stream, small enough to map, shuffle and send alone."""
-_BUILDING = ".building-"
-_FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which an unfinished folder is deleted: its builder was killed."""
 
 
 def build_snapshot(
@@ -63,10 +57,7 @@ def build_snapshot(
     """
     inputs = input_spec(fitted, chosen.spec.sample)
     schema = schema_hash(inputs, chosen.spec.label)
-    building = into / f"{_BUILDING}{uuid4().hex}"
-    building.mkdir(parents=True)
-    _purge(into)
-    try:
+    with unfinished_folder(into) as building:
         samples = _write_archives(building, chosen, fitted, shard_bytes)
         shards = tuple(
             _write_shard(building, split, name, _rows(chosen, part, fitted, samples.get(name)), schema)
@@ -92,8 +83,6 @@ def build_snapshot(
         (building / FITTED).write_text(fitted.to_json())
         (building / MANIFEST).write_text(snapshot.to_json())
         return _publish(snapshot, into / snapshot.digest[:16])
-    finally:
-        shutil.rmtree(building, ignore_errors=True)  # no longer there if it was published
 
 
 def input_spec(fitted: FittedState, sample: str = "") -> InputSpec:
@@ -173,18 +162,10 @@ def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: 
     )
 
 
-def _purge(into: Path) -> None:
-    for folder in into.glob(f"{_BUILDING}*"):
-        with suppress(FileNotFoundError):  # its builder or another purge was faster
-            if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
 def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
     """Give the folder its final name. A complete folder of that name stays (another run was faster)."""
     for path in snapshot.folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)
     try:
         snapshot.folder.rename(folder)
     except OSError as error:

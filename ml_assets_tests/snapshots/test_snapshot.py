@@ -37,6 +37,7 @@ from ml_assets_tests.training.small_jobs import (
     small_snapshot,
     split_of,
 )
+from resources.files import UNFINISHED
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ def test_a_folder_that_cannot_get_its_name_is_told_with_the_systems_reason(
 
 
 def test_what_a_killed_builder_left_is_purged_a_day_later(tmp_path: Path) -> None:
-    yesterday, just_now = tmp_path / ".building-1", tmp_path / ".building-2"
+    yesterday, just_now = tmp_path / f"{UNFINISHED}1", tmp_path / f"{UNFINISHED}2"
     for folder in (yesterday, just_now):
         folder.mkdir()
         (folder / "train-00000.arrow").write_bytes(b"half")

@@ -10,12 +10,9 @@ Here: uploads, downloads, retries, and the server's answers as our errors. Not h
 import errno
 import hashlib
 import os
-import shutil
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -31,7 +28,7 @@ from resources.artifacts.protocol import (
 )
 from resources.artifacts.s3_objects import PART, files_below, is_in, is_same
 from resources.artifacts.s3_upload import abort_uploads, uploading
-from resources.files import whole_file
+from resources.files import is_disk_full, unfinished_folder, whole_file
 from resources.retry import patiently
 
 THREADS = 8
@@ -41,9 +38,6 @@ _FEW = 2
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
 """Timeout of one request without an answer, in seconds."""
-_INCOMING = ".incoming-"
-_FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which a folder of unfinished downloads counts as left by a killed process."""
 _BUSY = (errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT)
 """Errors that s3fs raises for 409, 500, 503 and for broken connections."""
 _FULL = "InsufficientStorage"
@@ -104,21 +98,18 @@ class RemoteArtifacts:
         wanted = [file for file in chosen if not is_same(place / file, there[file])]
         if not wanted:
             return place
-        incoming = self._incoming()
+        with unfinished_folder(self.cache) as incoming:
 
-        def fetch(file: str) -> None:
-            target = place / file
-            part = incoming / hashlib.sha256(file.encode()).hexdigest()
-            self._patiently(lambda: self._fs.get_file(self._key(name, file), str(part), chunksize=PART))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(target)
+            def fetch(file: str) -> None:
+                target = place / file
+                part = incoming / hashlib.sha256(file.encode()).hexdigest()
+                self._patiently(lambda: self._fs.get_file(self._key(name, file), str(part), chunksize=PART))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part.replace(target)
 
-        try:
             _each(fetch, [file for file in wanted if file != last])
             if last in wanted:
                 fetch(last)
-        finally:
-            shutil.rmtree(incoming, ignore_errors=True)
         return place
 
     def fetch(self, name: str, file: str, target: Path) -> None:
@@ -192,14 +183,6 @@ class RemoteArtifacts:
             self._opened = (os.getpid(), client)
         return self._opened[1]
 
-    def _incoming(self) -> Path:
-        """Create a folder for unfinished downloads. Purge such folders of killed processes."""
-        for folder in self.cache.glob(f"{_INCOMING}*"):
-            with suppress(FileNotFoundError):  # its owner finished meanwhile
-                if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER:
-                    shutil.rmtree(folder, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.cache))
-
     def _key(self, name: str, file: str) -> str:
         return f"{self.address(name)}/{file}".removeprefix("s3://")
 
@@ -254,7 +237,7 @@ class RemoteArtifacts:
                 f"the disk under S3 at {server} has no space left for {self.url}: free some there; then run it again, "
                 "what was stored before is whole"
             )
-        if _is_disk_full(error):
+        if isinstance(error, OSError) and is_disk_full(error):
             return ArtifactsUnavailable(
                 f"no space left under {self.cache}: free some, or move it with ML_ASSETS_HOME; then run it again"
             )
@@ -309,8 +292,6 @@ def _code(error: BaseException) -> str:
 def _may_pass(error: BaseException) -> bool:
     """True if a retry may help: the server is away or overloaded. A full disk stays full."""
     cause = error.__cause__ or error
-    return isinstance(error, ArtifactsUnavailable) and not _is_disk_full(cause) and _code(cause) != _FULL
-
-
-def _is_disk_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not isinstance(error, ArtifactsUnavailable) or _code(cause) == _FULL:
+        return False
+    return not (isinstance(cause, OSError) and is_disk_full(cause))

@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from resources.files import sync_folder
+from resources.files import sync
 from resources.lake.errors import LakeError
 
 _CHUNK = 1 << 20
@@ -85,7 +85,7 @@ class ObjectFiles:
             folders.add(self.path(sha256).parent)
         if folders:
             for folder in (self._root, self._objects, *sorted(folders)):
-                sync_folder(folder)
+                sync(folder)
 
     def existing(self, sha256: str, size: int, name: str) -> Path:
         """Return the path of a file with this content. Raise `LakeError`, which names `name`, if it is missing or

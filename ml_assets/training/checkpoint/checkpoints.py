@@ -23,7 +23,7 @@ from ml_assets.training.attempt.attempts import Attempt
 from ml_assets.training.attempt.storage import storage_failed
 from ml_assets.training.checkpoint.commit import COMMIT, CheckpointDamaged, CommitMarker, kept
 from ml_assets.training.checkpoint.parts import INDEX, Like, State, read
-from resources.files import sync_folder
+from resources.files import sync
 
 _FOLDER = "checkpoints"
 _STEP = re.compile(r"step-(\d{8,})")
@@ -91,13 +91,13 @@ class Checkpoints:
         with self.create(step, COMMIT) as file:
             file.write(commit.to_bytes())
         try:
-            sync_folder(self.writing)
+            sync(self.writing)
             for damaged in [
                 old for old in self.steps() if old >= step
             ]:  # damaged, since otherwise the attempt would have resumed there
                 shutil.rmtree(self._path(damaged))
             self.writing.rename(self._path(step))
-            sync_folder(self._folder)
+            sync(self._folder)
         except OSError as error:
             raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
         best_steps = {old: self._best_step(old) for old in self.steps()}

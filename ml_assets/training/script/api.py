@@ -61,7 +61,7 @@ from ml_assets.training.script.example import Example, example_of
 from ml_assets.training.script.meeting import Meeting
 from ml_assets.training.script.script_model import check_model, write_model
 from ml_assets.training.telemetry.event_log import emit, keep_events
-from resources.files import write_whole
+from resources.files import sync, write_whole
 from resources.job.errors import BadConfiguration, Diverged, InputChanged
 from resources.job.events import EVENTS, RESULT
 from resources.job.job import TrainingJob, TrainingResult
@@ -380,13 +380,13 @@ class Training:
 
     def _keep(self, place: Path, name: str, step: int) -> str:
         """Make a file of the checkpoint of `step` survive a power cut; return its SHA-256."""
-        with (place / name).open("rb") as file:
-            if self.mirror is None:
-                os.fsync(file.fileno())
-            else:
-                with self.checkpoints.create(step, name) as stored:
-                    shutil.copyfileobj(file, stored, _PIECE)
-        return file_sha256(place / name)
+        path = place / name
+        if self.mirror is None:
+            sync(path)
+        else:
+            with path.open("rb") as file, self.checkpoints.create(step, name) as stored:
+                shutil.copyfileobj(file, stored, _PIECE)
+        return file_sha256(path)
 
     def _begin_attempt(self) -> None:
         import torch
