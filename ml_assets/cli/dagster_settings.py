@@ -6,11 +6,11 @@ Here: the content of the file, and the conditions under which it is written agai
 
 import hashlib
 import json
-import os
 from string import Template
 
 from ml_assets.checkout import ROOT
 from ml_assets.cli.problems import Problem
+from resources.files import whole_file
 from resources.settings import Settings
 
 _WRITTEN = "# Written by ml-assets; once changed by hand it is left alone. "
@@ -29,9 +29,8 @@ def write_dagster_settings(settings: Settings) -> None:
     found = path.read_text() if path.exists() else None
     if found is None or _is_ours(found):
         if found != text:
-            writing = path.with_suffix(f".{os.getpid()}")
-            writing.write_text(text)
-            writing.rename(path)  # complete or absent: an incomplete file would never be replaced
+            with whole_file(path) as writing:  # an incomplete file would never be replaced
+                writing.write_text(text)
     elif settings.dagster_url is not None and "ML_ASSETS_DAGSTER_URL" not in found:
         raise Problem(
             f"{path} was changed by hand and does not use ML_ASSETS_DAGSTER_URL: add the storage section of "

@@ -1,6 +1,5 @@
 """Project for the commands: settings, platform, definitions, declared components."""
 
-import fcntl
 import os
 import tempfile
 import warnings
@@ -17,6 +16,7 @@ from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.variables import read_settings
+from resources.files import locked
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -95,8 +95,7 @@ class Project:
         from sqlalchemy.exc import SQLAlchemyError
 
         # Two first commands at the same time would create the same tables, and Dagster would let one of them fail.
-        with (self.settings.dagster_home / "opening.lock").open("w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with locked(self.settings.dagster_home / "opening.lock"):
             try:
                 return dg.DagsterInstance.from_config(home)
             except (DagsterPostgresException, SQLAlchemyError) as error:

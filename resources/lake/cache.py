@@ -9,14 +9,13 @@ polars opens a file only when it collects, long after it received the path.
 
 import contextlib
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from resources.files import locked
+from resources.files import locked, whole_file
 from resources.lake.objects import ObjectFiles
 
 _LIMIT = 50 << 30
@@ -75,10 +74,8 @@ class ContentCache:
 
     def remember_digest(self, address: str, sha256: str) -> None:
         """Store the SHA-256 of the content at a server's address. The content of that address must never change."""
-        note = self._note(address)
-        writing = note.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        writing.write_text(sha256)
-        writing.rename(note)
+        with whole_file(self._note(address)) as writing:
+            writing.write_text(sha256)
 
     def trim(self) -> None:
         """If the bound is exceeded, delete the least recently used copies until a tenth of it is free."""

@@ -4,15 +4,12 @@ What belongs here: `<state>/cluster.json` and the lock around changes.
 """
 
 import dataclasses
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployment.testbed.build import cache_folder
+from deployment.testbed.build import cache_folder, locked
 from deployment.testbed.cluster.control import EtcdPorts, Programs
 from deployment.testbed.cluster.layout import Layout
 from deployment.testbed.processes import Process, ServerFailed, free_port
@@ -76,13 +73,9 @@ def new_ports() -> EtcdPorts:
     return EtcdPorts(client=free_port(), peer=free_port())
 
 
-@contextmanager
-def changing(name: str) -> Iterator[None]:
+def changing(name: str) -> AbstractContextManager[None]:
     """One change of the clusters called `name` at a time; others wait. The lock outlives the state folder."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(cache_folder() / f"cluster-{name}.lock", os.O_WRONLY | os.O_CREAT)) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return locked(cache_folder() / f"cluster-{name}.lock")
 
 
 def _file(state: Path) -> Path:
