@@ -5,6 +5,7 @@ of the installed packages that both import. Not here: the version of code (table
 (resources.job.job).
 """
 
+import dataclasses
 import hashlib
 import platform
 from collections.abc import Mapping
@@ -100,11 +101,15 @@ def training_job(
     )
 
 
-def settings_digest(spec: PipelineSpec) -> str:
-    """Return the SHA-256 of all that determines a training, except the data: settings, seed, code, columns, window."""
-    job = training_job(spec, "", Path(), "")
+def settings_digest(spec: PipelineSpec, job: TrainingJob | None = None) -> str:
+    """Return the SHA-256 of all that determines a training, except the data: settings, seed, code, columns, window.
+
+    `job` is any job of `spec` with the code as it is now; without it, one is built.
+    """
+    job = job or training_job(spec, "", Path(), "")
+    without_data = dataclasses.replace(job, snapshot_digest="", initial_weights="", schema_hash="")
     chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
-    return hashlib.sha256("\n".join((job.fingerprint, *chosen)).encode()).hexdigest()
+    return hashlib.sha256("\n".join((without_data.fingerprint, *chosen)).encode()).hexdigest()
 
 
 _PARTS_OF_A_JOB = {
@@ -126,12 +131,12 @@ def require_as_frozen(spec: PipelineSpec, training_set: TrainingSet, *, is_train
     name code that the weights do not come from. A model function may also be edited during a training. Gates do not
     count. Raises `DeclarationChanged`, which names the changed parts.
     """
-    if training_set.settings == settings_digest(spec):
-        return
     job = training_set.job
     now = training_job(
         spec, job.partition, Path(job.snapshot), job.snapshot_digest, job.initial_weights, job.schema_hash
     )
+    if training_set.settings == settings_digest(spec, now):
+        return
     changed = [
         what for what, of in _PARTS_OF_A_JOB.items() if any(getattr(job, f) != getattr(now, f) for f in of)
     ]

@@ -64,7 +64,7 @@ def take_snapshot(
         table=validated.table,
         keys=validated.keys,
         run_id=run_id,
-        settings=settings_digest(spec),
+        settings=settings_digest(spec, job),
         initial=None if initial is None else _as_value(initial),
     )
     return frozen, snapshot
@@ -96,7 +96,7 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
         partition=spec.features.partition_date,
         label=spec.features.label,
         label_known_at=spec.features.label_known_at,
-        cutoffs=cutoffs_of(spec, split),
+        cutoffs=_cutoffs(spec, split),
         sample=spec.features.sample.column if spec.features.sample else "",
         objective=spec.evaluation.objective,
         primary_key=spec.features.primary_key,
@@ -104,7 +104,7 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
     return split, rows
 
 
-def cutoffs_of(spec: PipelineSpec, split: "Split") -> "Cutoffs":
+def _cutoffs(spec: PipelineSpec, split: "Split") -> "Cutoffs":
     """Return the cutoffs: the start of the next split, an embargo earlier; for the holdout its end.
 
     Days begin at midnight in the pipeline's time zone.

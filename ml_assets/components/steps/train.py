@@ -10,7 +10,6 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.pages import readable, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RESOURCES
-from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.train import train_model
 from ml_assets.pipeline.values import TrainedModel, TrainingSet
 from resources.job.events import TrainingEvent, read_events
@@ -52,7 +51,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                     **_shown(trained.result),
                     **_survived(read_events(folder)),
                     "reused": trained.is_reused,
-                    SETTINGS_DIGEST: settings_digest(spec),
+                    SETTINGS_DIGEST: training_set.settings,
                     **tracked_facts(platform.tracker.uri, trained.mlflow_run),
                     "folder": dg.MetadataValue.path(folder),
                 },

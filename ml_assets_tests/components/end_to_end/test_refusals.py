@@ -352,7 +352,10 @@ def test_code_edited_during_the_training_makes_no_model(
     assert "was frozen before the code of the model changed: materialize" in failure_of(result)
     assert releases_of(ready.platform).evaluations(MODEL) == []
     file.write_text(before)
-    assert facts_of(edited.train(LAST), LAST)[STAGES[1]]["reused"] is True
+    trained = materialized(result, STAGES[1])[LAST].metadata  # as before the edit: `plan` trusts this digest
+    again = facts_of(edited.train(LAST), LAST)[STAGES[1]]
+    assert again["reused"] is True
+    assert again["settings_digest"] == trained["settings_digest"].value
 
 
 def test_a_day_rejected_during_the_training_blocks_the_registration(
