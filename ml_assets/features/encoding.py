@@ -8,7 +8,7 @@ way. Not here: features that need other rows (`rolling`, `point_in_time`), filli
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -104,12 +104,16 @@ class FittedState:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`."""
-        facts: dict[str, list[dict[str, Any]]] = json.loads(text)
+        return cls.from_document(json.loads(text))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
+        """Read the decoded document of `to_json`."""
         return cls(
-            numeric=tuple(NumericState(**column) for column in facts["numeric"]),
+            numeric=tuple(NumericState(**column) for column in document["numeric"]),
             categorical=tuple(
                 CategoricalState(name=column["name"], vocabulary=tuple(column["vocabulary"]))
-                for column in facts["categorical"]
+                for column in document["categorical"]
             ),
         )
 

@@ -103,7 +103,7 @@ class TrainingSet(StepValue):
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
         initial: dict[str, str] | None = facts["initial"]
         return facts | {
-            "job": TrainingJob.from_json(json.dumps(facts["job"])),
+            "job": TrainingJob.from_document(facts["job"]),
             "keys": tuple(facts["keys"]),
             "initial": None if initial is None else InitialVersion(**initial),
         }
@@ -123,7 +123,7 @@ class TrainedModel(StepValue):
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
-        return facts | {"result": TrainingResult.from_json(json.dumps(facts["result"]))}
+        return facts | {"result": TrainingResult.from_document(facts["result"])}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ class BundleFacts:
             inputs=tuple(InputColumn(**column) for column in facts["inputs"]),
             output=facts["output"]["name"],
             null_category=facts["null_category"],
-            fitted=FittedState.from_json(json.dumps(facts["fitted"])),
+            fitted=FittedState.from_document(facts["fitted"]),
             lineage=Lineage(**lineage, windows=windows),
             metrics=facts["metrics"],
             sample=SampleInput.from_facts(facts["sample"]) if "sample" in facts else None,

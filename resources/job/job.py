@@ -8,6 +8,7 @@ gets the finished result.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -97,10 +98,14 @@ class TrainingJob:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`."""
-        facts: dict[str, Any] = json.loads(text)
-        settings = TrainingSettings.from_document(facts.pop("settings"))
-        arguments = tuple(facts.pop("arguments"))
-        return cls(**facts, arguments=arguments, settings=settings)
+        return cls.from_document(json.loads(text))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read the decoded document of `to_json`."""
+        settings = TrainingSettings.from_document(document["settings"])
+        facts: dict[str, Any] = {**document, "arguments": tuple(document["arguments"]), "settings": settings}
+        return cls(**facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +149,10 @@ class TrainingResult:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`."""
-        facts: dict[str, Any] = json.loads(text)
-        resumed_from_steps: tuple[int, ...] = tuple(facts.pop("resumed_from_steps"))
-        return cls(**facts, resumed_from_steps=resumed_from_steps)
+        return cls.from_document(json.loads(text))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read the decoded document of `to_json`."""
+        facts: dict[str, Any] = {**document, "resumed_from_steps": tuple(document["resumed_from_steps"])}
+        return cls(**facts)
