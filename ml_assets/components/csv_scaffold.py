@@ -28,9 +28,9 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     # Without a whole year of training, features of the season mislead: the holdout has values that training never saw.
     season = window["train"] * length >= 365 or not past
     categorical = (*(() if length == 7 else ("weekday",)), *table.series)
-    always = tuple(dict.fromkeys((*table.primary_key, *table.series)))
-    always = always if table.event_time in always else (table.event_time, *always)
-    kept = always if hour else tuple(dict.fromkeys((*table.primary_key, *table.series)))
+    naming = tuple(dict.fromkeys((*table.primary_key, *table.series)))
+    always = naming if table.event_time in naming else (table.event_time, *naming)
+    kept = always if hour else naming
     columns = {column.name: column for column in table.columns}
     train_rows = table.rows * window["train"] // table.partitions
     return {
