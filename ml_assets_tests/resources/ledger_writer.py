@@ -98,7 +98,7 @@ def _verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], 
         assert len(ledger.attempts(NEW.table, NEW.key)) == before
 
     decide(allow)
-    threads[0].join(60)
+    threads[0].join(200)
     assert len(ledger.attempts(NEW.table, NEW.key)) == before + 1
 
 

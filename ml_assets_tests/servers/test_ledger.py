@@ -158,7 +158,7 @@ def test_no_verdict_is_recorded_during_a_promotion_or_registration(url: str) -> 
 
 
 def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: RunningServers) -> None:
-    ledger = Ledger(url, patience_seconds=60)
+    ledger = Ledger(url, patience_seconds=200)
     ledger.record_verdicts([NEW])
     servers.kill("postgresql")
     written: list[int] = []
@@ -167,7 +167,7 @@ def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: Runnin
     writing.join(1.0)
     assert writing.is_alive()  # it waits
     servers.restart("postgresql")
-    writing.join(60)
+    writing.join(200)
     assert written == [2]
     assert [one.attempt for one in ledger.attempts(NEW.table, NEW.key)] == [1, 2]
 

@@ -117,7 +117,7 @@ def test_two_people_who_accept_at_once_get_one_acceptance(begun: Path, tmp_path:
     for person in people:
         person.start()
     for person in people:
-        person.join(60)
+        person.join(200)
     assert len(given) == 2
     assert given[0] == given[1]
     _assert_they_agree(OrdersTable(folder))

@@ -98,7 +98,7 @@ def test_a_forked_process_goes_on_with_the_store_it_inherited(tmp_path: Path) ->
 
     child = multiprocessing.get_context("fork").Process(target=store.put, args=("audit", "child", b"2"))
     child.start()
-    child.join(60)
+    child.join(200)
     assert child.exitcode == 0
     store.commit("audit", "both", {})
     assert [entry.path for entry in store.list("audit")] == ["child", "parent"]

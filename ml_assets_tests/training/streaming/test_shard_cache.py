@@ -117,7 +117,7 @@ def test_room_is_waited_for(snapshot: Snapshot, shards: tuple[Shard, ...], tmp_p
     while not list((tmp_path / ".locks").glob(f"{shards[1].path}.*")):
         assert waiting.is_alive()
     cache.let_go(shards[0], held)
-    waiting.join(20)
+    waiting.join(200)
     assert names_in(tmp_path) == {shards[1].path}
 
 
