@@ -17,7 +17,7 @@ import polars as pl
 from _report import Result, emit, interleave, parse_args
 
 from ml_assets.evaluation.block_counts import block_form
-from ml_assets.evaluation.bootstrap import draw_blocks, interval, paired, sample
+from ml_assets.evaluation.bootstrap import draw_blocks, estimate, interval, paired
 from ml_assets.evaluation.gates import Champion
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.metrics import METRICS, Vector, metrics_of
@@ -73,14 +73,14 @@ def all_intervals(frame: pl.DataFrame, scores: dict[str, Vector]) -> int:
     counts = draw_blocks(DAYS, DRAWS, seed=0)
     found = 0
     for metric in metrics_of("binary"):
-        samples = {
-            role: sample(block_form(metric, y, p, days, DAYS), counts, DAYS) for role, p in scores.items()
+        estimates = {
+            role: estimate(block_form(metric, y, p, days, DAYS), counts, DAYS) for role, p in scores.items()
         }
         pairs = [
-            paired(samples["challenger"], samples[role], higher_is_better=metric.higher_is_better)
+            paired(estimates["challenger"], estimates[role], higher_is_better=metric.higher_is_better)
             for role in ("champion", "baseline")
         ]
-        found += len([interval(one, 0.95) for one in (*samples.values(), *pairs)])
+        found += len([interval(one, 0.95) for one in (*estimates.values(), *pairs)])
     return found
 
 
@@ -104,7 +104,7 @@ def width(frame: pl.DataFrame, p: Vector, blocks: np.ndarray, count: int) -> flo
     """Width of the log loss's 95 % interval."""
     y = frame.get_column("label").to_numpy()
     counts = draw_blocks(count, 300, seed=0)
-    found = interval(sample(block_form(METRICS["logloss"], y, p, blocks, count), counts, count), 0.95)
+    found = interval(estimate(block_form(METRICS["logloss"], y, p, blocks, count), counts, count), 0.95)
     return (found.high or 0) - (found.low or 0)
 
 

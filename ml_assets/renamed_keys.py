@@ -11,7 +11,7 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
     "Gate": {"by": "margin", "if_unsure": "on_undecided", "if_undefined": "on_undefined"},
     "InputSection": {"known": "known_at"},
     "KnowledgeRule": {"at": "column", "hides": "columns"},
-    "ModelInputsSection": {"row_key": "primary_key"},
+    "ModelInputsSection": {"row_key": "primary_key", "sample": "blob"},
     "ModelSection": {"entry": "script"},
     "ScheduleSection": {"newest": "latest"},
     "SourceSection": {"newest": "latest"},

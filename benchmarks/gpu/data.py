@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ml_assets.snapshots.blob_archives import ArchiveWriter
 from ml_assets.snapshots.index import write_index
-from ml_assets.snapshots.samples import ArchiveWriter
 from ml_assets.snapshots.shards import Rows, write_rows
 from ml_assets.snapshots.split_reader import (
     MANIFEST,
@@ -73,7 +73,7 @@ def texts(folder: Path, rows: int, tokens: int) -> Snapshot:
         fill=(0.0,),
         categorical=(),
         cardinalities=(),
-        sample="text",
+        blob="text",
     )
     follows = np.random.default_rng(2).permutation(256)
 
@@ -90,7 +90,7 @@ def texts(folder: Path, rows: int, tokens: int) -> Snapshot:
             category=np.empty((count, 0), dtype=np.int32),
             label=np.zeros(count, dtype=np.float32),
             row=numbers,
-            samples=writer.finish(),
+            blobs=writer.finish(),
         )
 
     return _write(folder, inputs, rows, rows, make)
@@ -112,7 +112,7 @@ def _write(folder: Path, inputs: InputSpec, rows: int, shard_rows: int, make: _M
             path = folder / f"{split}-{number:05d}.arrow"
             part = make(chance, path.with_suffix(".tar"), split, first + begin, min(shard_rows, size - begin))
             write_rows(path, part, schema)
-            shards.append(_shard(split, path, len(part), has_samples=part.samples is not None))
+            shards.append(_shard(split, path, len(part), has_blobs=part.blobs is not None))
         first += size
     snapshot = Snapshot(
         folder=folder,
@@ -132,7 +132,7 @@ def _write(folder: Path, inputs: InputSpec, rows: int, shard_rows: int, make: _M
     return open_snapshot(folder, snapshot.digest)
 
 
-def _shard(split: SplitName, path: Path, rows: int, *, has_samples: bool) -> Shard:
+def _shard(split: SplitName, path: Path, rows: int, *, has_blobs: bool) -> Shard:
     tar = path.with_suffix(".tar")
     return Shard(
         split=split,
@@ -140,7 +140,7 @@ def _shard(split: SplitName, path: Path, rows: int, *, has_samples: bool) -> Sha
         sha256=file_sha256(path),
         rows=rows,
         bytes=path.stat().st_size,
-        samples=Archive(path=tar.name, sha256=file_sha256(tar), bytes=tar.stat().st_size)
-        if has_samples
+        blobs=Archive(path=tar.name, sha256=file_sha256(tar), bytes=tar.stat().st_size)
+        if has_blobs
         else None,
     )

@@ -33,7 +33,7 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     from ml_assets.components.dataset import Dataset
     from ml_assets.components.feature_table import FeatureTable
     from ml_assets.components.leakage_check import feature_declaration
-    from ml_assets.tables.leakage import find_leaks, sample_of
+    from ml_assets.tables.leakage import find_leaks, newest_partitions
     from ml_assets.tables.reader import TableReader
 
     project = Project.here()
@@ -45,7 +45,7 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
         raise Problem(
             f"the lake has no partition of {table} between {low or 'the start'} and {high or 'the end'}"
         )
-    keys = span if first else sample_of(span)
+    keys = span if first else newest_partitions(span)
     cadences = {f"datasets/{one.spec.name}": one.spec.cadence for one in project.components(Dataset)}
     cadences |= {f"features/{one.spec.name}": one.spec.cadence for one in project.components(FeatureTable)}
     report = find_leaks(reader, feature_declaration(spec, cadences), keys, cuts)

@@ -31,11 +31,11 @@ _DTYPES = {
     "features.label": (_NUMBERS, "cast it in the feature function"),
     "features.label_known_at": ({"datetime"}, "name the column with the moment in UTC"),
     "features.partition_date": ({"date"}, "name the column with the first day of a row's partition"),
-    "features.sample.column": ({"binary"}, "return bytes from the feature function"),
+    "features.blob.column": ({"binary"}, "return bytes from the feature function"),
     "inputs.known_at.column": ({"datetime"}, "name the column with the moment in UTC"),
 }
 """Key, without list indices → legal dtypes of its columns, and the remedy."""
-_INPUTS = ("features.numeric", "features.categorical", "features.sample.column")
+_INPUTS = ("features.numeric", "features.categorical", "features.blob.column")
 """Keys whose columns the model reads."""
 
 
@@ -99,5 +99,5 @@ def _fault(key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[st
         wanted = "a number" if legal == _NUMBERS else " or ".join(sorted(legal))
         return f"names '{column}' in {key}, which takes {wanted}, and its dtype is {dtype}: {remedy}"
     if legal is None and dtype == "binary":
-        return f"names '{column}' in {key}, and its dtype is binary: only features.sample.column takes bytes"
+        return f"names '{column}' in {key}, and its dtype is binary: only features.blob.column takes bytes"
     return ""

@@ -22,7 +22,7 @@ from ml_assets.features.cut_and_rebuild import LeakTestError
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.imports import resolve_function
-from ml_assets.tables.leakage import FeatureDeclaration, find_leaks, sample_of
+from ml_assets.tables.leakage import FeatureDeclaration, find_leaks, newest_partitions
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import TableSpec
 from ml_assets.tables.user_code import FeatureFunctionError
@@ -158,7 +158,7 @@ def request_leakage_tests(
 def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg.AssetCheckResult:
     """Test the newest partitions. If the test cannot run, the result is a warning with the remedy."""
     reader = TableReader.at(platform.lake, "main")
-    keys = sample_of(reader.keys(declared.table))
+    keys = newest_partitions(reader.keys(declared.table))
     facts: dict[str, Any] = {_TESTED: dg.MetadataValue.timestamp(time.time()), _DECLARATION: digest}
     if not keys:
         return _result(

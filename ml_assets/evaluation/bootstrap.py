@@ -34,7 +34,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Estimate:
     """A statistic on the holdout and on each redraw of its blocks."""
 
     value: float
@@ -50,15 +50,15 @@ def draw_blocks(blocks: int, draws: int, seed: int) -> Matrix:
     return generator.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).astype(np.float64)
 
 
-def sample(form: BlockForm, counts: Matrix, blocks: int) -> Sample:
+def estimate(form: BlockForm, counts: Matrix, blocks: int) -> Estimate:
     """Measure `form` on the holdout itself and on every redraw in `counts` `[D, B]`."""
     measured = form(np.ones((1, counts.shape[1])))
-    return Sample(float(measured[0]), form(counts), blocks)
+    return Estimate(float(measured[0]), form(counts), blocks)
 
 
 def paired(
-    challenger: Sample, reference: Sample, *, higher_is_better: bool, relative: bool = False
-) -> Sample:
+    challenger: Estimate, reference: Estimate, *, higher_is_better: bool, relative: bool = False
+) -> Estimate:
     """Return the challenger's improvement over the reference for each redraw; positive if the challenger is better.
 
     `relative`: as a share of the reference's value (0.005 is half a percent).
@@ -69,11 +69,11 @@ def paired(
     if relative:
         draws = draws / np.where(reference.draws != 0, np.abs(reference.draws), np.nan)
         value = value / abs(reference.value) if reference.value else math.nan
-    return Sample(value, draws, challenger.blocks)
+    return Estimate(value, draws, challenger.blocks)
 
 
 def interval(
-    one: Sample, confidence: float, *, lowest: float = -math.inf, highest: float = math.inf
+    one: Estimate, confidence: float, *, lowest: float = -math.inf, highest: float = math.inf
 ) -> Interval:
     """Return the interval of one statistic, cut to the range `lowest`..`highest`."""
     (found,) = joint_intervals([one], confidence)
@@ -82,15 +82,15 @@ def interval(
     return Interval(found.value, max(found.low, lowest), min(found.high, highest))
 
 
-def joint_intervals(samples: Sequence[Sample], confidence: float) -> list[Interval]:
+def joint_intervals(estimates: Sequence[Estimate], confidence: float) -> list[Interval]:
     """Return joint intervals: in `confidence` of the redraws, *all* statistics lie within their intervals.
 
     Each interval is `value ± c × standard error` with the same c for all (the max-t method). Without it, one of
     fourteen carriers would look worse by luck. For a single statistic, it is the plain symmetric interval.
     """
-    usable = [one for one in samples if _defined(one)]
+    usable = [one for one in estimates if _defined(one)]
     if not usable:
-        return [Interval(_finite(one.value)) for one in samples]
+        return [Interval(_finite(one.value)) for one in estimates]
     distance = np.stack([np.abs(one.draws - one.value) for one in usable])
     errors = np.sqrt(np.nanmean(distance**2, axis=1))
     # A statistic that never varies (a model against itself) has error 0, so any scale works.
@@ -98,7 +98,7 @@ def joint_intervals(samples: Sequence[Sample], confidence: float) -> list[Interv
     farthest = np.where(np.isnan(distance), -1.0, distance / scale[:, None]).max(axis=0)
     critical = float(np.quantile(farthest[farthest >= 0], confidence))
     intervals: list[Interval] = []
-    for one in samples:
+    for one in estimates:
         if not _defined(one):
             intervals.append(Interval(_finite(one.value)))
             continue
@@ -121,7 +121,7 @@ def widening(blocks: int, confidence: float) -> float:
     return math.sqrt(blocks / free) * student / z
 
 
-def _defined(one: Sample) -> bool:
+def _defined(one: Estimate) -> bool:
     return (
         one.blocks > 1 and math.isfinite(one.value) and float(np.isnan(one.draws).mean()) <= UNDEFINED_SHARE
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ml_assets.evaluation.block_counts import BlockIds, Matrix
-from ml_assets.evaluation.bootstrap import Interval, Sample, interval
+from ml_assets.evaluation.bootstrap import Estimate, Interval, interval
 from ml_assets.evaluation.evaluation_document import CalibrationBin, Curves, Density, Histogram, Role
 from ml_assets.evaluation.metrics import Objective, Vector, calibration_bin, calibration_edges
 
@@ -53,12 +53,12 @@ def reliability(
     for index in np.flatnonzero(rows.sum(axis=0)):
         total = float(rows[:, index].sum())
         seen_in = int(np.count_nonzero(rows[:, index]))
-        sample = Sample(float(labels[:, index].sum()) / total, redrawn[:, index], seen_in)
+        estimate = Estimate(float(labels[:, index].sum()) / total, redrawn[:, index], seen_in)
         found.append(
             CalibrationBin(
                 rows=int(total),
                 predicted=float(predicted[:, index].sum()) / total,
-                observed=_rounded(interval(sample, confidence)),
+                observed=_rounded(interval(estimate, confidence)),
             )
         )
     return tuple(found)

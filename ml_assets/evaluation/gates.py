@@ -1,6 +1,6 @@
 """Gate results and the gate decision, from measurements. Rules are declared in `spec.py`, worded in `sentences.py`.
 
-A rule sees only samples (a value and its redraws) of predictions on this holdout. It cannot use a metric that was
+A rule sees only estimates (a value and its redraws) of predictions on this holdout. It cannot use a metric that was
 measured elsewhere or stored with the champion.
 
     a rule failed                                 → rejected
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ml_assets.evaluation import sentences
-from ml_assets.evaluation.bootstrap import Interval, Sample, interval, joint_intervals, paired
+from ml_assets.evaluation.bootstrap import Estimate, Interval, interval, joint_intervals, paired
 from ml_assets.evaluation.evaluation_document import (
     DecisionStatus,
     GateDecision,
@@ -49,12 +49,12 @@ class Champion:
 
 @dataclass(frozen=True)
 class Cell:
-    """Samples on the whole holdout (`slice` None) or on one slice."""
+    """Estimates on the whole holdout (`slice` None) or on one slice."""
 
     slice: SliceKey | None
     rows: int
     blocks: int
-    samples: Mapping[tuple[Role, str], Sample]
+    estimates: Mapping[tuple[Role, str], Estimate]
     """By role and metric; empty if the slice is too small to measure."""
     has_one_label: bool = False
     """True if all rows have the same label. Such rows cannot separate a good model from a bad one."""
@@ -131,7 +131,7 @@ def _matches(gate: Gate, cell: Cell) -> bool:
 def _check_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -> RuleResult:
     least = gate.at_least is not None
     limit = _limit(gate)
-    one = cell.samples["challenger", metric.name]
+    one = cell.estimates["challenger", metric.name]
     measured = interval(one, spec.confidence, lowest=metric.lowest, highest=metric.highest)
     explanation, would = sentences.value_rule(metric, measured, limit, least=least, where=_where(cell))
     if measured.value is None:
@@ -151,8 +151,8 @@ def _check_change(
     better = metric.higher_is_better
     improvements = [
         paired(
-            cell.samples["challenger", metric.name],
-            cell.samples[reference, metric.name],
+            cell.estimates["challenger", metric.name],
+            cell.estimates[reference, metric.name],
             higher_is_better=better,
             relative=gate.required_margin.relative,
         )

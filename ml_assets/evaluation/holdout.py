@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.block_counts import BlockIds, Matrix, block_form
-from ml_assets.evaluation.bootstrap import Sample, draw_blocks, interval, paired, sample
+from ml_assets.evaluation.bootstrap import Estimate, draw_blocks, estimate, interval, paired
 from ml_assets.evaluation.curves import curves
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation, Part, Role
@@ -147,19 +147,19 @@ def _measure(
     has_one_label = bool(np.ptp(y[rows]) == 0)
     if key is not None and len(rows) < spec.fewest_slice_rows:
         return Cell(key, len(rows), present, {}, has_one_label)
-    samples: dict[tuple[Role, str], Sample] = {
-        (role, metric.name): sample(
+    estimates: dict[tuple[Role, str], Estimate] = {
+        (role, metric.name): estimate(
             block_form(metric, y[rows], p[rows], blocks[rows], counts.shape[1]), counts, present
         )
         for role, p in scores.items()
         for metric in metrics_of(spec.objective)
     }
-    return Cell(key, len(rows), present, samples, has_one_label)
+    return Cell(key, len(rows), present, estimates, has_one_label)
 
 
 def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec: EvaluationSpec) -> Part:
-    metrics: tuple[Metric, ...] = metrics_of(spec.objective) if cell.samples else ()
-    roles: list[Role] = [role for role in scores if cell.samples]
+    metrics: tuple[Metric, ...] = metrics_of(spec.objective) if cell.estimates else ()
+    roles: list[Role] = [role for role in scores if cell.estimates]
     return Part(
         slice=cell.slice.name if cell.slice else None,
         value=cell.slice.value if cell.slice else None,
@@ -170,7 +170,7 @@ def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec
         metrics={
             role: {
                 metric.name: interval(
-                    cell.samples[role, metric.name],
+                    cell.estimates[role, metric.name],
                     spec.confidence,
                     lowest=metric.lowest,
                     highest=metric.highest,
@@ -183,8 +183,8 @@ def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec
             reference: {
                 metric.name: interval(
                     paired(
-                        cell.samples["challenger", metric.name],
-                        cell.samples[reference, metric.name],
+                        cell.estimates["challenger", metric.name],
+                        cell.estimates[reference, metric.name],
                         higher_is_better=metric.higher_is_better,
                     ),
                     spec.confidence,

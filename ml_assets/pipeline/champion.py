@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.pipeline.sample_packing import predicted
+from ml_assets.pipeline.blob_decoding import predicted
 from ml_assets.pipeline.spec import PipelineSpec
 from resources.platform import Platform
 

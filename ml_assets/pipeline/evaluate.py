@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml_assets.pipeline.blob_decoding import decoder_of, few_with_blobs, predicted
 from ml_assets.pipeline.champion import rival_of
 from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.record import UnrecordedEvaluation, record
-from ml_assets.pipeline.sample_packing import decoder_of, few_with_samples, predicted
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since
@@ -54,7 +54,7 @@ def _score(
     from ml_assets.evaluation.reference import LinearReference
     from ml_assets.features.encoding import FittedState
     from ml_assets.release.bundle import BundleContents, build_bundle
-    from ml_assets.release.golden import GOLDEN_SAMPLES
+    from ml_assets.release.golden import GOLDEN_BLOBS
     from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import ServingModel
     from ml_assets.snapshots.index import rows_of
@@ -75,9 +75,7 @@ def _score(
             module=_trained(job, snapshot, Path(result.weights)),
             fitted=fitted,
             objective=spec.evaluation.objective,
-            rows=holdout
-            if decode is None
-            else few_with_samples(holdout, table, decode.column, GOLDEN_SAMPLES),
+            rows=holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS),
             lineage=_lineage(spec, job, snapshot, result, _versions(reader, training_set.table, keys)),
             metrics={"best_validation_loss": result.best_validation_loss},
             decode=decode,

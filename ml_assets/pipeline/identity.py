@@ -49,9 +49,9 @@ class TrainingCode:
 
 def training_code(spec: PipelineSpec) -> TrainingCode:
     """Return the versions of the code that `spec` trains with, as it is on this machine."""
-    model, sample = spec.model, spec.features.sample
+    model, blob = spec.model, spec.features.blob
     loop = (_AGENT, _SCRIPT if model.script else _LOOP)
-    paths = [path for path in (model.function, sample.decode if sample else None) if path]
+    paths = [path for path in (model.function, blob.decode if blob else None) if path]
     versions = [script_version(model.script)] if model.script else []
     own = [model.script] if model.script else []
     # Another version of XGBoost does not change the training of a torch module.
@@ -97,7 +97,7 @@ def training_job(
         schema_hash=schema_hash,
         settings=spec.training,
         script=model.script or "",
-        decode=spec.features.sample.decode if spec.features.sample else "",
+        decode=spec.features.blob.decode if spec.features.blob else "",
     )
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ml_assets.pipeline.blob_decoding import require_readable
 from ml_assets.pipeline.identity import settings_digest, training_job
 from ml_assets.pipeline.links import run_url
-from ml_assets.pipeline.sample_packing import require_readable
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import InitialVersion, TrainingSet, ValidatedWindow
 from ml_assets.tables.reader import TableReader
@@ -49,7 +49,7 @@ def take_snapshot(
         ],
         into=platform.settings.cache_folder / "snapshots",
     )
-    if columns.sample is not None:
+    if columns.blob is not None:
         require_readable(columns, chosen, table)
     weights = "" if initial is None else initial.weights_sha256
     job = training_job(spec, partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash)
@@ -97,7 +97,7 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
         label=spec.features.label,
         label_known_at=spec.features.label_known_at,
         cutoffs=_cutoffs(spec, split),
-        sample=spec.features.sample.column if spec.features.sample else "",
+        blob=spec.features.blob.column if spec.features.blob else "",
         objective=spec.evaluation.objective,
         primary_key=spec.features.primary_key,
     )

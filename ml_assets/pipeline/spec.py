@@ -48,8 +48,8 @@ class WindowSection(Section):
         return self.train + self.validation + self.holdout
 
 
-class SampleSection(Section):
-    """Sample of a row: an image, a sound, a text."""
+class BlobSection(Section):
+    """Blob of a row: an image, a sound, a text."""
 
     column: str
     """Column of type `binary` with the stored bytes. Rows with null are left out."""
@@ -69,7 +69,7 @@ class ModelInputsSection(Section):
     """Columns with categories, or the import path of a list of them."""
     min_count: int = Field(default=1, ge=1)
     """Least count of a category in the training rows. A rarer category counts as unknown."""
-    sample: SampleSection | None = None
+    blob: BlobSection | None = None
     """Bytes that the model reads besides numbers and categories. Not given: none."""
     partition_date: str = "partition_date"
     """Column with the first day of a row's partition."""
@@ -85,12 +85,12 @@ class ModelInputsSection(Section):
 
     @model_validator(mode="after")
     def _inputs_are_known_and_named_once(self) -> Self:
-        sample = (self.sample.column,) if self.sample else ()
+        blob = (self.blob.column,) if self.blob else ()
         why: dict[tuple[str | int, ...], str] = {}
         for key, path, columns in (
             ("numeric", ("numeric",), self.numeric),
             ("categorical", ("categorical",), self.categorical),
-            ("sample.column", ("sample", "column"), sample),
+            ("blob.column", ("blob", "column"), blob),
         ):
             twice = [name for name, times in Counter(columns).items() if times > 1]
             if twice:
@@ -101,10 +101,8 @@ class ModelInputsSection(Section):
                     why[path] = (
                         f"'{name}' is {role}, which nobody knows when the model is asked: take it out of {key}"
                     )
-        if sample and not why and sample[0] in (*self.numeric, *self.categorical):
-            why["sample", "column"] = (
-                f"'{sample[0]}' is listed in numeric or categorical, too: a sample is bytes"
-            )
+        if blob and not why and blob[0] in (*self.numeric, *self.categorical):
+            why["blob", "column"] = f"'{blob[0]}' is listed in numeric or categorical, too: a blob is bytes"
         refuse_at(type(self).__name__, why)
         return self
 
@@ -220,7 +218,7 @@ class PipelineSpec(Section):
         return {
             "features.numeric": seen.numeric,
             "features.categorical": seen.categorical,
-            "features.sample.column": (seen.sample.column,) if seen.sample else (),
+            "features.blob.column": (seen.blob.column,) if seen.blob else (),
             "features.partition_date": (seen.partition_date,),
             "features.label": (seen.label,),
             "features.label_known_at": (seen.label_known_at,),

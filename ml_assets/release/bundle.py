@@ -30,10 +30,10 @@ from ml_assets.release.runtime import (
     GOLDEN,
     GOLDEN_OUTPUT,
     GRAPH,
+    BlobInput,
+    BlobReader,
     GoldenMismatch,
     InputColumn,
-    SampleInput,
-    SampleReader,
     ServingModel,
 )
 
@@ -50,8 +50,8 @@ class ParityBroken(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleDecoder:
-    """Decoder of a column's samples that works without this project installed."""
+class BlobDecoder:
+    """Decoder of a column's blobs that works without this project installed."""
 
     column: str
     function: str
@@ -72,12 +72,12 @@ class BundleContents:
     fitted: FittedState
     objective: Literal["binary", "regression"]
     rows: pl.DataFrame
-    """Raw feature rows, for example the holdout: the source of golden rows and column types. If rows have samples, a
+    """Raw feature rows, for example the holdout: the source of golden rows and column types. If rows have blobs, a
     few rows are enough."""
     lineage: Lineage
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    decode: SampleDecoder | None = None
-    """Decoder of the rows' samples, if they have any. The module then takes the samples, `[B, ...]`, as third input."""
+    decode: BlobDecoder | None = None
+    """Decoder of the rows' blobs, if they have any. The module then takes the blobs, `[B, ...]`, as third input."""
 
 
 def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
@@ -88,11 +88,11 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
     fitted, model = contents.fitted, contents.module
     decode = (
         None if isinstance(model, MatrixGraph) else contents.decode
-    )  # a graph of one matrix reads no samples
+    )  # a graph of one matrix reads no blobs
     golden = golden_rows(contents.rows, fitted, "" if decode is None else decode.column)
     with store.incoming() as folder:
-        sample, samples = (None, None) if decode is None else _take_along(decode, golden, folder)
-        inputs = _inputs(golden, fitted, sample)
+        blob, blobs = (None, None) if decode is None else _take_along(decode, golden, folder)
+        inputs = _inputs(golden, fitted, blob)
         output = "prediction"
         while output in golden.columns:
             output += "_"
@@ -104,13 +104,13 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
             fitted=fitted,
             lineage=contents.lineage,
             metrics=contents.metrics,
-            sample=sample,
+            blob=blob,
         )
         if isinstance(model, MatrixGraph):
             expected = model.predictions(fitted, golden)
         else:
-            expected = torch_predictions(model, fitted, contents.objective, golden, samples)
-        (folder / GRAPH).write_bytes(serving_graph(model, fitted, contents.objective, output, sample))
+            expected = torch_predictions(model, fitted, contents.objective, golden, blobs)
+        (folder / GRAPH).write_bytes(serving_graph(model, fitted, contents.objective, output, blob))
         (folder / WEIGHTS).write_bytes(_weights(model))
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
@@ -130,16 +130,16 @@ def torch_predictions(
     fitted: FittedState,
     objective: str,
     frame: pl.DataFrame,
-    samples: NDArray[Any] | None = None,
+    blobs: NDArray[Any] | None = None,
 ) -> NDArray[np.float64]:
     """Return `[rows]` predictions of the torch module in evaluation mode on the CPU.
 
-    `samples` are the decoded samples `[rows, ...]`, if rows have them.
+    `blobs` are the decoded blobs `[rows, ...]`, if rows have them.
     """
     import torch
 
     numeric, category = fitted.encode(frame)
-    arrays = (numeric, category.astype(np.int64), *(() if samples is None else (samples,)))
+    arrays = (numeric, category.astype(np.int64), *(() if blobs is None else (blobs,)))
     frozen = copy.deepcopy(module).cpu().eval()
     with torch.inference_mode():
         answer = frozen(*[torch.from_numpy(array) for array in arrays])
@@ -147,30 +147,28 @@ def torch_predictions(
     return answer.double().numpy()
 
 
-def _take_along(
-    decode: SampleDecoder, golden: pl.DataFrame, folder: Path
-) -> tuple[SampleInput, NDArray[Any]]:
-    """Write `decode.py` into the bundle; return the sample's description and the golden rows' samples.
+def _take_along(decode: BlobDecoder, golden: pl.DataFrame, folder: Path) -> tuple[BlobInput, NDArray[Any]]:
+    """Write `decode.py` into the bundle; return the blob's description and the golden rows' blobs.
 
-    Reads the samples with the code that also reads them when the bundle is served.
+    Reads the blobs with the code that also reads them when the bundle is served.
     """
     (folder / DECODE).write_text(decode.source)
-    reader = SampleReader.of_bundle(folder, decode.column, decode.function)
+    reader = BlobReader.of_bundle(folder, decode.column, decode.function)
     names = [f"golden row {i}" for i in range(golden.height)]
-    samples = reader.read(golden[decode.column].to_list(), names)
-    sample = SampleInput(
+    blobs = reader.read(golden[decode.column].to_list(), names)
+    blob = BlobInput(
         column=decode.column,
         function=decode.function,
-        dtype=samples.dtype.name,
-        shape=samples.shape[1:],
+        dtype=blobs.dtype.name,
+        shape=blobs.shape[1:],
     )
-    return sample, samples
+    return blob, blobs
 
 
-def _inputs(golden: pl.DataFrame, fitted: FittedState, sample: SampleInput | None) -> tuple[InputColumn, ...]:
+def _inputs(golden: pl.DataFrame, fitted: FittedState, blob: BlobInput | None) -> tuple[InputColumn, ...]:
     kinds = [(state.name, "numeric") for state in fitted.numeric]
     kinds += [(state.name, "category") for state in fitted.categorical]
-    kinds += [] if sample is None else [(sample.column, "sample")]
+    kinds += [] if blob is None else [(blob.column, "blob")]
     return tuple(
         InputColumn(name=name, kind=kind, dtype=str(golden.schema[name]).lower()) for name, kind in kinds
     )

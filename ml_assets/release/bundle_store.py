@@ -22,7 +22,7 @@ WEIGHTS = "model.safetensors"
 _MARKER = MLMODEL
 """File that is uploaded last: its presence marks a bundle as complete."""
 FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES)
-"""Files of a bundle; if rows have samples, also `decode.py`. When MLflow loads a version, it adds a
+"""Files of a bundle; if rows have blobs, also `decode.py`. When MLflow loads a version, it adds a
 `registered_model_meta`, which is not part of the bundle."""
 
 BUNDLES = "bundles"

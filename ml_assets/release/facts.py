@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.release.runtime import FACTS, FORMAT, InputColumn, SampleInput
+from ml_assets.release.runtime import FACTS, FORMAT, BlobInput, InputColumn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class BundleFacts:
     lineage: Lineage
     metrics: Mapping[str, float]
     """Name → value at the time the bundle was made."""
-    sample: SampleInput | None = None
-    """Description of the column with samples; None if the model reads none."""
+    blob: BlobInput | None = None
+    """Description of the column with blobs; None if the model reads none."""
 
     @property
     def schema_digest(self) -> str:
@@ -89,7 +89,7 @@ class BundleFacts:
                 "fitted_digest": self.fitted.digest,
                 "lineage": asdict(self.lineage),
                 "metrics": dict(self.metrics),
-                **({} if self.sample is None else {"sample": asdict(self.sample)}),
+                **({} if self.blob is None else {"blob": asdict(self.blob)}),
             },
             sort_keys=True,
             indent=1,
@@ -109,7 +109,7 @@ class BundleFacts:
             fitted=FittedState.from_document(facts["fitted"]),
             lineage=Lineage(**lineage, windows=windows),
             metrics=facts["metrics"],
-            sample=SampleInput.from_facts(facts["sample"]) if "sample" in facts else None,
+            blob=BlobInput.from_facts(facts["blob"]) if "blob" in facts else None,
         )
 
 

@@ -9,23 +9,23 @@ from ml_assets.features.encoding import FittedState
 
 MOST_ROWS = 64
 _REAL_ROWS = 48
-GOLDEN_SAMPLES = 12
-"""Real rows if each has a sample, because samples may be large."""
+GOLDEN_BLOBS = 12
+"""Real rows if each has a blob, because blobs may be large."""
 
 
-def golden_rows(frame: pl.DataFrame, fitted: FittedState, sample: str = "") -> pl.DataFrame:
+def golden_rows(frame: pl.DataFrame, fitted: FittedState, blob: str = "") -> pl.DataFrame:
     """Return at most 64 rows of the columns a model reads, in their raw types; equal frames give equal rows.
 
-    The rows are: up to 48 real rows (12 with samples), spread evenly over `frame`; one row of nulls; and one row per
-    text column with an unseen category. The column `sample` is never null. `frame` needs at least one row.
+    The rows are: up to 48 real rows (12 with blobs), spread evenly over `frame`; one row of nulls; and one row per
+    text column with an unseen category. The column `blob` is never null. `frame` needs at least one row.
     """
     names = [state.name for state in (*fitted.numeric, *fitted.categorical)]
-    raw = frame.select(*names, *([sample] if sample else []))
+    raw = frame.select(*names, *([blob] if blob else []))
     if raw.height == 0:
         raise ValueError("golden rows are drawn from real rows, and the frame has none: pass the holdout")
     first = raw.head(1)
     parts = [
-        spread(raw, GOLDEN_SAMPLES if sample else _REAL_ROWS),
+        spread(raw, GOLDEN_BLOBS if blob else _REAL_ROWS),
         first.with_columns(pl.lit(None, raw.schema[name]).alias(name) for name in names),
     ]
     for state in fitted.categorical:

@@ -93,11 +93,11 @@ def write_mlflow_files(
 def _described(column: InputColumn) -> dict[str, Any]:
     """Return the column for MLflow's schema.
 
-    The type is `any`, except for samples. MLflow would refuse whole numbers for a double and pandas' categories for a
+    The type is `any`, except for blobs. MLflow would refuse whole numbers for a double and pandas' categories for a
     string, and the runtime checks values itself. No column is required: a missing value is legal, and the runtime names
     a missing column.
     """
-    kind = "binary" if column.kind == "sample" else "any"
+    kind = "binary" if column.kind == "blob" else "any"
     return {"type": kind, "name": column.name, "required": False}
 
 

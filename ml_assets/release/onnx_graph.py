@@ -20,7 +20,7 @@ import numpy as np
 
 from ml_assets.features.encoding import UNKNOWN, FittedState
 from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.runtime import SampleInput
+from ml_assets.release.runtime import BlobInput
 
 if TYPE_CHECKING:
     import onnx
@@ -47,12 +47,12 @@ def serving_graph(
     fitted: FittedState,
     objective: str,
     output: str,
-    sample: SampleInput | None = None,
+    blob: BlobInput | None = None,
 ) -> bytes:
     """Return the bytes of an ONNX graph from raw columns to the predictions of `module`.
 
     The graph has one input `[rows, 1]` per raw column, float64 or text for a category, and one input `[rows, ...]` for
-    decoded samples. `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, samples if
+    decoded blobs. `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, blobs if
     there are any). It returns `[B]`: logits if `objective` is `binary`, with their sigmoid as part of the graph, else
     values. A `MatrixGraph` returns predictions. `output` names the result, `[rows]` float32. The same weights give the
     same bytes, because paths, stack traces and versions that the exporter writes are removed.
@@ -61,18 +61,18 @@ def serving_graph(
     from onnx import TensorProto, helper
 
     is_graph = isinstance(module, MatrixGraph)
-    inner = module.core(fitted) if is_graph else _export(module, fitted, objective, sample)
+    inner = module.core(fitted) if is_graph else _export(module, fitted, objective, blob)
     core = onnx.compose.add_prefix(inner, prefix=_INSIDE)
     nodes = [*_gather_columns(fitted), *core.graph.node]
-    if sample is not None:
-        nodes.insert(0, helper.make_node("Identity", [sample.column], [f"{_INSIDE}sample"]))
+    if blob is not None:
+        nodes.insert(0, helper.make_node("Identity", [blob.column], [f"{_INSIDE}blob"]))
     graph = helper.make_graph(
         nodes,
         "raw_columns_to_prediction",
         [
             *(_column(state.name, TensorProto.DOUBLE) for state in fitted.numeric),
             *(_column(state.name, TensorProto.STRING) for state in fitted.categorical),
-            *([] if sample is None else [_tensor(sample)]),
+            *([] if blob is None else [_tensor(blob)]),
         ],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows"])],
         initializer=[*core.graph.initializer, *_scales(fitted)],
@@ -95,7 +95,7 @@ def serving_graph(
 
 
 def _export(
-    module: "nn.Module", fitted: FittedState, objective: str, sample: SampleInput | None
+    module: "nn.Module", fitted: FittedState, objective: str, blob: BlobInput | None
 ) -> "onnx.ModelProto":
     import torch
     from torch import Tensor, nn
@@ -123,9 +123,9 @@ def _export(
     if fitted.categorical:
         names.append("category")
         examples.append(torch.zeros(2, len(fitted.categorical), dtype=torch.int64))
-    if sample is not None:
-        names.append("sample")
-        examples.append(torch.zeros(2, *sample.shape, dtype=getattr(torch, sample.dtype)))
+    if blob is not None:
+        names.append("blob")
+        examples.append(torch.zeros(2, *blob.shape, dtype=getattr(torch, blob.dtype)))
     rows = torch.export.Dim("rows")
     with _quiet():
         program = torch.onnx.export(
@@ -186,11 +186,11 @@ def _column(name: str, kind: int) -> "onnx.ValueInfoProto":
     return helper.make_tensor_value_info(name, kind, ["rows", 1])
 
 
-def _tensor(sample: SampleInput) -> "onnx.ValueInfoProto":
+def _tensor(blob: BlobInput) -> "onnx.ValueInfoProto":
     from onnx import helper
 
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(sample.dtype))
-    return helper.make_tensor_value_info(sample.column, kind, ["rows", *sample.shape])
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(blob.dtype))
+    return helper.make_tensor_value_info(blob.column, kind, ["rows", *blob.shape])
 
 
 def _strip(nodes: Any) -> None:

@@ -1,6 +1,6 @@
 """Bundle as `mlflow.pyfunc`: pandas in, predictions out. MLflow runs the copy inside the bundle.
 
-A sample may be base64, which is MLflow's form of bytes in JSON.
+A blob may be base64, which is MLflow's form of bytes in JSON.
 
 Here: only the conversion from pandas. Not here: prediction (the bundle's own `runtime.py`).
 """
@@ -52,7 +52,7 @@ def _series(column: Any, values: Any) -> pl.Series:
     missing = values.isna().to_numpy()
     pairs = zip(values.to_numpy(dtype=object), missing, strict=True)
     present = [None if is_missing else value for value, is_missing in pairs]
-    if column.kind == "sample":  # JSON has no bytes, so a sample from JSON is base64 text
+    if column.kind == "blob":  # JSON has no bytes, so a blob from JSON is base64 text
         return pl.Series(
             column.name,
             [base64.b64decode(one) if isinstance(one, str) else one for one in present],

@@ -46,7 +46,7 @@ FORMAT = 1
 """Version of a bundle's layout. A runtime reads only its own version."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
 DECODE = "decode.py"
-"""File of the function that reads samples, if rows have them."""
+"""File of the function that reads blobs, if rows have them."""
 GOLDEN_OUTPUT = "__prediction__"
 """Column of `golden.parquet` with the predictions of the trained model."""
 
@@ -55,8 +55,8 @@ GOLDEN_TOLERANCE = 1e-5
 different processors differ in the last bits."""
 _ROWS_AT_ONCE = 65_536
 """Rows per run of the graph. Larger frames are cut, so that layers need little memory."""
-_SAMPLE_BYTES_AT_ONCE = 16 * 2**20
-"""Bytes of decoded samples per run of the graph."""
+_BLOB_BYTES_AT_ONCE = 16 * 2**20
+"""Bytes of decoded blobs per run of the graph."""
 
 
 class BundleRefused(Exception):
@@ -77,15 +77,15 @@ class InputColumn:
 
     name: str
     kind: str
-    """`numeric` (a number or a boolean; null means unknown), `category` (read as text) or `sample` (bytes)."""
+    """`numeric` (a number or a boolean; null means unknown), `category` (read as text) or `blob` (bytes)."""
     dtype: str
     """Type of the column in the feature table at training, such as `int64` or `string`. Any type of the same kind is
     accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleInput:
-    """Column with samples, with dtype and shape of a decoded sample."""
+class BlobInput:
+    """Column with blobs, with dtype and shape of a decoded blob."""
 
     column: str
     function: str
@@ -102,19 +102,19 @@ class SampleInput:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one decoded sample."""
+        """Bytes of one decoded blob."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-class SampleReader:
-    """Reader of a column's samples: decodes them, in order, into one array."""
+class BlobReader:
+    """Reader of a column's blobs: decodes them, in order, into one array."""
 
-    def __init__(self, column: str, decode: Callable[[bytes], Any], like: SampleInput | None = None) -> None:
-        """Require dtype and shape of `like` for all samples; if it is None, those of the first sample."""
+    def __init__(self, column: str, decode: Callable[[bytes], Any], like: BlobInput | None = None) -> None:
+        """Require dtype and shape of `like` for all blobs; if it is None, those of the first blob."""
         self._column, self._decode, self._like = column, decode, like
 
     @classmethod
-    def of_bundle(cls, folder: Path, column: str, function: str, like: SampleInput | None = None) -> Self:
+    def of_bundle(cls, folder: Path, column: str, function: str, like: BlobInput | None = None) -> Self:
         """Create a reader with `function` of the `decode.py` in `folder`. `BundleRefused` if it cannot be loaded."""
         try:
             return cls(column, getattr(load_module(folder / DECODE, "decode"), function), like)
@@ -125,9 +125,9 @@ class SampleReader:
             ) from error
 
     def read(self, contents: Sequence[object], names: Sequence[str]) -> NDArray[Any]:
-        """Return the decoded samples, `[rows, ...]`. `names` name the row of each of `contents` for errors.
+        """Return the decoded blobs, `[rows, ...]`. `names` name the row of each of `contents` for errors.
 
-        Without `like`, at least one sample is needed. Raises `InputRefused` if a sample is missing, cannot be read, or
+        Without `like`, at least one blob is needed. Raises `InputRefused` if a blob is missing, cannot be read, or
         has another dtype or shape.
         """
         dtype, shape = (np.dtype(self._like.dtype), self._like.shape) if self._like else (None, None)
@@ -138,7 +138,7 @@ class SampleReader:
                 dtype, shape = array.dtype, array.shape
             elif (array.dtype, array.shape) != (dtype, shape):
                 raise InputRefused(
-                    f"the sample {self._column!r} of {name} was read as {array.dtype}{list(array.shape)}, others as "
+                    f"the blob {self._column!r} of {name} was read as {array.dtype}{list(array.shape)}, others as "
                     f"{dtype}{list(shape)}: let `decode` crop or pad them to one shape and type"
                 )
             arrays.append(array)
@@ -147,7 +147,7 @@ class SampleReader:
     def _array(self, content: object, name: str) -> NDArray[Any]:
         if content is None:
             raise InputRefused(
-                f"{name} has no {self._column!r}, the sample the model reads: leave such rows out"
+                f"{name} has no {self._column!r}, the blob the model reads: leave such rows out"
             )
         if not isinstance(content, bytes):
             raise InputRefused(
@@ -157,12 +157,12 @@ class SampleReader:
             array = np.asarray(self._decode(content))
         except Exception as error:  # it is the user's code
             raise InputRefused(
-                f"the sample {self._column!r} of {name} ({len(content)} bytes) cannot be read, `decode` failed with "
+                f"the blob {self._column!r} of {name} ({len(content)} bytes) cannot be read, `decode` failed with "
                 f"{type(error).__name__}: {error}. Mend it, or leave such rows out"
             ) from error
         if array.dtype.kind not in "biuf":
             raise InputRefused(
-                f"the sample {self._column!r} of {name} was read as {array.dtype}: let `decode` return numbers"
+                f"the blob {self._column!r} of {name} was read as {array.dtype}: let `decode` return numbers"
             )
         return array
 
@@ -183,15 +183,15 @@ class ServingModel:
         self._session = session
         types = pl.read_parquet_schema(folder / GOLDEN)
         self._category_types = {name: types[name] for name in self._category}
-        self._samples: SampleReader | None = None
+        self._blobs: BlobReader | None = None
         self._rows_at_once = _ROWS_AT_ONCE
-        self.sample = ""
-        """Name of the column with samples; empty if the model reads none."""
-        if "sample" in facts:
-            like = SampleInput.from_facts(facts["sample"])
-            self.sample = like.column
-            self._samples = SampleReader.of_bundle(folder, like.column, like.function, like)
-            self._rows_at_once = max(1, _SAMPLE_BYTES_AT_ONCE // max(1, like.bytes))
+        self.blob = ""
+        """Name of the column with blobs; empty if the model reads none."""
+        if "blob" in facts:
+            like = BlobInput.from_facts(facts["blob"])
+            self.blob = like.column
+            self._blobs = BlobReader.of_bundle(folder, like.column, like.function, like)
+            self._rows_at_once = max(1, _BLOB_BYTES_AT_ONCE // max(1, like.bytes))
 
     @classmethod
     def load(cls, folder: Path, *, threads: int = 1, tolerance: float = GOLDEN_TOLERANCE) -> Self:
@@ -243,7 +243,7 @@ class ServingModel:
         Null and NaN numbers are filled as in training. Null and unseen categories count as unknown. A category may have
         another type than in the feature table: the text of a date, or an integer that pandas turned into a float.
         Raises `InputRefused` if a column is missing, a number is text or infinite, a category is a list, a struct or
-        bytes, or a sample cannot be read.
+        bytes, or a blob cannot be read.
         """
         self._require(frame)
         predictions = np.empty(frame.height, dtype=np.float64)
@@ -257,7 +257,7 @@ class ServingModel:
         try:
             numbers = [row[name] for name in self._numeric]
             words: list[Any] = [row[name] for name in self._category]
-            samples: list[Any] = [row[self.sample]] if self._samples else []
+            blobs: list[Any] = [row[self.blob]] if self._blobs else []
         except KeyError as error:
             raise InputRefused(f"column {error} is missing; the row has {sorted(row)}") from error
         for name, value in zip(self._numeric, numbers, strict=True):
@@ -272,8 +272,8 @@ class ServingModel:
             except NotACategory as error:
                 raise InputRefused(f"column {name!r}: {error}") from error
             feed[name] = np.array([[self._null if text is None else text]], dtype=object)
-        if self._samples is not None:
-            feed[self.sample] = self._samples.read(samples, ["the row"])
+        if self._blobs is not None:
+            feed[self.blob] = self._blobs.read(blobs, ["the row"])
         return float(self._run(feed)[0])
 
     def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
@@ -293,9 +293,9 @@ class ServingModel:
             except NotACategory as error:
                 raise InputRefused(f"column {name!r}: {error}") from error
             feed[name] = texts.fill_null(self._null).to_numpy().reshape(-1, 1)
-        if self._samples is not None:
+        if self._blobs is not None:
             names = [f"row {first + i}" for i in range(rows.height)]
-            feed[self.sample] = self._samples.read(rows[self.sample].to_list(), names)
+            feed[self.blob] = self._blobs.read(rows[self.blob].to_list(), names)
         return feed
 
     def _run(self, feed: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
@@ -324,10 +324,8 @@ class ServingModel:
             dtype = schema[name]
             if not (dtype.is_numeric() or dtype == pl.Boolean or dtype == pl.Null):
                 raise InputRefused(f"column {name!r} is {dtype}, the model reads a number there: cast it")
-        if self.sample and not isinstance(schema[self.sample], pl.Binary | pl.Null):
-            raise InputRefused(
-                f"column {self.sample!r} is {schema[self.sample]}, the model reads bytes there"
-            )
+        if self.blob and not isinstance(schema[self.blob], pl.Binary | pl.Null):
+            raise InputRefused(f"column {self.blob!r} is {schema[self.blob]}, the model reads bytes there")
 
     def _predict_one_by_one(self, frame: pl.DataFrame) -> NDArray[np.float64]:
         return np.array([self.predict_row(row) for row in frame.iter_rows(named=True)])

@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 
 from ml_assets.features.encoding import FittedState
+from ml_assets.snapshots.blob_archives import MEMBER_BYTES, ArchiveWriter, Blobs
 from ml_assets.snapshots.index import write_index
 from ml_assets.snapshots.row_choice import ROW, ChosenRows
-from ml_assets.snapshots.samples import MEMBER_BYTES, ArchiveWriter, Samples
 from ml_assets.snapshots.shards import Rows, write_rows
 from ml_assets.snapshots.split_reader import (
     FITTED,
@@ -52,15 +52,15 @@ def build_snapshot(
 
     `source_commit` and `files` record the origin of the rows. The same rows, files and state give the same folder. An
     existing folder stays unchanged, with the commit of its first build. Shards of a split differ by at most one row. If
-    rows have samples, an archive lies beside each shard. Raises `EncodingError` if a column is missing or of the wrong
+    rows have blobs, an archive lies beside each shard. Raises `EncodingError` if a column is missing or of the wrong
     kind.
     """
-    inputs = input_spec(fitted, chosen.spec.sample)
+    inputs = input_spec(fitted, chosen.spec.blob)
     schema = schema_hash(inputs, chosen.spec.label)
     with unfinished_folder(into) as building:
-        samples = _write_archives(building, chosen, fitted, shard_bytes)
+        blobs = _write_archives(building, chosen, fitted, shard_bytes)
         shards = tuple(
-            _write_shard(building, split, name, _rows(chosen, part, fitted, samples.get(name)), schema)
+            _write_shard(building, split, name, _rows(chosen, part, fitted, blobs.get(name)), schema)
             for split, name, part in _deal(chosen, fitted, shard_bytes)
         )
         snapshot = Snapshot(
@@ -85,14 +85,14 @@ def build_snapshot(
         return _publish(snapshot, into / snapshot.digest[:16])
 
 
-def input_spec(fitted: FittedState, sample: str = "") -> InputSpec:
-    """Return the facts of the fitted state and of the sample column that a model and its preprocessing need."""
+def input_spec(fitted: FittedState, blob: str = "") -> InputSpec:
+    """Return the facts of the fitted state and of the blob column that a model and its preprocessing need."""
     return InputSpec(
         numeric=tuple(column.name for column in fitted.numeric),
         fill=tuple(column.standardised_fill for column in fitted.numeric),
         categorical=tuple(column.name for column in fitted.categorical),
         cardinalities=tuple(column.cardinality for column in fitted.categorical),
-        sample=sample,
+        blob=blob,
     )
 
 
@@ -101,9 +101,9 @@ def _deal(
 ) -> Iterator[tuple[SplitName, str, pl.DataFrame]]:
     """Yield split, name and rows of each shard."""
     for split in SPLITS:
-        frame, sample_bytes = chosen.of(split), chosen.sample_bytes(split)
+        frame, blob_bytes = chosen.of(split), chosen.blob_bytes(split)
         row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
-        row_bytes += sample_bytes and sample_bytes + MEMBER_BYTES
+        row_bytes += blob_bytes and blob_bytes + MEMBER_BYTES
         shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), frame.height)
         for i in range(shards):
             if split == "train":
@@ -118,32 +118,32 @@ def _deal(
 
 def _write_archives(
     folder: Path, chosen: ChosenRows, fitted: FittedState, shard_bytes: int
-) -> dict[str, Samples]:
-    """Write the samples of each shard, in one pass over the table; return them by shard name, empty without samples."""
-    if chosen.sample is None:
+) -> dict[str, Blobs]:
+    """Write the blobs of each shard, in one pass over the table; return them by shard name, empty without blobs."""
+    if chosen.blob is None:
         return {}
     writers: list[tuple[str, ArchiveWriter]] = []
     writer_of = np.full(int(chosen.frame[ROW].to_numpy()[-1]) + 1, -1)  # of each row of the table
     for _, name, part in _deal(chosen, fitted, shard_bytes):
         writer_of[part[ROW].to_numpy()] = len(writers)
         writers.append((name, ArchiveWriter(folder / f"{name}.tar")))
-    for first, samples in chosen.samples():
-        numbers = writer_of[first : first + len(samples)]
+    for first, blobs in chosen.blobs():
+        numbers = writer_of[first : first + len(blobs)]
         for number, (_, writer) in enumerate(writers):
             mine = np.flatnonzero(numbers == number)
             if mine.size:
-                writer.add((first + mine).tolist(), samples.gather(mine).to_list())
+                writer.add((first + mine).tolist(), blobs.gather(mine).to_list())
     return {name: writer.finish() for name, writer in writers}
 
 
-def _rows(chosen: ChosenRows, part: pl.DataFrame, fitted: FittedState, samples: Samples | None) -> Rows:
+def _rows(chosen: ChosenRows, part: pl.DataFrame, fitted: FittedState, blobs: Blobs | None) -> Rows:
     numeric, category = fitted.encode(part)
     return Rows(
         numeric=numeric,
         category=category,
         label=part[chosen.spec.label].cast(pl.Float32).to_numpy(),
         row=part[ROW].to_numpy().astype(np.int64),
-        samples=samples,
+        blobs=blobs,
     )
 
 
@@ -156,8 +156,8 @@ def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: 
         sha256=file_sha256(path),
         rows=len(rows),
         bytes=path.stat().st_size,
-        samples=None
-        if rows.samples is None
+        blobs=None
+        if rows.blobs is None
         else Archive(path=archive.name, sha256=file_sha256(archive), bytes=archive.stat().st_size),
     )
 

@@ -1,7 +1,7 @@
 """Choice of a snapshot's rows from a feature table, with the reasons for leaving out others.
 
-A row is taken if its partition is in a split, its label was known by that split's cutoff, and it has a sample (if rows
-have samples). Samples are never in memory all at once. Not here: choosing the partitions (spec), writing the rows
+A row is taken if its partition is in a split, its label was known by that split's cutoff, and it has a blob (if rows
+have blobs). Blobs are never in memory all at once. Not here: choosing the partitions (spec), writing the rows
 (builder).
 """
 
@@ -16,17 +16,17 @@ from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotErr
 
 NO_LABEL = "label unknown"
 LABEL_TOO_LATE = "label known after the cutoff"
-NO_SAMPLE = "sample missing"
+NO_BLOB = "blob missing"
 ROW = "_row"
 """Column of `ChosenRows.of`: number of the row in the table, 0-based."""
-_KEY, _SPLIT, _REASON, _SAMPLE_BYTES = "_key", "_split", "_reason", "_sample_bytes"
+_KEY, _SPLIT, _REASON, _BLOB_BYTES = "_key", "_split", "_reason", "_blob_bytes"
 _LABEL = "_label"
 _NAMED = 3
 """Rows that an error names."""
-_SAMPLES_AT_ONCE = 64 * 2**20
-"""Approximate bytes of samples to read from the table at once."""
-_SAMPLES_AT_FIRST = 16
-"""Samples to read first, while their size is unknown."""
+_BLOBS_AT_ONCE = 64 * 2**20
+"""Approximate bytes of blobs to read from the table at once."""
+_BLOBS_AT_FIRST = 16
+"""Blobs to read first, while their size is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class ChosenRows:
     spec: RowSpec
     frame: pl.DataFrame
     """All rows of the splits' partitions: the table's columns without binary columns, and helper columns."""
-    sample: pl.LazyFrame | None = None
-    """Column of samples, for each row of the table; None if rows have no samples."""
+    blob: pl.LazyFrame | None = None
+    """Column of blobs, for each row of the table; None if rows have no blobs."""
 
     def of(self, split: SplitName) -> pl.DataFrame:
         """Return the rows taken into `split`, in the order of the table, with the columns of the table and `ROW`.
@@ -46,22 +46,22 @@ class ChosenRows:
         `Snapshot.read` returns validation and holdout rows in the same order. Training rows are spread over shards.
         """
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
-        return taken.drop(_KEY, _SPLIT, _REASON, _SAMPLE_BYTES, strict=False)
+        return taken.drop(_KEY, _SPLIT, _REASON, _BLOB_BYTES, strict=False)
 
-    def sample_bytes(self, split: SplitName) -> float:
-        """Return the mean bytes of a sample over the rows taken into `split`; 0 if rows have no samples."""
-        if self.sample is None:
+    def blob_bytes(self, split: SplitName) -> float:
+        """Return the mean bytes of a blob over the rows taken into `split`; 0 if rows have no blobs."""
+        if self.blob is None:
             return 0.0
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
-        return float(taken[_SAMPLE_BYTES].to_numpy().mean())
+        return float(taken[_BLOB_BYTES].to_numpy().mean())
 
-    def samples(self) -> Iterator[tuple[int, pl.Series]]:
-        """Yield the samples of all rows of the table in order, in parts, each with the number of its first row."""
-        if self.sample is None:
+    def blobs(self) -> Iterator[tuple[int, pl.Series]]:
+        """Yield the blobs of all rows of the table in order, in parts, each with the number of its first row."""
+        if self.blob is None:
             return
-        mean = self.frame[_SAMPLE_BYTES].fill_null(0).to_numpy().mean()
-        rows, first = max(1, int(_SAMPLES_AT_ONCE / max(mean, 1.0))), 0
-        while len(part := self.sample.slice(first, rows).collect().to_series()):
+        mean = self.frame[_BLOB_BYTES].fill_null(0).to_numpy().mean()
+        rows, first = max(1, int(_BLOBS_AT_ONCE / max(mean, 1.0))), 0
+        while len(part := self.blob.slice(first, rows).collect().to_series()):
             yield first, part
             first += rows
 
@@ -77,7 +77,7 @@ class ChosenRows:
                 rows=found.get((key, None), 0),
                 excluded={
                     reason: found[key, reason]
-                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_SAMPLE)
+                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_BLOB)
                     if (key, reason) in found
                 },
             )
@@ -89,29 +89,29 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
     """Choose the rows of each split from `features`, which are in the order of their table.
 
     Raises `SnapshotError` if a column is missing, a label is not a finite number, a binary label is neither 0 nor 1,
-    all training rows have the same label, a time is not in UTC, samples are not bytes, or a split has no rows. The
+    all training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows. The
     message names rows or partitions, and reasons.
     """
     table = features.lazy()
     _check_columns(table.collect_schema(), spec)
     bytes_of_rows = [name for name, dtype in table.collect_schema().items() if dtype == pl.Binary]
     sized = table.with_row_index(ROW)
-    if spec.sample:
-        sized = sized.with_columns(pl.col(spec.sample).bin.size().alias(_SAMPLE_BYTES))
-    frame = sized.drop(bytes_of_rows).collect(engine="streaming" if spec.sample else "auto")
+    if spec.blob:
+        sized = sized.with_columns(pl.col(spec.blob).bin.size().alias(_BLOB_BYTES))
+    frame = sized.drop(bytes_of_rows).collect(engine="streaming" if spec.blob else "auto")
     unknown = pl.col(spec.label).is_null() | pl.col(spec.label_known_at).is_null()
     late = pl.any_horizontal(
         (pl.col(_SPLIT) == name) & (pl.col(spec.label_known_at) > cutoff)
         for name, cutoff in spec.cutoffs.by_split.items()
     )
-    lacks_sample = pl.col(_SAMPLE_BYTES).is_null() if spec.sample else pl.lit(False)
+    lacks_blob = pl.col(_BLOB_BYTES).is_null() if spec.blob else pl.lit(False)
     reason = (
         pl.when(unknown)
         .then(pl.lit(NO_LABEL))
         .when(late)
         .then(pl.lit(LABEL_TOO_LATE))
-        .when(lacks_sample)
-        .then(pl.lit(NO_SAMPLE))
+        .when(lacks_blob)
+        .then(pl.lit(NO_BLOB))
     )
     key = pl.col(spec.partition).cast(pl.String)
     chosen = ChosenRows(
@@ -124,7 +124,7 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         )
         .filter(pl.col(_SPLIT).is_not_null())
         .with_columns(reason.alias(_REASON)),
-        sample=table.select(spec.sample) if spec.sample else None,
+        blob=table.select(spec.blob) if spec.blob else None,
     )
     _check_labels(chosen)
     index = chosen.index()
@@ -146,22 +146,20 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
     return chosen
 
 
-def with_samples(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:
-    """Yield `rows` (from `ChosenRows.of`) with the samples in `column` of their `table`: in order, in parts."""
-    first, count = 0, _SAMPLES_AT_FIRST
+def with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:
+    """Yield `rows` (from `ChosenRows.of`) with the blobs in `column` of their `table`: in order, in parts."""
+    first, count = 0, _BLOBS_AT_FIRST
     while first < rows.height:
         part = rows.slice(first, count)
         places = part[ROW] - part[ROW][0]
-        samples = (
-            table.select(column).slice(part[ROW][0], places[-1] + 1).collect().to_series().gather(places)
-        )
-        yield part.with_columns(samples.alias(column))
+        blobs = table.select(column).slice(part[ROW][0], places[-1] + 1).collect().to_series().gather(places)
+        yield part.with_columns(blobs.alias(column))
         first += count
-        count = max(1, int(_SAMPLES_AT_ONCE * part.height / max(samples.bin.size().sum(), 1)))
+        count = max(1, int(_BLOBS_AT_ONCE * part.height / max(blobs.bin.size().sum(), 1)))
 
 
 def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
-    needed = [spec.partition, spec.label, spec.label_known_at, *([spec.sample] if spec.sample else [])]
+    needed = [spec.partition, spec.label, spec.label_known_at, *([spec.blob] if spec.blob else [])]
     missing = [c for c in needed if c not in schema]
     if missing:
         raise SnapshotError(f"the feature table has no column {missing}; it has {schema.names()}")
@@ -171,9 +169,9 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
     label = schema[spec.label]
     if not (label.is_numeric() or label == pl.Boolean):
         raise SnapshotError(f"label {spec.label!r} is {label}: it must be a number or a boolean")
-    if spec.sample and schema[spec.sample] != pl.Binary:
+    if spec.blob and schema[spec.blob] != pl.Binary:
         raise SnapshotError(
-            f"samples {spec.sample!r} are {schema[spec.sample]}: they must be Binary, the bytes `decode` reads. Return "
+            f"blobs {spec.blob!r} are {schema[spec.blob]}: they must be Binary, the bytes `decode` reads. Return "
             "bytes from the feature function, and say `dtype: binary` in the contract"
         )
 

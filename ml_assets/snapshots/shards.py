@@ -1,9 +1,9 @@
 """Format of a shard: an Arrow IPC file with one uncompressed record batch, so that a batch is a view.
 
 Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row` int64. A
-matrix is a single column, because reading F columns would cost a stack per batch. Rows with samples also have `sample`
+matrix is a single column, because reading F columns would cost a stack per batch. Rows with blobs also have `blob`
 FixedSizeList<int64>[2]: first byte and number of bytes in the archive beside the file. Not here: that archive
-(samples), distributing rows over shards (builder), verifying the file (split_reader).
+(blob_archives), distributing rows over shards (builder), verifying the file (split_reader).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.samples import Samples
+from ml_assets.snapshots.blob_archives import Blobs
 
 _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
 
@@ -32,8 +32,8 @@ class Rows:
     """`[rows]`."""
     row: NDArray[np.int64]
     """`[rows]`: number of the row in the builder's table (0-based), unique over all splits."""
-    samples: Samples | None = None
-    """`[rows]`; None if rows have no samples."""
+    blobs: Blobs | None = None
+    """`[rows]`; None if rows have no blobs."""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -46,7 +46,7 @@ def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
         "category": _lists(rows.category, _pa.int32()),
         "label": _pa.array(rows.label, _pa.float32()),
         "row": _pa.array(rows.row, _pa.int64()),
-        "sample": None if rows.samples is None else _lists(rows.samples.places[:, 1:], _pa.int64()),
+        "blob": None if rows.blobs is None else _lists(rows.blobs.places[:, 1:], _pa.int64()),
     }
     batch = _pa.record_batch({name: column for name, column in columns.items() if column is not None})
     batch = batch.replace_schema_metadata({"schema_hash": schema_hash})
@@ -57,7 +57,7 @@ def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
 def map_rows(
     path: Path, numeric: int, categorical: int, schema_hash: str, archive: Path | None = None
 ) -> Rows:
-    """Memory-map one shard with `numeric` and `categorical` columns, and the `archive` of its samples, if any.
+    """Memory-map one shard with `numeric` and `categorical` columns, and the `archive` of its blobs, if any.
 
     Data is read only when it is used. Raises `OSError` for a file that cannot be opened, `ValueError` for another
     schema or format.
@@ -75,19 +75,19 @@ def map_rows(
         category=_matrix(batch, "category", categorical, np.int32),
         label=_values(batch.column("label"), np.float32),
         row=_values(batch.column("row"), np.int64),
-        samples=None if archive is None else Samples.map(archive, _matrix(batch, "sample", 2, np.int64)),
+        blobs=None if archive is None else Blobs.map(archive, _matrix(batch, "blob", 2, np.int64)),
     )
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
-    """Join the rows of all `parts`, in order, in memory; samples stay in their archives."""
-    samples = [part.samples for part in parts if part.samples is not None]
+    """Join the rows of all `parts`, in order, in memory; blobs stay in their archives."""
+    blobs = [part.blobs for part in parts if part.blobs is not None]
     return Rows(
         numeric=np.concatenate([part.numeric for part in parts]),
         category=np.concatenate([part.category for part in parts]),
         label=np.concatenate([part.label for part in parts]),
         row=np.concatenate([part.row for part in parts]),
-        samples=Samples.concatenate(samples) if samples else None,
+        blobs=Blobs.concatenate(blobs) if blobs else None,
     )
 
 

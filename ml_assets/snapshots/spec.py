@@ -122,9 +122,9 @@ class RowSpec:
     """Column with the UTC time at which the label became known."""
     cutoffs: Cutoffs
     """Cutoffs by which labels must have been known."""
-    sample: str = ""
-    """Binary column with a sample of 10 KB or more per row, which the pipeline's `decode` reads. Rows without a sample
-    are left out. Empty if rows have no samples."""
+    blob: str = ""
+    """Binary column with a blob of 10 KB or more per row, which the pipeline's `decode` reads. Rows without a blob
+    are left out. Empty if rows have no blobs."""
     objective: Literal["binary", "regression"] | None = None
     """Objective that reads the labels. `binary` needs labels 0 or 1; both objectives need two different labels in the
     training rows. None if labels are not read, for example in self-supervised training.

@@ -43,8 +43,8 @@ class InputSpec:
     """C names: the columns of `category`."""
     cardinalities: tuple[int, ...]
     """C sizes of an embedding: ids run from 0 (unknown or missing) to size − 1."""
-    sample: str = ""
-    """Name of the column with samples, stored bytes that the pipeline's `decode` reads; empty if rows have none."""
+    blob: str = ""
+    """Name of the column with blobs, stored bytes that the pipeline's `decode` reads; empty if rows have none."""
 
     def __post_init__(self) -> None:
         if len(self.numeric) != len(self.fill):
@@ -75,7 +75,7 @@ class PartitionIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """One tar file with the samples of a shard's rows."""
+    """One tar file with the blobs of a shard's rows."""
 
     path: str
     """Relative to the snapshot's folder."""
@@ -93,13 +93,13 @@ class Shard:
     sha256: str
     rows: int
     bytes: int
-    samples: Archive | None = None
-    """Archive of samples beside it; None if rows have no samples."""
+    blobs: Archive | None = None
+    """Archive of blobs beside it; None if rows have no blobs."""
 
     @property
     def files(self) -> "tuple[Shard | Archive, ...]":
         """Files that the shard needs: itself, and its archive if it has one."""
-        return (self,) if self.samples is None else (self, self.samples)
+        return (self,) if self.blobs is None else (self, self.blobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class Snapshot:
     def map(self, shard: Shard) -> Rows:
         """Memory-map one shard; data is read only when it is used. `ShardChanged` if its shape or schema differs."""
         path = self.folder / shard.path
-        archive = None if shard.samples is None else self.folder / shard.samples.path
+        archive = None if shard.blobs is None else self.folder / shard.blobs.path
         columns = len(self.inputs.numeric), len(self.inputs.categorical)
         try:
             rows = map_rows(path, *columns, self.schema_hash, archive)
@@ -235,12 +235,12 @@ class Snapshot:
         return facts
 
 
-def _shard(samples: dict[str, Any] | None, **facts: Any) -> Shard:
-    return Shard(samples=None if samples is None else Archive(**samples), **facts)
+def _shard(blobs: dict[str, Any] | None, **facts: Any) -> Shard:
+    return Shard(blobs=None if blobs is None else Archive(**blobs), **facts)
 
 
-def _inputs(sample: str, **columns: list[Any]) -> InputSpec:
-    return InputSpec(sample=sample, **{name: tuple(values) for name, values in columns.items()})
+def _inputs(blob: str, **columns: list[Any]) -> InputSpec:
+    return InputSpec(blob=blob, **{name: tuple(values) for name, values in columns.items()})
 
 
 def open_snapshot(folder: Path, digest: str | None = None, columns: str = "") -> Snapshot:
@@ -302,7 +302,7 @@ def schema_hash(inputs: InputSpec, label: str) -> str:
                 for name, size in zip(inputs.categorical, inputs.cardinalities, strict=True)
             ),
             [label, "float32"],
-            *([[inputs.sample, "sample"]] if inputs.sample else []),
+            *([[inputs.blob, "blob"]] if inputs.blob else []),
         ]
     )
 

@@ -15,7 +15,7 @@ from ml_assets.tables.fresh_process import in_fresh_process
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.user_code import answering
 
-SAMPLE = 28
+TESTED_PARTITIONS = 28
 """Partitions that are tested by default: the newest of the table."""
 CUTS = 3
 """Moments at which the test hides the future."""
@@ -74,9 +74,9 @@ def find_leaks(
         )
 
 
-def sample_of(keys: Sequence[str]) -> Sequence[str]:
-    """Return the newest `SAMPLE` of a table's sorted `keys`."""
-    return keys[-SAMPLE:]
+def newest_partitions(keys: Sequence[str]) -> Sequence[str]:
+    """Return the newest `TESTED_PARTITIONS` of a table's sorted `keys`."""
+    return keys[-TESTED_PARTITIONS:]
 
 
 def _around(reader: TableReader, source: InputTable, keys: Sequence[str]) -> Sequence[str]:

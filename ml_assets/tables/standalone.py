@@ -1,6 +1,6 @@
 """Extraction of a function and its helpers from a module, so that it works without this project installed.
 
-A bundle of a model that reads samples contains the pipeline's `decode` in this form. The module is read as text and not
+A bundle of a model that reads blobs contains the pipeline's `decode` in this form. The module is read as text and not
 imported. Here: the extracted text, and the refusals. Not here: calling the function (release.runtime).
 """
 

@@ -86,7 +86,7 @@ x = np.random.default_rng(0).random((99, 3)).astype(np.float32)
 trees = HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
 inputs = InputSpec(numeric=("a", "b", "c"), fill=(0.0, 0.0, 0.0), categorical=(), cardinalities=())
 rows = Example(
-    inputs=inputs, objective="regression", split="train", numeric=x, category=np.zeros((99, 0), int), samples=None
+    inputs=inputs, objective="regression", split="train", numeric=x, category=np.zeros((99, 0), int), blobs=None
 )
 print(os.getuid(), len(check_model(trees, rows).weights["onnx"]))
 """

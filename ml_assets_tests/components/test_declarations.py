@@ -86,21 +86,21 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         ),
         pytest.param(
             "    label: units",
-            "    sample: {column: picture}\n    label: units",
+            "    blob: {column: picture}\n    label: units",
             "this key is needed",
             id="decode",
         ),
         pytest.param(
             "    label: units",
-            "    sample: {column: picture, decode: ml_assets.defs.store_demand.model.biuld}\n    label: units",
+            "    blob: {column: picture, decode: ml_assets.defs.store_demand.model.biuld}\n    label: units",
             "ml_assets.defs.store_demand.model has no function 'biuld'; did you mean 'build'?",
             id="function that decodes",
         ),
         pytest.param(
             "    label: units",
-            "    sample: {column: price, decode: ml_assets.defs.store_demand.model.build}\n    label: units",
-            "features.sample.column: 'price' is listed in numeric or categorical, too: a sample is bytes",
-            id="sample and number",
+            "    blob: {column: price, decode: ml_assets.defs.store_demand.model.build}\n    label: units",
+            "features.blob.column: 'price' is listed in numeric or categorical, too: a blob is bytes",
+            id="blob and number",
         ),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
         pytest.param(
@@ -131,9 +131,9 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         ),
         pytest.param(
             "    label: units",
-            "    sample: {column: partition_date, decode: ml_assets.defs.store_demand.model.build}\n    label: units",
-            "names 'partition_date' in features.sample.column, which takes binary, and its dtype is date",
-            id="sample that is no bytes",
+            "    blob: {column: partition_date, decode: ml_assets.defs.store_demand.model.build}\n    label: units",
+            "names 'partition_date' in features.blob.column, which takes binary, and its dtype is date",
+            id="blob that is no bytes",
         ),
         pytest.param(
             "slices: [product]", "slices: [prodct]", "names 'prodct' in evaluation.slices", id="slice"

@@ -44,11 +44,11 @@ INPUTS = [
     ),
     pytest.param(
         "    label: units\n",
-        "    label: units\n    sample: {column: units, decode: ml_assets.defs.store_demand.model.build}\n",
-        "sample:",
-        "attributes.features.sample.column: 'units' is the label, which nobody knows when the model is asked: take it "
-        "out of sample.column",
-        id="label as a sample",
+        "    label: units\n    blob: {column: units, decode: ml_assets.defs.store_demand.model.build}\n",
+        "blob:",
+        "attributes.features.blob.column: 'units' is the label, which nobody knows when the model is asked: take it "
+        "out of blob.column",
+        id="label as a blob",
     ),
     pytest.param(
         "labels: [units, label_known_at]",

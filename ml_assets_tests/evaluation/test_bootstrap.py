@@ -8,12 +8,12 @@ import scipy.stats
 
 from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.bootstrap import (
-    Sample,
+    Estimate,
     draw_blocks,
+    estimate,
     interval,
     joint_intervals,
     paired,
-    sample,
     widening,
 )
 from ml_assets.evaluation.metrics import METRICS
@@ -22,7 +22,7 @@ from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 LOGLOSS = METRICS["logloss"]
 
 
-def difference(case: HoldoutCase, draws: int = 400, *, by_day: bool = True) -> Sample:
+def difference(case: HoldoutCase, draws: int = 400, *, by_day: bool = True) -> Estimate:
     """Improvement of the challenger's log loss on the champion's."""
     y = case.holdout.get_column("label").to_numpy()
     days = case.holdout.get_column("date").rank("dense").cast(int).to_numpy() - 1
@@ -30,7 +30,7 @@ def difference(case: HoldoutCase, draws: int = 400, *, by_day: bool = True) -> S
     count = int(blocks.max()) + 1
     counts = draw_blocks(count, draws, seed=1)
     challenger, champion = (
-        sample(block_form(LOGLOSS, y, p, blocks, count), counts, count)
+        estimate(block_form(LOGLOSS, y, p, blocks, count), counts, count)
         for p in (case.challenger, case.champion)
     )
     return paired(challenger, champion, higher_is_better=False)
@@ -65,7 +65,7 @@ def test_single_rows_make_intervals_too_narrow() -> None:
     def width(blocks: np.ndarray) -> float:
         count = int(blocks.max()) + 1
         form = block_form(LOGLOSS, y, case.challenger, blocks.astype(np.intp), count)
-        found = interval(sample(form, draw_blocks(count, 200, seed=0), count), 0.95)
+        found = interval(estimate(form, draw_blocks(count, 200, seed=0), count), 0.95)
         assert found.low is not None
         assert found.high is not None
         return found.high - found.low
@@ -79,7 +79,7 @@ def test_pairing_makes_the_difference_sharper_than_either_model(case: HoldoutCas
     counts = draw_blocks(40, 400, seed=0)
     nearly = case.challenger * 0.99
     one, other = (
-        sample(block_form(LOGLOSS, y, p, blocks, 40), counts, 40) for p in (case.challenger, nearly)
+        estimate(block_form(LOGLOSS, y, p, blocks, 40), counts, 40) for p in (case.challenger, nearly)
     )
     improvement = paired(one, other, higher_is_better=False)
     assert improvement.draws.std() < one.draws.std() / 10
@@ -87,7 +87,7 @@ def test_pairing_makes_the_difference_sharper_than_either_model(case: HoldoutCas
 
 def test_interval_holds_its_value_and_stays_in_the_range() -> None:
     # A calibration error: small, with every redraw above it.
-    one = Sample(0.01, np.linspace(0.02, 0.04, 200), blocks=30)
+    one = Estimate(0.01, np.linspace(0.02, 0.04, 200), blocks=30)
     found = interval(one, 0.95, lowest=0, highest=1)
     assert found.low == 0
     assert found.value == 0.01
@@ -96,14 +96,14 @@ def test_interval_holds_its_value_and_stays_in_the_range() -> None:
 
 
 def test_model_against_itself_has_an_interval_of_no_width() -> None:
-    same = Sample(0.5, np.random.default_rng(0).random(200), blocks=10)
+    same = Estimate(0.5, np.random.default_rng(0).random(200), blocks=10)
     found = interval(paired(same, same, higher_is_better=True), 0.95)
     assert (found.low, found.value, found.high) == (0, 0, 0)
 
 
 def test_relative_improvement_is_a_share_of_the_reference() -> None:
-    challenger = Sample(0.45, np.array([0.45, 0.40] * 100), blocks=10)
-    champion = Sample(0.50, np.array([0.50, 0.50] * 100), blocks=10)
+    challenger = Estimate(0.45, np.array([0.45, 0.40] * 100), blocks=10)
+    champion = Estimate(0.50, np.array([0.50, 0.50] * 100), blocks=10)
     found = paired(challenger, champion, higher_is_better=False, relative=True)
     assert found.value == pytest.approx(0.1)
     assert found.draws[:2] == pytest.approx([0.1, 0.2])
@@ -112,9 +112,9 @@ def test_relative_improvement_is_a_share_of_the_reference() -> None:
 def test_joint_intervals_are_wider_and_hold_together() -> None:
     random = np.random.default_rng(2)
     draws = random.normal(size=(14, 4000))
-    samples = [Sample(0.0, row, blocks=1000) for row in draws]
-    alone = interval(samples[0], 0.95)
-    together = joint_intervals(samples, 0.95)
+    estimates = [Estimate(0.0, row, blocks=1000) for row in draws]
+    alone = interval(estimates[0], 0.95)
+    together = joint_intervals(estimates, 0.95)
     half = np.array([one.high for one in together], dtype=np.float64)
     assert alone.high is not None
     assert (half > 1.2 * alone.high).all()
@@ -126,10 +126,10 @@ def test_undefined_redraws_are_left_out_until_they_are_too_many() -> None:
     draws = np.random.default_rng(0).normal(0.7, 0.02, 1000)
     few, many = draws.copy(), draws.copy()
     few[:40], many[:60] = np.nan, np.nan
-    assert interval(Sample(0.7, few, 20), 0.95).low is not None
-    assert interval(Sample(0.7, many, 20), 0.95) == interval(Sample(0.7, draws, 1), 0.95)
-    assert interval(Sample(0.7, many, 20), 0.95).low is None
-    assert interval(Sample(math.nan, draws, 20), 0.95).value is None
+    assert interval(Estimate(0.7, few, 20), 0.95).low is not None
+    assert interval(Estimate(0.7, many, 20), 0.95) == interval(Estimate(0.7, draws, 1), 0.95)
+    assert interval(Estimate(0.7, many, 20), 0.95).low is None
+    assert interval(Estimate(math.nan, draws, 20), 0.95).value is None
 
 
 @pytest.mark.parametrize("blocks", [5, 8, 20, 61, 400])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml_assets.evaluation.bootstrap import Sample
+from ml_assets.evaluation.bootstrap import Estimate
 from ml_assets.evaluation.evaluation_document import GateDecision
 from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.slices import SliceKey
@@ -28,10 +28,10 @@ def cell(
     noise: Any = NOISE,
 ) -> Cell:
     """AUC 0.70 of champion and baseline; the challenger's is better by `better_by` ± `half` (at 95 %)."""
-    reference = Sample(0.70, np.full(len(noise), 0.70), blocks)
-    better = Sample(0.70 + better_by, 0.70 + better_by + noise * half / 2.02, blocks)
-    samples = {("challenger", "auc"): better, ("baseline", "auc"): reference}
-    return Cell(where, rows, blocks, samples | ({("champion", "auc"): reference} if champion else {}))  # pyright: ignore
+    reference = Estimate(0.70, np.full(len(noise), 0.70), blocks)
+    better = Estimate(0.70 + better_by, 0.70 + better_by + noise * half / 2.02, blocks)
+    estimates = {("challenger", "auc"): better, ("baseline", "auc"): reference}
+    return Cell(where, rows, blocks, estimates | ({("champion", "auc"): reference} if champion else {}))  # pyright: ignore
 
 
 def decision(*gates: dict[str, Any], cells: list[Cell], champion: Champion | None = CHAMPION) -> GateDecision:
@@ -96,10 +96,10 @@ def test_loss_is_better_where_it_is_lower() -> None:
     spec = EvaluationSpec.model_validate(
         {"objective": "binary", "gates": [{"name": "g", "metric": "logloss", "better_than": "baseline"}]}
     )
-    low, high = Sample(0.50, 0.50 + NOISE / 1000, BLOCKS), Sample(0.55, 0.55 + NOISE / 1000, BLOCKS)
+    low, high = Estimate(0.50, 0.50 + NOISE / 1000, BLOCKS), Estimate(0.55, 0.55 + NOISE / 1000, BLOCKS)
     for challenger, baseline, status in ((low, high, "blessed"), (high, low, "rejected")):
-        samples = {("challenger", "logloss"): challenger, ("baseline", "logloss"): baseline}
-        assert decide(spec, [Cell(None, 100, BLOCKS, samples)], None).status == status  # pyright: ignore
+        estimates = {("challenger", "logloss"): challenger, ("baseline", "logloss"): baseline}
+        assert decide(spec, [Cell(None, 100, BLOCKS, estimates)], None).status == status  # pyright: ignore
 
 
 def test_first_model_is_decided_by_the_baseline_it_names() -> None:
@@ -263,8 +263,8 @@ class TestRowsThatCannotTell:
         found = cell(0.02, 0.01)
         if case == "one label":
             return [replace(found, has_one_label=True)]
-        nothing = Sample(0.0, np.zeros(len(NOISE)), BLOCKS)
-        return [replace(found, samples=found.samples | {("champion", "auc"): nothing})]
+        nothing = Estimate(0.0, np.zeros(len(NOISE)), BLOCKS)
+        return [replace(found, estimates=found.estimates | {("champion", "auc"): nothing})]
 
     @pytest.mark.parametrize(
         ("case", "gate", "why"),

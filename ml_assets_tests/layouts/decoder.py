@@ -42,14 +42,14 @@ class Enter(nn.Module):
         super().__init__()
         self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(tokens, width)
 
-    def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor, blob: torch.Tensor) -> torch.Tensor:
         """`[B, T]` int64 → `[B, T, width]` float32; the rows' columns are not read."""
-        values: torch.Tensor = self.tokens(sample)
-        return values + self.places(torch.arange(sample.shape[1], device=sample.device))
+        values: torch.Tensor = self.tokens(blob)
+        return values + self.places(torch.arange(blob.shape[1], device=blob.device))
 
 
 class Decoder(nn.Module):
-    """Tokens are the bytes of a row's sample."""
+    """Tokens are the bytes of a row's blob."""
 
     tensor_plan = {  # noqa: RUF012
         **{f"blocks.*.0.{part}": "colwise" for part in ("query", "key", "value")},
@@ -67,9 +67,9 @@ class Decoder(nn.Module):
         )
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, BYTES))
 
-    def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor, blob: torch.Tensor) -> torch.Tensor:
         """`[B, T]` int64 → `[B, T, 256]` float32 scores of the byte after each."""
-        values = self.enter(numeric, category, sample)
+        values = self.enter(numeric, category, blob)
         for block in self.blocks:
             values = block(values)
         scores: torch.Tensor = self.leave(values)

@@ -51,7 +51,7 @@ def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Da
 
 
 def build(inputs: Any) -> Any:
-    """`forward(numeric [B, F], category [B, C], sample [B, 8, 8]) -> [B]`."""
+    """`forward(numeric [B, F], category [B, C], blob [B, 8, 8]) -> [B]`."""
     import torch
     from torch import nn
 
@@ -62,10 +62,8 @@ def build(inputs: Any) -> Any:
             self.seen = nn.Linear(SIDE * SIDE, 1)
             nn.init.constant_(self.level.weight, 18.0)
 
-        def forward(
-            self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor
-        ) -> torch.Tensor:
-            bright = sample.flatten(1).float() / 255 - 0.5
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor, blob: torch.Tensor) -> torch.Tensor:
+            bright = blob.flatten(1).float() / 255 - 0.5
             return (self.level(category[:, 0]) + self.seen(bright)).squeeze(1)
 
     return Looking()
@@ -89,7 +87,7 @@ PIPELINE_CHANGES: dict[str, Any] = {
     "features": PIPELINE["features"]
     | {
         "numeric": ["made_yesterday"],
-        "sample": {"column": "picture", "decode": f"{HERE}.decode"},
+        "blob": {"column": "picture", "decode": f"{HERE}.decode"},
     },
     "model": {"function": f"{HERE}.build"},
 }

@@ -88,7 +88,7 @@ def example_of(objective: str) -> Example:
         split="validation",
         numeric=numeric,
         category=np.vstack([category, [[0]]]).astype(np.int64),
-        samples=None,
+        blobs=None,
     )
 
 

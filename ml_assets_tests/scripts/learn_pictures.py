@@ -17,21 +17,21 @@ class Looking(nn.Module):
         self.level = nn.Embedding(training.inputs.cardinalities[0], 1)
         self.seen = nn.Linear(points, 1)
 
-    def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor, blob: torch.Tensor) -> torch.Tensor:
         """`[B, F]`, `[B, C]`, `[B, ...]` → `[B]`."""
-        return (self.level(category[:, 0]) + self.seen(sample.flatten(1).float() / 255)).squeeze(1)
+        return (self.level(category[:, 0]) + self.seen(blob.flatten(1).float() / 255)).squeeze(1)
 
 
 def main() -> None:
     """Train on everything at once."""
     torch.manual_seed(training.job.seed)
-    data = {split: (*training.tensors(split), training.samples(split)) for split in ("train", "validation")}
+    data = {split: (*training.tensors(split), training.blobs(split)) for split in ("train", "validation")}
     model = Looking(data["train"][3][0].numel())
     optimizer = torch.optim.Adam(model.parameters(), lr=training.hyperparameters["lr"])
 
     def loss_of(split: str) -> torch.Tensor:
-        numeric, category, label, sample = data[split]
-        return functional.mse_loss(model(numeric, category, sample), label)
+        numeric, category, label, blob = data[split]
+        return functional.mse_loss(model(numeric, category, blob), label)
 
     steps: int = training.hyperparameters["steps"]
     for _ in range(steps):

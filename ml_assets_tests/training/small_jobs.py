@@ -78,7 +78,7 @@ def small_job(
         code_version="tests",
         seed=3,
         settings=TrainingSettings(**settings),
-        decode=f"{MODELS}.read_tokens" if snapshot.inputs.sample else "",
+        decode=f"{MODELS}.read_tokens" if snapshot.inputs.blob else "",
     )
 
 

@@ -89,9 +89,9 @@ class TokenPairs(nn.Module):
         super().__init__()
         self.scores = nn.Embedding(256, 256)
 
-    def forward(self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor, blob: torch.Tensor) -> torch.Tensor:
         """`[B, T]` int64 → `[B, T, 256]` scores."""
-        return self.scores(sample)
+        return self.scores(blob)
 
 
 def read_tokens(content: bytes) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Rows with a text each, for tests of samples: a snapshot of them, and a job that learns to continue them."""
+"""Rows with a text each, for tests of blobs: a snapshot of them, and a job that learns to continue them."""
 
 import zlib
 from datetime import timedelta
@@ -20,7 +20,7 @@ SPEC = RowSpec(
     label=ROW_SPEC.label,
     label_known_at=ROW_SPEC.label_known_at,
     cutoffs=ROW_SPEC.cutoffs,
-    sample="text",
+    blob="text",
 )
 TOKENS = 20
 
@@ -33,7 +33,7 @@ def text_of(row: int) -> bytes:
 
 
 def stored(row: int) -> bytes:
-    """The sample of a row, of another length each."""
+    """The blob of a row, of another length each."""
     return zlib.compress(text_of(row), level=1) + bytes(row % 7)
 
 

@@ -75,7 +75,7 @@ class TrainingJob:
     arguments: tuple[str | int | float, ...] = ()
     """Positional arguments of the script, before its hyperparameters."""
     decode: str = ""
-    """Import path `package.module.function`: `(content: bytes) -> array`. Decodes a sample, if rows have samples."""
+    """Import path `package.module.function`: `(content: bytes) -> array`. Decodes a blob, if rows have blobs."""
     loop_version: str = ""
     """Digest of the platform's modules that run in the workers and can change the weights."""
     packages: dict[str, str] = field(default_factory=dict[str, str])

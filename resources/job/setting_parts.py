@@ -80,7 +80,7 @@ class BatchSettings:
     """Passes in which a worker computes its share of a step. With n passes, about 1/n of the rows are in its memory at
     once."""
     decode_threads: int = 1
-    """Threads of a worker that decode samples. More threads help if `decode` releases Python's lock (GIL), as decoders
+    """Threads of a worker that decode blobs. More threads help if `decode` releases Python's lock (GIL), as decoders
     of images and sound do."""
 
     def __post_init__(self) -> None:

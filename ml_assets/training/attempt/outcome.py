@@ -1,7 +1,7 @@
 """Outcomes of a machine's ranks, left for their agent, and the outcome that explains the end of an attempt.
 
 torch's agent reports the first process that it finds gone. A rank that fails for good takes a moment to end, and the
-agent sometimes notices the ranks that lost it first: 5 of 12 trainings tried a bad sample three times. So a rank writes
+agent sometimes notices the ranks that lost it first: 5 of 12 trainings tried a bad blob three times. So a rank writes
 its code to a file while its connections are open; ranks that lose it end later. The files are in the job's temporary
 folder, like heartbeats. Not here: the meaning of a code (resources.job.job).
 """

@@ -1,7 +1,7 @@
 """Batches as tensors, gathered from memory-mapped shards without a data loader.
 
 Here: one gather per shard, batch and column group. Not here: the choice of rows (order), gathering ahead of the step
-(prefetcher), decoding samples (decoding), the files (snapshots.split_reader).
+(prefetcher), decoding blobs (decoding), the files (snapshots.split_reader).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -37,23 +37,23 @@ class Batch:
     """`[B]` float32."""
     row: NDArray[np.int64]
     """`[B]`: row numbers in the feature table; always in host memory."""
-    sample: torch.Tensor | None = None
-    """`[B, ...]`, in the shape and dtype that samples decode to; None if rows have no samples."""
+    blob: torch.Tensor | None = None
+    """`[B, ...]`, in the shape and dtype that blobs decode to; None if rows have no blobs."""
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """Arguments of a model's forward: the numbers, the categories, and the samples if there are any."""
+        """Arguments of a model's forward: the numbers, the categories, and the blobs if there are any."""
         both = (self.numeric, self.category)
-        return both if self.sample is None else (*both, self.sample)
+        return both if self.blob is None else (*both, self.blob)
 
     def __len__(self) -> int:
         return len(self.row)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, with samples as decoded."""
-        sample = 0 if self.sample is None else self.sample.nbytes
-        return self.numeric.nbytes + self.category.nbytes + self.label.nbytes + sample
+        """Bytes of all tensors, with blobs as decoded."""
+        blob = 0 if self.blob is None else self.blob.nbytes
+        return self.numeric.nbytes + self.category.nbytes + self.label.nbytes + blob
 
     def to(self, device: torch.device) -> Self:
         """Return the same rows on `device`. From pinned memory the copy runs while the host continues."""
@@ -62,7 +62,7 @@ class Batch:
             category=self.category.to(device, non_blocking=True),
             label=self.label.to(device, non_blocking=True),
             row=self.row,
-            sample=None if self.sample is None else self.sample.to(device, non_blocking=True),
+            blob=None if self.blob is None else self.blob.to(device, non_blocking=True),
         )
 
     def copied(self) -> Self:
@@ -72,7 +72,7 @@ class Batch:
             category=self.category.clone(),
             label=self.label.clone(),
             row=self.row,
-            sample=None if self.sample is None else self.sample.clone(),
+            blob=None if self.blob is None else self.blob.clone(),
         )
 
     def split(self, sizes: Sequence[int]) -> list[Self]:
@@ -87,7 +87,7 @@ class Batch:
                     category=self.category[part],
                     label=self.label[part],
                     row=self.row[part],
-                    sample=None if self.sample is None else self.sample[part],
+                    blob=None if self.blob is None else self.blob[part],
                 )
             )
         return parts
@@ -96,7 +96,7 @@ class Batch:
 class SplitReader:
     """Gathers batches from the shards of one split, for `device`.
 
-    `decode` decodes a sample, on `decode_threads` threads. `streamed` provides the shards if they are not in the
+    `decode` decodes a blob, on `decode_threads` threads. `streamed` provides the shards if they are not in the
     snapshot's folder.
     """
 
@@ -116,17 +116,17 @@ class SplitReader:
         self.device = device
         self._decoder = decode and Decoder(decode, decode_threads, pin=self._pins)
         self.shard_rows: tuple[int, ...] = tuple(shard.rows for shard in shards)
-        self._sample_bytes = sum(shard.samples.bytes for shard in shards if shard.samples is not None)
+        self._blob_bytes = sum(shard.blobs.bytes for shard in shards if shard.blobs is not None)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of a batch; its sample counts as stored, on average."""
+        """Bytes of one row of a batch; its blob counts as stored, on average."""
         numeric, categorical = self._columns
-        return 4 * numeric + 8 * categorical + 12 + self._sample_bytes // max(sum(self.shard_rows), 1)
+        return 4 * numeric + 8 * categorical + 12 + self._blob_bytes // max(sum(self.shard_rows), 1)
 
     @property
-    def has_samples(self) -> bool:
-        """True if rows have a sample, which is decoded when the row is gathered."""
+    def has_blobs(self) -> bool:
+        """True if rows have a blob, which is decoded when the row is gathered."""
         return self._decoder is not None
 
     def expect(self, shards: Sequence[int]) -> None:
@@ -158,12 +158,12 @@ class SplitReader:
         _fill(category.numpy(), [(shard.category, rows) for shard, rows in runs])
         _fill(label.numpy(), [(shard.label, rows) for shard, rows in runs])
         _fill(row, [(shard.row, rows) for shard, rows in runs])
-        sample = None if self._decoder is None else self._decoded(self._decoder, runs)
-        return Batch(numeric=numeric, category=category, label=label, row=row, sample=sample)
+        blob = None if self._decoder is None else self._decoded(self._decoder, runs)
+        return Batch(numeric=numeric, category=category, label=label, row=row, blob=blob)
 
     def _decoded(self, decoder: Decoder, runs: Sequence[_Run]) -> torch.Tensor:
         count = sum(len(rows) for _, rows in runs)
-        # An empty batch has samples of the same shape, so decode any sample to learn that shape.
+        # An empty batch has blobs of the same shape, so decode any blob to learn that shape.
         some = runs if count else [(self._shards[0], np.zeros(1, dtype=np.int64))]
         return decoder.decoded(_stored(some), max(count, 1))[:count]
 
@@ -176,11 +176,11 @@ class SplitReader:
 
 
 def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:
-    """Yield the row number in the table and the stored sample, for every row of `runs`."""
+    """Yield the row number in the table and the stored blob, for every row of `runs`."""
     for shard, rows in runs:
-        if shard.samples is None:
-            raise ValueError("these rows have no samples")
-        yield from zip(shard.row[rows].tolist(), shard.samples.take(rows), strict=True)
+        if shard.blobs is None:
+            raise ValueError("these rows have no blobs")
+        yield from zip(shard.row[rows].tolist(), shard.blobs.take(rows), strict=True)
 
 
 def _fill(room: NDArray[Any], runs: Sequence[tuple[NDArray[Any], NDArray[np.int64]]]) -> None:

@@ -1,6 +1,6 @@
-"""Samples decoded from stored bytes to a tensor by the pipeline's own function, in the order of the rows.
+"""Blobs decoded from stored bytes to a tensor by the pipeline's own function, in the order of the rows.
 
-Here: one tensor of many samples, and the errors if that fails. Not here: storage of samples (snapshots.samples),
+Here: one tensor of many blobs, and the errors if that fails. Not here: storage of blobs (snapshots.blob_archives),
 decoding ahead of the step (prefetcher), decoding for a served model (release.runtime, which imports nothing of the
 project).
 """
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml_assets.snapshots.samples import member_name
+from ml_assets.snapshots.blob_archives import member_name
 from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets.training.data.functions import function_named
 from resources.job.errors import BadConfiguration
@@ -28,21 +28,21 @@ operations (crops, noise) belong in the model's forward, whose randomness is rep
 
 
 def decode_of(job: TrainingJob, inputs: InputSpec) -> Decode | None:
-    """Return the function that decodes samples; None if rows have no samples. Raises `BadConfiguration` if the job
+    """Return the function that decodes blobs; None if rows have no blobs. Raises `BadConfiguration` if the job
     names no decoder.
     """
-    if not inputs.sample:
+    if not inputs.blob:
         return None
     if not job.decode:
         raise BadConfiguration(
-            f"rows have samples ({inputs.sample}), and the job does not say how to read one: name a function "
-            "`decode(content: bytes)` that returns an array (features.sample.decode), or leave the column out"
+            f"rows have blobs ({inputs.blob}), and the job does not say how to read one: name a function "
+            "`decode(content: bytes)` that returns an array (features.blob.decode), or leave the column out"
         )
     return function_named(job.decode, "decode")
 
 
 class Decoder:
-    """Decodes samples on `threads` threads; with a single thread, on the caller's.
+    """Decodes blobs on `threads` threads; with a single thread, on the caller's.
 
     `pin` puts them into pinned memory, from which the copy to a GPU runs while the host continues.
     """
@@ -52,9 +52,9 @@ class Decoder:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode") if threads > 1 else None
 
     def decoded(self, contents: Iterable[tuple[int, bytes]], count: int) -> torch.Tensor:
-        """Return `[count, ...]`: the samples of `contents` (row of the table, stored bytes), in order; at least one.
+        """Return `[count, ...]`: the blobs of `contents` (row of the table, stored bytes), in order; at least one.
 
-        Raises `BadConfiguration` if a sample cannot be decoded, or differs from the first in shape or dtype.
+        Raises `BadConfiguration` if a blob cannot be decoded, or differs from the first in shape or dtype.
         """
         room, filled = torch.empty(0), np.empty(0)
         for i, (row, array) in enumerate((self._pool.map if self._pool else map)(self._array, contents)):
@@ -63,7 +63,7 @@ class Decoder:
                 filled: NDArray[Any] = room.numpy()
             elif array.shape != filled.shape[1:] or array.dtype != filled.dtype:
                 raise BadConfiguration(
-                    f"the sample of row {row} was decoded to {array.dtype}{list(array.shape)}, one before it to "
+                    f"the blob of row {row} was decoded to {array.dtype}{list(array.shape)}, one before it to "
                     f"{filled.dtype}{list(filled.shape[1:])}: let `decode` crop or pad them to one shape"
                 )
             filled[i] = array
@@ -75,8 +75,8 @@ class Decoder:
             return row, np.asarray(self._decode(content))
         except Exception as error:  # the user's function may raise any error
             raise BadConfiguration(
-                f"`decode` failed on the sample of row {row} ({len(content)} bytes, {member_name(row)} in an archive "
-                f"of the snapshot) with {type(error).__name__}: {error}. Mend it, or make such samples null in the "
+                f"`decode` failed on the blob of row {row} ({len(content)} bytes, {member_name(row)} in an archive "
+                f"of the snapshot) with {type(error).__name__}: {error}. Mend it, or make such blobs null in the "
                 "feature table: rows without one are left out"
             ) from error
 
@@ -86,5 +86,5 @@ def _type(array: NDArray[Any], row: int) -> torch.dtype:
         return torch.from_numpy(np.empty(0, array.dtype)).dtype
     except (TypeError, ValueError) as error:  # objects, or another byte order
         raise BadConfiguration(
-            f"the sample of row {row} was decoded to {array.dtype}, which no tensor holds: let `decode` return numbers"
+            f"the blob of row {row} was decoded to {array.dtype}, which no tensor holds: let `decode` return numbers"
         ) from error

@@ -19,7 +19,7 @@ _BLOCK_STEPS = 16
 _AHEAD = 3
 """Blocks to keep ready. They bridge the time in which the thread shuffles, at the start of an epoch and of a shard."""
 _READY_BYTES = 64 * 2**20
-"""Most bytes of decoded samples to keep ready, but at least one step. The decoded size is only known afterwards: 35
+"""Most bytes of decoded blobs to keep ready, but at least one step. The decoded size is only known afterwards: 35
 stored bytes became 831 MB."""
 
 
@@ -53,10 +53,10 @@ class Prefetcher:
         batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
         self._block_steps = min(max(_BLOCK_BYTES // max(batch_bytes, 1), 1), _BLOCK_STEPS)
         self._ahead = _AHEAD
-        if reader.has_samples:  # single steps, one ahead, until the first step shows the decoded size
+        if reader.has_blobs:  # single steps, one ahead, until the first step shows the decoded size
             self._ahead *= self._block_steps
             self._block_steps = 1
-        self._most_ahead, self._is_measured = self._ahead, not reader.has_samples
+        self._most_ahead, self._is_measured = self._ahead, not reader.has_blobs
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
         self._next_block = first_step
         self._blocks: deque[Future[list[_Gathered]]] = deque()

@@ -25,7 +25,7 @@ class Preprocess(nn.Module):
 
 
 class FullModel(nn.Module):
-    """Fill and the pipeline's model: standardised numbers, ids and samples in, the objective's input out."""
+    """Fill and the pipeline's model: standardised numbers, ids and blobs in, the objective's input out."""
 
     def __init__(self, inputs: InputSpec, core: nn.Module) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class FullModel(nn.Module):
         self.core = core
 
     def forward(
-        self, numeric: torch.Tensor, category: torch.Tensor, sample: torch.Tensor | None = None
+        self, numeric: torch.Tensor, category: torch.Tensor, blob: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Map `[B, F]` float32, `[B, C]` int64, and `[B, ...]` if rows have samples, to the model's output.
+        """Map `[B, F]` float32, `[B, C]` int64, and `[B, ...]` if rows have blobs, to the model's output.
 
         `[B]` float32: logits for `binary`, values for `regression`. `[B, T, V]` scores for `next_token`.
         """
-        others = (category,) if sample is None else (category, sample)
+        others = (category,) if blob is None else (category, blob)
         output: torch.Tensor = self.core(self.preprocess(numeric), *others)
         return output

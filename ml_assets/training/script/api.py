@@ -52,9 +52,9 @@ from ml_assets.training.data.unknown import with_dropped
 from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.script.data import (
     ReadableSplit,
+    blobs_of,
     matrix_of,
     rows_of,
-    samples_of,
     tensors_of,
 )
 from ml_assets.training.script.example import Example, example_of
@@ -193,10 +193,10 @@ class Training:
         takes the first two; the standardisation is stored with it."""
         return tensors_of(self._learned(split), self.inputs)
 
-    def samples(self, split: ReadableSplit) -> "torch.Tensor":
-        """Return the samples of a split, `[rows, ...]` as the pipeline's `decode` returns them, all in memory. `rows`
+    def blobs(self, split: ReadableSplit) -> "torch.Tensor":
+        """Return the blobs of a split, `[rows, ...]` as the pipeline's `decode` returns them, all in memory. `rows`
         has their bytes, one row at a time. A module given to `finish` takes them as the third argument."""
-        return samples_of(self.rows(split), self.job, self.inputs)
+        return blobs_of(self.rows(split), self.job, self.inputs)
 
     def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return a split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where

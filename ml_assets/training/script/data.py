@@ -49,21 +49,21 @@ def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tens
     return numeric, category, torch.from_numpy(rows.label.copy())
 
 
-def samples_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> "torch.Tensor":
-    """Return the samples of all `rows`, or of the first `count` (at least one), in memory.
+def blobs_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> "torch.Tensor":
+    """Return the blobs of all `rows`, or of the first `count` (at least one), in memory.
 
-    `[rows, ...]`, as the pipeline's `decode` returns them. Raises `BadConfiguration` if rows have no samples, or if a
-    sample cannot be decoded.
+    `[rows, ...]`, as the pipeline's `decode` returns them. Raises `BadConfiguration` if rows have no blobs, or if a
+    blob cannot be decoded.
     """
     from ml_assets.training.data.decoding import Decoder, decode_of
 
-    decode, samples = decode_of(job, inputs), rows.samples
-    if decode is None or samples is None:
+    decode, blobs = decode_of(job, inputs), rows.blobs
+    if decode is None or blobs is None:
         raise BadConfiguration(
-            "rows have no samples: name their column, and how one is read, in the pipeline (features.sample)"
+            "rows have no blobs: name their column, and how one is read, in the pipeline (features.blob)"
         )
     chosen = np.arange(len(rows) if count is None else count)
-    stored = zip(rows.row[chosen].tolist(), samples.take(chosen), strict=True)
+    stored = zip(rows.row[chosen].tolist(), blobs.take(chosen), strict=True)
     return Decoder(decode).decoded(stored, len(chosen))
 
 

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_assets.snapshots.split_reader import InputSpec, Snapshot
-from ml_assets.training.script.data import ReadableSplit, samples_of
+from ml_assets.training.script.data import ReadableSplit, blobs_of
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
 
 if TYPE_CHECKING:
     import torch
 
-_ROWS, _ROWS_WITH_SAMPLES = 1024, 8
+_ROWS, _ROWS_WITH_BLOBS = 1024, 8
 _TOLERANCE = 1e-4
 """Largest difference between two answers to a row, as a share of the largest answer: float32 sums differ."""
 
@@ -36,8 +36,8 @@ class Example:
     """`[B, F]`, standardised, NaN where missing; F may be 0."""
     category: NDArray[np.int64]
     """`[B, C]` ids; C may be 0."""
-    samples: "torch.Tensor | None"
-    """`[B, ...]` as the pipeline's `decode` returns them; None if rows have no samples."""
+    blobs: "torch.Tensor | None"
+    """`[B, ...]` as the pipeline's `decode` returns them; None if rows have no blobs."""
 
     @property
     def matrix(self) -> NDArray[np.float32]:
@@ -129,18 +129,18 @@ class Example:
 
 
 def example_of(snapshot: Snapshot, job: TrainingJob, split: ReadableSplit) -> Example:
-    """Return the first 1,024 rows of a split (8 if rows have samples) and a last row in which every value is missing.
+    """Return the first 1,024 rows of a split (8 if rows have blobs) and a last row in which every value is missing.
 
-    The last row has the sample of the first row.
+    The last row has the blob of the first row.
     """
     rows = snapshot.map(snapshot.shards_of(split)[0])
-    count = min(len(rows), _ROWS_WITH_SAMPLES if snapshot.inputs.sample else _ROWS)
-    samples = None
-    if snapshot.inputs.sample:
+    count = min(len(rows), _ROWS_WITH_BLOBS if snapshot.inputs.blob else _ROWS)
+    blobs = None
+    if snapshot.inputs.blob:
         import torch
 
-        samples = samples_of(rows, job, snapshot.inputs, count=count)
-        samples = torch.cat([samples, samples[:1]])
+        blobs = blobs_of(rows, job, snapshot.inputs, count=count)
+        blobs = torch.cat([blobs, blobs[:1]])
     numeric, category = rows.numeric[:count], rows.category[:count].astype(np.int64)
     return Example(
         inputs=snapshot.inputs,
@@ -148,5 +148,5 @@ def example_of(snapshot: Snapshot, job: TrainingJob, split: ReadableSplit) -> Ex
         split=split,
         numeric=np.vstack([numeric, np.full((1, numeric.shape[1]), np.nan, dtype=np.float32)]),
         category=np.vstack([category, np.zeros((1, category.shape[1]), dtype=np.int64)]),
-        samples=samples,
+        blobs=blobs,
     )

@@ -56,7 +56,7 @@ class CheckedModel:
 def check_model(model: object, example: Example) -> CheckedModel:
     """Try `model` on the rows of `example`.
 
-    A torch module takes numbers `[B, F]` float32 (standardised and filled), category ids `[B, C]` int64, and samples
+    A torch module takes numbers `[B, F]` float32 (standardised and filled), category ids `[B, C]` int64, and blobs
     `[B, ...]` if rows have them. It returns `[B]`: logits for `binary`, values for `regression`. torch.export must be
     able to trace it. Wrappers of data parallelism and of torch.compile are removed; shards are refused.
 
@@ -139,11 +139,11 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
         f"{sum(one.numel() for one in numbers):,} numbers of {' and '.join(map(str, sorted(sizes)))} bytes",
         sum(one.numel() * one.element_size() for one in numbers),
     )
-    inputs, samples = example.inputs, example.samples
+    inputs, blobs = example.inputs, example.blobs
     given = (
         torch.from_numpy(example.numeric),
         torch.from_numpy(example.category),
-        *(() if samples is None else (samples,)),
+        *(() if blobs is None else (blobs,)),
     )
     rows = torch.export.Dim("rows")
     # The trace keeps the rows it was made with, so trace with zeros instead of real rows.
@@ -161,11 +161,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
         raise BadConfiguration(
             f"the module handed in cannot be served apart from the script: {error}. It is called with numbers "
             f"[rows, {len(inputs.numeric)}] and category ids [rows, {len(inputs.categorical)}]"
-            + (
-                f" and samples [rows, {', '.join(map(str, samples.shape[1:]))}]"
-                if samples is not None
-                else ""
-            )
+            + (f" and blobs [rows, {', '.join(map(str, blobs.shape[1:]))}]" if blobs is not None else "")
             + "; let its forward be tensor operations alone, the same for any number of rows"
         ) from error
     if not isinstance(answer, torch.Tensor) or answer.ndim != 1:

@@ -33,8 +33,8 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     random. The unknown category begins as the mean of the others.
 
     Raises `BadConfiguration` if the model function cannot be imported, refuses its hyperparameters, or does not return
-    a model that maps `[B, F]` float32 and `[B, C]` int64 to `[B]`. If rows have samples, `check_output` checks the
-    mapping instead, since it takes a batch with samples.
+    a model that maps `[B, F]` float32 and `[B, C]` int64 to `[B]`. If rows have blobs, `check_output` checks the
+    mapping instead, since it takes a batch with blobs.
     """
     function = function_named(job.model_function, "model function")
     with refusing(lambda error: _why_refused(job, error)):
@@ -47,7 +47,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     _require_storable(job, core)
     _begin_unknown_at_mean(core, inputs)
     model = FullModel(inputs, core)
-    if not inputs.sample:
+    if not inputs.blob:
         rows = 2  # not 1, which a batch norm refuses and a squeeze hides
         numeric, category = torch.zeros(rows, len(inputs.numeric)), torch.zeros(rows, len(inputs.categorical))
         nothing = Batch(
@@ -109,7 +109,7 @@ def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
 
 def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) -> NDArray[np.float64]:
     """Return the probability (`binary`) or value (`regression`) of each row, `[rows]` float64, on the CPU. Not for rows
-    with samples."""
+    with blobs."""
     prediction = objective_of(objective).prediction
     out = np.empty(len(rows), dtype=np.float64)
     with torch.inference_mode():

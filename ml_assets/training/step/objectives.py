@@ -29,25 +29,21 @@ class Objective:
     """Its gradient is NaN if the loss is not finite."""
     prediction: Callable[[torch.Tensor], torch.Tensor]
     """Output → prediction for people, of the same length: a probability or a value."""
-    reads_sample: bool = False
-    """The target is the sample, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
+    reads_blob: bool = False
+    """The target is the blob, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
     class, `[B, T, V]`, instead of one number per row."""
 
     def target(self, batch: Batch) -> torch.Tensor:
         """Return the target of the output. Raises `BadConfiguration` if the rows have no target."""
-        if not self.reads_sample:
+        if not self.reads_blob:
             return batch.label
-        if batch.sample is None or batch.sample.dtype != torch.int64 or batch.sample.ndim != 2:
-            found = (
-                "there are none"
-                if batch.sample is None
-                else f"{batch.sample.dtype}{list(batch.sample.shape)}"
-            )
+        if batch.blob is None or batch.blob.dtype != torch.int64 or batch.blob.ndim != 2:
+            found = "there are none" if batch.blob is None else f"{batch.blob.dtype}{list(batch.blob.shape)}"
             raise BadConfiguration(
-                f"this objective reads samples of shape [rows, tokens] and type int64, {found}: name the "
-                "samples' column and a `decode` that returns one (features.sample)"
+                f"this objective reads blobs of shape [rows, tokens] and type int64, {found}: name the "
+                "blobs' column and a `decode` that returns one (features.blob)"
             )
-        return batch.sample
+        return batch.blob
 
     def loss(self, output: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return the loss, a scalar summed over the rows of `batch`."""
@@ -56,11 +52,11 @@ class Objective:
     def check(self, output: torch.Tensor, batch: Batch) -> None:
         """Raise `ValueError` if `output` does not have the shape that this objective expects."""
         target = tuple(self.target(batch).shape)
-        expected = f"({', '.join(map(str, target))}, classes)" if self.reads_sample else f"{target}"
-        if tuple(output.shape[: len(target)]) != target or output.ndim != len(target) + self.reads_sample:
+        expected = f"({', '.join(map(str, target))}, classes)" if self.reads_blob else f"{target}"
+        if tuple(output.shape[: len(target)]) != target or output.ndim != len(target) + self.reads_blob:
             raise ValueError(
                 f"gave an output of shape {tuple(output.shape)} for {len(batch)} rows: it must be {expected}, "
-                + ("a score of each class for every token" if self.reads_sample else _ONE_NUMBER)
+                + ("a score of each class for every token" if self.reads_blob else _ONE_NUMBER)
             )
 
 
@@ -115,7 +111,7 @@ def _halting(loss_sum: LossSum) -> LossSum:
 OBJECTIVES: dict[str, Objective] = {
     "binary": Objective(loss_sum=_halting(_cross_entropy), prediction=torch.sigmoid),
     "regression": Objective(loss_sum=_halting(_squared_error), prediction=_unchanged),
-    "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_sample=True),
+    "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_blob=True),
 }
 
 

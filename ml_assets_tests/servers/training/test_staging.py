@@ -61,13 +61,13 @@ def test_a_pod_has_the_job_and_what_is_trained_on_but_not_the_holdout(
     assert TrainingJob.from_json((settings.scratch / "job" / "job.json").read_text()) == job
 
 
-def test_a_pod_has_the_samples_of_its_shards(settings: PodSettings, remote: str, tmp_path: Path) -> None:
+def test_a_pod_has_the_blobs_of_its_shards(settings: PodSettings, remote: str, tmp_path: Path) -> None:
     snapshot = text_snapshot(tmp_path / "texts")
     open_artifacts(remote, snapshot.folder.parent).push(snapshot.folder.name, last=MANIFEST)
     push_job(settings, tmp_path, small_job(snapshot, "token_pairs", "next_token").to_json())
     job = staged(dataclasses.replace(settings, snapshot=f"{remote}/{snapshot.folder.name}"))
     here = {path.name for path in Path(job.snapshot).rglob("*.tar")}
-    assert here == {s.samples.path for s in snapshot.shards if s.samples and s.split != "holdout"}
+    assert here == {s.blobs.path for s in snapshot.shards if s.blobs and s.split != "holdout"}
 
 
 def test_a_pod_whose_shards_come_later_has_what_validates(settings: PodSettings, snapshot: Snapshot) -> None:

@@ -8,7 +8,7 @@ from ml_assets_tests.training.text_snapshots import text_snapshot
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """Ten shards to train on, each an Arrow file and an archive of samples."""
+    """Ten shards to train on, each an Arrow file and an archive of blobs."""
     return text_snapshot(tmp_path_factory.mktemp("snapshots"), shard_bytes=20_000)
 
 

@@ -67,9 +67,9 @@ def test_streamed_shards_give_the_rows_of_local_ones_in_bounded_space(
             batch, expected = prefetcher.merged(step), here.take(order.share(step, 0, 1))
             assert batch.row.tolist() == expected.row.tolist()
             assert torch.equal(batch.numeric, expected.numeric)
-            assert batch.sample is not None
-            assert expected.sample is not None
-            assert torch.equal(batch.sample, expected.sample)
+            assert batch.blob is not None
+            assert expected.blob is not None
+            assert torch.equal(batch.blob, expected.blob)
             most = max(most, lies_in(staged.folder / "streamed"))
     assert room_for(snapshot.shards_of("train"), 3) < most <= source.cache_bytes
     assert most < sum(map(size_of, snapshot.shards_of("train")))

@@ -1,4 +1,4 @@
-"""Bundles of models that read samples: they take along how one is read, and answer rows with bytes, by themselves."""
+"""Bundles of models that read blobs: they take along how one is read, and answer rows with bytes, by themselves."""
 
 import shutil
 from collections.abc import Callable
@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ml_assets.release.bundle import TOLERANCE, BundleContents, SampleDecoder, build_bundle, torch_predictions
+from ml_assets.release.bundle import TOLERANCE, BlobDecoder, BundleContents, build_bundle, torch_predictions
 from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore
 from ml_assets.release.facts import BundleFacts
-from ml_assets.release.runtime import BundleRefused, InputRefused, SampleReader, ServingModel
+from ml_assets.release.runtime import BlobReader, BundleRefused, InputRefused, ServingModel
 from resources.artifacts import FolderArtifacts
 
-DECODE = SampleDecoder(
+DECODE = BlobDecoder(
     column="picture",
     function="decode",
     source="import numpy as np\nSIDE = 4\n\ndef decode(content):\n"
@@ -32,9 +32,9 @@ class Looking(nn.Module):
         super().__init__()
         self.seen = nn.Linear(16, 1)
 
-    def forward(self, numeric: Tensor, category: Tensor, sample: Tensor) -> Tensor:
+    def forward(self, numeric: Tensor, category: Tensor, blob: Tensor) -> Tensor:
         """`[B, F]`, nothing, `[B, 4, 4]` uint8 → `[B]`."""
-        return self.seen(sample.flatten(1).float() / 255).squeeze(1) + torch.nan_to_num(numeric).sum(dim=1)
+        return self.seen(blob.flatten(1).float() / 255).squeeze(1) + torch.nan_to_num(numeric).sum(dim=1)
 
 
 def with_pictures(rows: pl.DataFrame) -> pl.DataFrame:
@@ -65,8 +65,8 @@ def test_rows_with_blobs_are_answered_as_the_torch_module_does(
     served: ServingModel, contents: BundleContents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = contents.rows.head(50)
-    samples = np.stack([np.frombuffer(one, np.uint8).reshape(4, 4) for one in frame["picture"]])
-    expected = torch_predictions(contents.module, contents.fitted, "regression", frame, samples)  # type: ignore[arg-type]
+    blobs = np.stack([np.frombuffer(one, np.uint8).reshape(4, 4) for one in frame["picture"]])
+    expected = torch_predictions(contents.module, contents.fitted, "regression", frame, blobs)  # type: ignore[arg-type]
     np.testing.assert_allclose(served.predict(frame), expected, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(
         [served.predict_row(row) for row in frame.head(3).iter_rows(named=True)],
@@ -79,14 +79,14 @@ def test_rows_with_blobs_are_answered_as_the_torch_module_does(
     assert served.predict(frame.clear()).shape == (0,)
 
 
-def test_what_a_bundle_says_of_samples_survives_the_file(seeing: Bundle) -> None:
+def test_what_a_bundle_says_of_blobs_survives_the_file(seeing: Bundle) -> None:
     facts = BundleFacts.read(seeing.folder)
     assert facts == seeing.facts
-    assert facts.sample is not None
-    assert (facts.sample.dtype, facts.sample.shape, facts.sample.bytes) == ("uint8", (4, 4), 16)
+    assert facts.blob is not None
+    assert (facts.blob.dtype, facts.blob.shape, facts.blob.bytes) == ("uint8", (4, 4), 16)
     assert [(column.name, column.kind, column.dtype) for column in facts.inputs] == [
         ("delay", "numeric", "float64"),
-        ("picture", "sample", "binary"),
+        ("picture", "blob", "binary"),
     ]
     needs = (seeing.folder / "requirements.txt").read_text().splitlines()
     assert [line.partition("==")[0].lower() for line in needs] == [
@@ -102,14 +102,14 @@ def test_what_a_bundle_says_of_samples_survives_the_file(seeing: Bundle) -> None
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "row 3 has no 'picture', the sample the model reads: leave such rows out"),
+        (None, "row 3 has no 'picture', the blob the model reads: leave such rows out"),
         (
             b"short",
             r"'picture' of row 3 \(5 bytes\) cannot be read, `decode` failed with ValueError: cannot resh",
         ),
     ],
 )
-def test_a_row_whose_sample_cannot_be_read_is_named(
+def test_a_row_whose_blob_cannot_be_read_is_named(
     served: ServingModel, contents: BundleContents, content: bytes | None, said: str
 ) -> None:
     frame = contents.rows.head(6)
@@ -132,11 +132,11 @@ def test_a_column_that_is_not_bytes_or_not_there_is_named(
         served.predict_row({"delay": 1.0, "picture": "text"})
 
 
-def test_samples_of_several_shapes_or_without_numbers_are_refused() -> None:
+def test_blobs_of_several_shapes_or_without_numbers_are_refused() -> None:
     def by_length(content: bytes) -> np.ndarray:
         return np.zeros(len(content)) if content else np.array(["a word"])
 
-    read = SampleReader("picture", by_length).read
+    read = BlobReader("picture", by_length).read
     with pytest.raises(
         InputRefused, match=r"of b was read as float64\[3\], others as float64\[2\]: let `decode`"
     ):
@@ -145,7 +145,7 @@ def test_samples_of_several_shapes_or_without_numbers_are_refused() -> None:
         read([b""], ["a"])
 
 
-def test_a_bundle_with_samples_serves_where_the_project_is_not_installed(
+def test_a_bundle_with_blobs_serves_where_the_project_is_not_installed(
     seeing: Bundle, served: ServingModel, first_answer_elsewhere: Callable[[Bundle], float]
 ) -> None:
     expected = served.predict(pl.read_parquet(seeing.folder / "golden.parquet"))[0]

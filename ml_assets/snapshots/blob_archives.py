@@ -1,8 +1,8 @@
-"""Archives of a shard, for samples of 10 KB and more: a tar file beside the Arrow file of the same rows.
+"""Archives of a shard, for blobs of 10 KB and more: a tar file beside the Arrow file of the same rows.
 
 An archive holds one uncompressed member per row, in the order of the Arrow file. A member is named by the row's number
-in the table. Any tool that reads tar reads it. The Arrow file holds the first byte and the length of each row's sample,
-so nobody has to search the archive. Not here: choosing rows (row_choice), decoding a sample (the pipeline's `decode`).
+in the table. Any tool that reads tar reads it. The Arrow file holds the first byte and the length of each row's blob,
+so nobody has to search the archive. Not here: choosing rows (row_choice), decoding a blob (the pipeline's `decode`).
 """
 
 import mmap
@@ -20,22 +20,22 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def member_name(row: int) -> str:
-    """Return the name of a row's sample in an archive."""
+    """Return the name of a row's blob in an archive."""
     return f"{row:012d}.bin"
 
 
-class Samples:
-    """Stored samples of some rows. A sample is read only when it is requested."""
+class Blobs:
+    """Stored blobs of some rows. A blob is read only when it is requested."""
 
     def __init__(self, archives: Sequence[mmap.mmap], places: NDArray[np.int64]) -> None:
         """Take mapped archives and `places` `[rows, 3]`: index in `archives`, first byte, number of bytes.
 
-        Raises `ValueError` if an archive ends before its last sample.
+        Raises `ValueError` if an archive ends before its last blob.
         """
         self.archives, self.places = tuple(archives), places
         sizes = np.array([len(archive) for archive in archives], dtype=np.int64)
         if len(places) and (places[:, 1] + places[:, 2] > sizes[places[:, 0]]).any():
-            raise ValueError("its archive ends before the last sample does")
+            raise ValueError("its archive ends before the last blob does")
 
     @classmethod
     def map(cls, path: Path, places: NDArray[np.int64]) -> Self:
@@ -46,7 +46,7 @@ class Samples:
 
     @classmethod
     def concatenate(cls, parts: Iterable[Self]) -> Self:
-        """Join the samples of all `parts`, in order."""
+        """Join the blobs of all `parts`, in order."""
         archives: list[mmap.mmap] = []
         places: list[NDArray[np.int64]] = []
         for part in parts:
@@ -58,17 +58,17 @@ class Samples:
         return len(self.places)
 
     def __getitem__(self, row: int) -> bytes:
-        """Return the sample of a row, 0-based."""
+        """Return the blob of a row, 0-based."""
         return next(self.take(np.array([row])))
 
     def take(self, rows: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yield the samples of these rows, in their order."""
+        """Yield the blobs of these rows, in their order."""
         for archive, first, size in self.places[rows].tolist():
             yield self.archives[archive][first : first + size]
 
 
 class ArchiveWriter:
-    """Writer of one archive. The same samples give the same bytes. The file is open only while samples are added."""
+    """Writer of one archive. The same blobs give the same bytes. The file is open only while blobs are added."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class ArchiveWriter:
         path.touch()
 
     def add(self, rows: Iterable[int], contents: Iterable[bytes]) -> None:
-        """Append the samples of these rows of the table."""
+        """Append the blobs of these rows of the table."""
         with self._path.open("ab") as file:
             for row, content in zip(rows, contents, strict=True):
                 member = tarfile.TarInfo(member_name(row))  # without time and owner
@@ -90,8 +90,8 @@ class ArchiveWriter:
                 self._places.append((self._end + len(header), len(content)))
                 self._end += len(header) + len(content) + padding
 
-    def finish(self) -> Samples:
-        """End the archive and return its samples."""
+    def finish(self) -> Blobs:
+        """End the archive and return its blobs."""
         with self._path.open("ab") as file:
             file.write(_END)
-        return Samples.map(self._path, np.array(self._places, dtype=np.int64).reshape(-1, 2))
+        return Blobs.map(self._path, np.array(self._places, dtype=np.int64).reshape(-1, 2))

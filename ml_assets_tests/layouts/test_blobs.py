@@ -50,7 +50,7 @@ def test_one_click_makes_a_registered_version_that_has_seen_pictures(trained: Mo
     assert list(trained.facts) == list(STAGES)
     assert trained.facts[EVALUATION]["decision"] == "blessed"
     assert trained.facts[EVALUATION]["rmse"] < 0.4 * trained.facts[EVALUATION]["baseline_rmse"]
-    assert trained.facts[TRAINING_SET]["left out"] == {"sample missing": 9}
+    assert trained.facts[TRAINING_SET]["left out"] == {"blob missing": 9}
     folder = Path(trained.facts[CHECKPOINT]["folder"])
     job = TrainingJob.from_json((folder / "job.json").read_text())
     assert job.decode == f"{HERE}.decode"
@@ -89,31 +89,31 @@ def test_the_next_version_is_compared_on_the_same_pictures(
     assert "champion (version 1)" in train(trained.installation, NEXT_DAY).report
     blind = declared(
         trained.installation,
-        features={**PIPELINE_CHANGES["features"], "sample": None},
+        features={**PIPELINE_CHANGES["features"], "blob": None},
         model={"function": "ml_assets_tests.components.readings_pipeline.build"},
     )
     without = train(blind, NEXT_DAY)
     assert "champion (version 1)" in without.report
     assert without.facts[EVALUATION]["decision"] == "rejected"
-    assert without.served.sample == ""
+    assert without.served.blob == ""
 
 
-def test_a_sample_that_cannot_be_read_is_named_before_anything_is_launched(
+def test_a_blob_that_cannot_be_read_is_named_before_anything_is_launched(
     installation: Installation,
 ) -> None:
-    sample = {"column": "picture", "decode": f"{HERE}.uncompressed"}
-    result = declared(installation, features={**PIPELINE_CHANGES["features"], "sample": sample}).train(DAY)
+    blob = {"column": "picture", "decode": f"{HERE}.uncompressed"}
+    result = declared(installation, features={**PIPELINE_CHANGES["features"], "blob": blob}).train(DAY)
     assert not result.success
     said = failure_of(result)
-    assert "the sample 'picture' of row at=2024-01-02 06:00:00" in said
+    assert "the blob 'picture' of row at=2024-01-02 06:00:00" in said
     assert "machine=drill" in said
     assert "`decode` failed with ValueError: cannot reshape array" in said
 
 
-def test_a_script_learns_from_samples_and_its_model_is_served_with_them(trained: ModelRun) -> None:
+def test_a_script_learns_from_blobs_and_its_model_is_served_with_them(trained: ModelRun) -> None:
     model = {"script": "ml_assets_tests.scripts.learn_pictures", "hyperparameters": {"lr": 0.3, "steps": 300}}
     script = train(declared(trained.installation, model=model, training={"workers": 1}), DAY)
     assert script.facts[EVALUATION]["rmse"] < 0.4 * script.facts[EVALUATION]["baseline_rmse"]
-    assert script.served.sample == "picture"
+    assert script.served.blob == "picture"
     made = script.rows["made"].to_numpy()
     assert np.corrcoef(script.served.predict(script.rows), made)[0, 1] > 0.95

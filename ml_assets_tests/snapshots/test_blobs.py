@@ -1,4 +1,4 @@
-"""Samples lie in tar archives beside the shards, row by row, and a change of one byte is noticed."""
+"""Blobs lie in tar archives beside the shards, row by row, and a change of one byte is noticed."""
 
 import dataclasses
 import tarfile
@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from ml_assets.snapshots import row_choice as rows_module
-from ml_assets.snapshots.row_choice import NO_SAMPLE, choose_rows
+from ml_assets.snapshots.row_choice import NO_BLOB, choose_rows
 from ml_assets.snapshots.split_reader import (
     ShardChanged,
     Snapshot,
@@ -25,33 +25,33 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return text_snapshot(tmp_path_factory.mktemp("snapshots"))
 
 
-def assert_samples_of_rows(snapshot: Snapshot) -> None:
+def assert_blobs_of_rows(snapshot: Snapshot) -> None:
     for shard in snapshot.shards:
         rows = snapshot.map(shard)
-        assert rows.samples is not None
-        assert len(rows.samples) == len(rows) == shard.rows
+        assert rows.blobs is not None
+        assert len(rows.blobs) == len(rows) == shard.rows
         for i, row in enumerate(rows.row.tolist()):
-            assert rows.samples[i] == stored(row)
+            assert rows.blobs[i] == stored(row)
 
 
-def test_each_row_has_its_sample_in_the_archive_of_its_shard(snapshot: Snapshot) -> None:
+def test_each_row_has_its_blob_in_the_archive_of_its_shard(snapshot: Snapshot) -> None:
     assert len(snapshot.shards_of("train")) > 2
-    assert_samples_of_rows(snapshot)
+    assert_blobs_of_rows(snapshot)
     whole = snapshot.read("train")
-    assert whole.samples is not None
-    assert [whole.samples[i] for i in range(len(whole))] == [stored(row) for row in whole.row.tolist()]
+    assert whole.blobs is not None
+    assert [whole.blobs[i] for i in range(len(whole))] == [stored(row) for row in whole.row.tolist()]
 
 
 def test_any_tool_reads_an_archive_in_the_order_of_its_rows(snapshot: Snapshot) -> None:
     for shard in snapshot.shards:
-        assert shard.samples is not None
-        with tarfile.open(snapshot.folder / shard.samples.path) as archive:
+        assert shard.blobs is not None
+        with tarfile.open(snapshot.folder / shard.blobs.path) as archive:
             found = [(member.name, archive.extractfile(member).read()) for member in archive]  # pyright: ignore
         rows = snapshot.map(shard).row.tolist()
         assert found == [(f"{row:012d}.bin", stored(row)) for row in rows]
 
 
-def test_shards_come_near_the_size_asked_for_with_their_samples(tmp_path: Path) -> None:
+def test_shards_come_near_the_size_asked_for_with_their_blobs(tmp_path: Path) -> None:
     snapshot = text_snapshot(tmp_path, shard_bytes=40_000)
     sizes = [shard.rows for shard in snapshot.shards_of("train")]
     assert max(sizes) - min(sizes) <= 1
@@ -61,32 +61,32 @@ def test_shards_come_near_the_size_asked_for_with_their_samples(tmp_path: Path) 
     assert [shard.rows for shard in few.shards_of("train")] == [1, 1]
 
 
-def test_a_table_of_many_files_is_read_a_few_samples_at_a_time(
+def test_a_table_of_many_files_is_read_a_few_blobs_at_a_time(
     tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = text_table()
     for i in range(10):
         table.slice(30 * i, 30).write_parquet(tmp_path / f"part-{i}.parquet")
-    monkeypatch.setattr(rows_module, "_SAMPLES_AT_ONCE", 500)
+    monkeypatch.setattr(rows_module, "_BLOBS_AT_ONCE", 500)
     files = [tmp_path / f"part-{i}.parquet" for i in range(10)]
     scanned = text_snapshot(tmp_path / "snapshots", pl.scan_parquet(files, glob=False))
     assert scanned.digest == snapshot.digest
-    assert_samples_of_rows(scanned)
+    assert_blobs_of_rows(scanned)
 
 
-def test_rows_without_a_sample_are_left_out_and_counted() -> None:
+def test_rows_without_a_blob_are_left_out_and_counted() -> None:
     table = text_table(days=3, rows_a_day=10)
     table = table.with_columns(
         pl.when(pl.int_range(pl.len()) % 10 == 3).then(None).otherwise(pl.col("text")).alias("text")
     )
     chosen = choose_rows(table, split_of(table, 1, 1), SPEC)
-    assert [(p.rows, p.excluded) for p in chosen.index()] == [(9, {NO_SAMPLE: 1})] * 3
+    assert [(p.rows, p.excluded) for p in chosen.index()] == [(9, {NO_BLOB: 1})] * 3
     assert "text" not in chosen.of("train").columns
 
 
-def test_samples_that_are_not_bytes_are_refused() -> None:
+def test_blobs_that_are_not_bytes_are_refused() -> None:
     table = text_table(days=3).with_columns(pl.lit("words").alias("text"))
-    with pytest.raises(SnapshotError, match="samples 'text' are String: they must be Binary"):
+    with pytest.raises(SnapshotError, match="blobs 'text' are String: they must be Binary"):
         choose_rows(table, split_of(table, 1, 1), SPEC)
     with pytest.raises(SnapshotError, match="no column \\['text'\\]"):
         choose_rows(table.drop("text"), split_of(table, 1, 1), SPEC)
@@ -102,23 +102,23 @@ def test_a_changed_archive_is_named(tmp_path: Path) -> None:
     with pytest.raises(ShardChanged, match=r"train-00001.tar changed"):
         verify(snapshot, snapshot.shards)
     archive.write_bytes(content[:2000])
-    with pytest.raises(ShardChanged, match="its archive ends before the last sample does"):
+    with pytest.raises(ShardChanged, match="its archive ends before the last blob does"):
         snapshot.map(snapshot.shards[1])
     archive.unlink()
     with pytest.raises(ShardChanged, match=r"train-00001.tar"):
         verify(snapshot, snapshot.shards)
 
 
-def test_a_snapshot_without_samples_is_another_than_one_with(tmp_path: Path) -> None:
+def test_a_snapshot_without_blobs_is_another_than_one_with(tmp_path: Path) -> None:
     snapshot = small_snapshot(tmp_path)
-    assert (snapshot.inputs.sample, {shard.samples for shard in snapshot.shards}) == ("", {None})
-    named = dataclasses.replace(snapshot, inputs=dataclasses.replace(snapshot.inputs, sample="x"))
+    assert (snapshot.inputs.blob, {shard.blobs for shard in snapshot.shards}) == ("", {None})
+    named = dataclasses.replace(snapshot, inputs=dataclasses.replace(snapshot.inputs, blob="x"))
     assert named.digest != snapshot.digest
-    assert snapshot.read("train").samples is None
+    assert snapshot.read("train").blobs is None
 
 
-def test_an_empty_sample_is_a_sample(tmp_path: Path) -> None:
+def test_an_empty_blob_is_a_blob(tmp_path: Path) -> None:
     table = text_table(days=5, rows_a_day=4).with_columns(pl.lit(b"").alias("text"))
-    samples = text_snapshot(tmp_path, table).read("train").samples
-    assert samples is not None
-    assert [samples[i] for i in range(4)] == [b""] * 4
+    blobs = text_snapshot(tmp_path, table).read("train").blobs
+    assert blobs is not None
+    assert [blobs[i] for i in range(4)] == [b""] * 4

@@ -1,4 +1,4 @@
-"""Feeding samples: our archives beside torch's DataLoader over files, the archives read in order, and a plain copy.
+"""Feeding blobs: our archives beside torch's DataLoader over files, the archives read in order, and a plain copy.
 
 Pictures of 48 KB as bytes (3 x 128 x 128 numbers), shuffled, batches of 64; every way ends in one tensor a batch.
 Decoding is the same for all and costs nothing: what is measured is finding, reading and stacking. All is in the page
@@ -56,7 +56,7 @@ def write_snapshot(folder: Path, pictures: np.ndarray) -> Snapshot:
         label="label",
         label_known_at="known",
         cutoffs=Cutoffs.all_at(datetime(2024, 2, 1, tzinfo=UTC)),
-        sample="picture",
+        blob="picture",
     )
     chosen = choose_rows(table, Split(train=DAYS[:1], validation=DAYS[1:2], holdout=DAYS[2:]), spec)
     return build_snapshot(
@@ -70,7 +70,7 @@ def write_snapshot(folder: Path, pictures: np.ndarray) -> Snapshot:
 
 
 class Files(Dataset[torch.Tensor]):
-    """A file a sample, as data sets of pictures come."""
+    """A file a blob, as data sets of pictures come."""
 
     def __init__(self, folder: Path, pictures: np.ndarray) -> None:
         self._paths = [folder / f"{i}.bin" for i in range(len(pictures))]
@@ -89,9 +89,9 @@ def feed_epoch(reader: SplitReader, order: RowOrder) -> None:
     first = order.steps_per_epoch // 2
     with Prefetcher(order, reader, 0, 1, first) as prefetcher:
         for step in range(first, first + order.steps_per_epoch):
-            sample = prefetcher.merged(step).sample
-            if sample is not None:
-                sample[0, 0, 0, 0].item()
+            blob = prefetcher.merged(step).blob
+            if blob is not None:
+                blob[0, 0, 0, 0].item()
 
 
 def loader_epoch(loader: DataLoader[torch.Tensor]) -> None:
@@ -104,9 +104,9 @@ def tar_epoch(snapshot: Snapshot) -> None:
     """Each archive from its beginning to its end, in batches: what libraries do that read tar."""
     batch: list[np.ndarray] = []
     for shard in snapshot.shards_of("train"):
-        if shard.samples is None:
+        if shard.blobs is None:
             continue
-        with tarfile.open(snapshot.folder / shard.samples.path) as archive:
+        with tarfile.open(snapshot.folder / shard.blobs.path) as archive:
             for member in archive:
                 file = archive.extractfile(member)
                 batch.append(decode(file.read() if file else b""))
@@ -150,9 +150,9 @@ def main() -> int:
     ours, best = rates.pop("ours"), max(rates[name] for name in loaders)
     return emit(
         Result(
-            name=f"samples fed: {count:,} of 48 KB, shuffled, exact place",
+            name=f"blobs fed: {count:,} of 48 KB, shuffled, exact place",
             value=ours,
-            unit="samples/s",
+            unit="blobs/s",
             peers=rates,
             ratio=ours / best,
             bar=f"≥ {LEAST_FASTER} x the faster DataLoader",

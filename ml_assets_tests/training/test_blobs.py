@@ -1,4 +1,4 @@
-"""Samples reach the model as the tensor its own function makes of the stored bytes; a text model learns from them."""
+"""Blobs reach the model as the tensor its own function makes of the stored bytes; a text model learns from them."""
 
 import dataclasses
 import threading
@@ -38,25 +38,25 @@ def tokens_of(rows: Sequence[int]) -> list[list[int]]:
     return [list(text_of(row)) for row in rows]
 
 
-def test_a_batch_holds_the_decoded_sample_of_each_row(snapshot: Snapshot) -> None:
+def test_a_batch_holds_the_decoded_blob_of_each_row(snapshot: Snapshot) -> None:
     reader = SplitReader(snapshot, "train", CPU, read_tokens)
     batch = reader.take(
         [ShardSlice(1, np.array([7, 0])), ShardSlice(0, np.array([5])), ShardSlice(2, np.array([3, 3]))]
     )
-    assert batch.sample is not None
-    assert batch.sample.dtype == torch.int64
-    assert batch.sample.tolist() == tokens_of(batch.row.tolist())
+    assert batch.blob is not None
+    assert batch.blob.dtype == torch.int64
+    assert batch.blob.tolist() == tokens_of(batch.row.tolist())
     assert [tensor.shape for tensor in batch.inputs] == [(5, 1), (5, 0), (5, TOKENS)]
     parts = batch.split([2, 0, 3])
-    assert [part.sample.tolist() for part in parts if part.sample is not None] == [
+    assert [part.blob.tolist() for part in parts if part.blob is not None] == [
         tokens_of(part.row.tolist()) for part in parts
     ]
     empty = reader.take([])
-    assert empty.sample is not None
-    assert empty.sample.shape == (0, TOKENS)
+    assert empty.blob is not None
+    assert empty.blob.shape == (0, TOKENS)
 
 
-def test_lanes_hand_out_samples_with_their_rows_from_any_step(snapshot: Snapshot) -> None:
+def test_lanes_hand_out_blobs_with_their_rows_from_any_step(snapshot: Snapshot) -> None:
     reader = SplitReader(snapshot, "train", CPU, read_tokens)
     order = RowOrder(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
     for first, world_size in ((0, 2), (3, 3)):
@@ -66,12 +66,12 @@ def test_lanes_hand_out_samples_with_their_rows_from_any_step(snapshot: Snapshot
                     for lane, batch in zip(
                         order.lanes_of(rank, world_size), prefetcher.by_lane(step), strict=True
                     ):
-                        assert batch.sample is not None
-                        assert batch.sample.tolist() == tokens_of(batch.row.tolist())
+                        assert batch.blob is not None
+                        assert batch.blob.tolist() == tokens_of(batch.row.tolist())
                         assert batch.row.tolist() == reader.take(order.lane(step, lane)).row.tolist()
 
 
-def test_few_large_samples_are_decoded_ahead_of_the_step_that_needs_them(snapshot: Snapshot) -> None:
+def test_few_large_blobs_are_decoded_ahead_of_the_step_that_needs_them(snapshot: Snapshot) -> None:
     decoded = 0
 
     def decode(content: bytes) -> np.ndarray:
@@ -86,7 +86,7 @@ def test_few_large_samples_are_decoded_ahead_of_the_step_that_needs_them(snapsho
     assert decoded <= 2 * 24, "more than a step ahead would be 96 MiB each"
 
 
-def test_samples_decoded_in_parallel_stay_in_order(
+def test_blobs_decoded_in_parallel_stay_in_order(
     snapshot: Snapshot,
 ) -> None:
     both = threading.Barrier(2)
@@ -96,8 +96,8 @@ def test_samples_decoded_in_parallel_stay_in_order(
         return read_tokens(content)
 
     batch = SplitReader(snapshot, "train", CPU, decode, decode_threads=2).take([ShardSlice(1, np.arange(10))])
-    assert batch.sample is not None
-    assert batch.sample.tolist() == tokens_of(batch.row.tolist())
+    assert batch.blob is not None
+    assert batch.blob.tolist() == tokens_of(batch.row.tolist())
 
 
 def ragged(content: bytes) -> np.ndarray:
@@ -127,12 +127,12 @@ def words(content: bytes) -> np.ndarray:
         ),
         (
             broken,
-            r"sample of row \d+ \(\d+ bytes, \d{12}\.bin in an archive.*\) with OSError: image file is trunc",
+            r"blob of row \d+ \(\d+ bytes, \d{12}\.bin in an archive.*\) with OSError: image file is trunc",
         ),
         (words, r"which no tensor holds: let `decode` return numbers"),
     ],
 )
-def test_samples_that_cannot_be_one_tensor_are_refused_by_row(
+def test_blobs_that_cannot_be_one_tensor_are_refused_by_row(
     snapshot: Snapshot, decode: Decode, complaint: str, threads: int
 ) -> None:
     reader = SplitReader(snapshot, "train", CPU, decode, decode_threads=threads)
@@ -153,15 +153,15 @@ def test_a_decode_that_draws_random_numbers_is_refused_under_bitwise(
         for accepted in (job, freely):
             prepare(accepted, tmp_path, group)
         with pytest.raises(
-            BadConfiguration, match=r"test_samples\.flipped gave two results for the same bytes"
+            BadConfiguration, match=r"test_blobs\.flipped gave two results for the same bytes"
         ):
             prepare(random, tmp_path, group)
 
 
-def test_a_job_that_does_not_say_how_to_read_samples_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
+def test_a_job_that_does_not_say_how_to_read_blobs_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
     job = small_job(snapshot, "token_pairs", "next_token")
     assert decode_of(job, snapshot.inputs) is read_tokens
-    with pytest.raises(BadConfiguration, match=r"rows have samples \(text\), and the job does not say how"):
+    with pytest.raises(BadConfiguration, match=r"rows have blobs \(text\), and the job does not say how"):
         decode_of(dataclasses.replace(job, decode=""), snapshot.inputs)
     with pytest.raises(BadConfiguration, match=r"decode 'ml_assets_tests\.nothing' cannot be imported"):
         decode_of(dataclasses.replace(job, decode="ml_assets_tests.nothing"), snapshot.inputs)
@@ -187,14 +187,14 @@ def test_the_loss_of_a_row_is_the_mean_over_the_tokens_it_predicts(snapshot: Sna
 
 
 @pytest.mark.parametrize(
-    "sample", [None, torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)], ids=["none", "float", "flat"]
+    "blob", [None, torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)], ids=["none", "float", "flat"]
 )
-def test_a_text_objective_needs_whole_numbers_in_rows(sample: torch.Tensor | None) -> None:
+def test_a_text_objective_needs_whole_numbers_in_rows(blob: torch.Tensor | None) -> None:
     batch = Batch(
         numeric=torch.zeros(2, 0), category=torch.zeros(2, 0), label=torch.zeros(2), row=np.arange(2),
-        sample=sample,
+        blob=blob,
     )  # fmt: skip
-    with pytest.raises(BadConfiguration, match=r"reads samples of shape \[rows, tokens\] and type int64"):
+    with pytest.raises(BadConfiguration, match=r"reads blobs of shape \[rows, tokens\] and type int64"):
         objective_of("next_token").loss(torch.zeros(2, 5, 3), batch)
 
 
