@@ -78,7 +78,7 @@ class ClusterEnvironment:
         prefixed = {f"ML_ASSETS_KUBERNETES_{name}": value for name, value in values.items()}
         return {"KUBECONFIG": str(self.kubeconfig), "ML_ASSETS_LAUNCHER": "kubernetes", **prefixed}
 
-    def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
+    def kubectl(self, *words: str, stdin: str = "", seconds: float = 600.0) -> str:
         """Return kubectl's output in this session's namespace. Raises CommandFailed."""
         return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin, seconds=seconds)
 
@@ -98,7 +98,7 @@ class ClusterEnvironment:
         """The number of the node a pod is on."""
         return int(self.pod(pod)["spec"]["nodeName"].removeprefix("node"))
 
-    def wait_for_phase(self, pod: str, *phases: str, seconds: float = 60.0) -> str:
+    def wait_for_phase(self, pod: str, *phases: str, seconds: float = 600.0) -> str:
         """Wait until a pod is in one of the phases; which. Raises AssertionError with what it says instead."""
         waited_for(
             lambda: self.pod(pod)["status"]["phase"] in phases,

@@ -55,9 +55,9 @@ class ImageBuilder:
             "unshare", "--mount", "--propagation", "private",
             "buildah", "--root", store, "--runroot", folder / "run", "--storage-driver", "overlay",
         ]  # fmt: skip
-        run([*self._buildah, "rm", "--all"], seconds=120)  # of one that was killed
+        run([*self._buildah, "rm", "--all"], seconds=600)  # of one that was killed
         if not self._has(base):
-            run([*self._buildah, "pull", "--quiet", f"docker-archive:{archive}"], seconds=120)
+            run([*self._buildah, "pull", "--quiet", f"docker-archive:{archive}"], seconds=600)
 
     def build(self, name: str, *more: str) -> str:
         """The image of target `name`; `more` is for the command that builds."""
@@ -112,9 +112,9 @@ class ImageBuilder:
 
     def close(self) -> None:
         """Keep the packages, and nothing else."""
-        run([*self._buildah, "rm", "--all"], seconds=120)
+        run([*self._buildah, "rm", "--all"], seconds=600)
         if made := sorted(self._made):
-            run([*self._buildah, "rmi", *made], seconds=120)
+            run([*self._buildah, "rmi", *made], seconds=600)
 
     def _build(self, target: str, image: str, *more: str) -> None:
         installed = self._folder / "installed"

@@ -11,7 +11,7 @@ from resources.job.events import TrainingEvent
 from resources.platform import Platform
 
 Launch = Callable[..., LaunchedJob]
-pytestmark = [pytest.mark.timeout(180), pytest.mark.alone]  # others' pods would take the room
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]  # others' pods would take the room
 
 ONE_OR_TWO = {"min": 1, "max": 2}
 

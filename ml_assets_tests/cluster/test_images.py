@@ -114,7 +114,7 @@ def test_the_image_is_for_nobody_in_particular(trainer: str, tidy: ClusterEnviro
         "containers": [container],
     }
     tidy.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "image"}, "spec": spec})
-    assert tidy.wait_for_phase("image", "Succeeded", "Failed", seconds=120) == "Succeeded"
+    assert tidy.wait_for_phase("image", "Succeeded", "Failed") == "Succeeded"
 
     uid, prefix, version, where, *writable = json.loads(tidy.kubectl("logs", "image"))
     assert uid == SECURITY["runAsUser"]

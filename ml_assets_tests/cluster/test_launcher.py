@@ -30,7 +30,7 @@ from resources.launcher.kubernetes.cluster_checks import cluster_checks
 from resources.platform import Platform
 
 Launch = Callable[..., LaunchedJob]
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_pods_on_two_nodes_leave_a_result_and_nothing_else(launching: Launch) -> None:

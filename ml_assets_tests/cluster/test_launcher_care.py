@@ -25,7 +25,7 @@ from resources.launcher.kubernetes.cluster_checks import NEEDED, cluster_checks
 from resources.platform import Platform
 from resources.settings import Settings
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(900)
 Examine = Callable[..., dict[str, str]]
 
 

@@ -18,7 +18,7 @@ from resources.platform import Platform
 from resources.settings import KubernetesSettings
 
 Launch = Callable[..., LaunchedJob]
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_killed_launcher_is_pruned_after(launching: Launch) -> None:
@@ -68,7 +68,7 @@ def test_a_launcher_that_slept_through_its_lease_begins_again(launching: Launch)
     launch.wait_for_events(process, 3)
     before = launch.uids("jobs")
     os.kill(process.pid, signal.SIGSTOP)
-    waited_for(lambda: Platform(launch.settings).launcher.prune() != [], "the sleeper to be pruned", 60)
+    waited_for(lambda: Platform(launch.settings).launcher.prune() != [], "the sleeper to be pruned", 300)
     assert launch.left() == []
     os.kill(process.pid, signal.SIGCONT)
     assert process.stdout is not None
@@ -114,7 +114,7 @@ def test_an_api_server_killed_in_the_middle_is_ridden_out(launching: Launch) -> 
     assert result.attempts == 1
     assert metric_steps(launch.events) == list(range(400))
     assert launch.starts() == 1
-    waited_for(lambda: launch.left() == [], "nothing to be left", 10, lambda: str(launch.left()))
+    waited_for(lambda: launch.left() == [], "nothing to be left", 300, lambda: str(launch.left()))
 
 
 def test_every_line_of_a_long_log_is_told_once(launching: Launch) -> None:

@@ -125,7 +125,7 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
     for number in layout.numbers:
         item = pod(f"sleeper{number}", cluster.image, code, node=number)
         cluster.kubectl("apply", "--filename=-", stdin=json.dumps(item))
-    cluster.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s", seconds=70)
+    cluster.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=600s", seconds=610)
     cluster.address_for_pods(9)
     namespaces = namespaces_of(cluster)
     assert len(namespaces) >= 2 * layout.nodes
@@ -136,7 +136,7 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
     machine = record.load(layout.state).processes[layout.node(1).process("machine")]
     # A short command inside a node may outlive who asked for it.
     asked = subprocess.Popen(node.inside(layout.node(1), machine, ["sleep", "600"]))
-    waited_for(lambda: asked.pid in cgroups.members(NAME), "the command to be one of the cluster's", 10)
+    waited_for(lambda: asked.pid in cgroups.members(NAME), "the command to be one of the cluster's", 300)
 
     began = time.monotonic()
     down(layout)
@@ -147,7 +147,7 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
     waited_for(
         lambda: not traces(layout, namespaces),
         "every trace to be gone",
-        10,
+        300,
         lambda: "\n".join(traces(layout, namespaces)),
     )
     assert not [process.pid for process in everything if processes.alive(process)]
@@ -159,12 +159,12 @@ def test_a_killed_start_is_cleaned_up_by_down_too(layout: Layout) -> None:
     command = [sys.executable, "-m", "deployment.testbed", "cluster", "--state", layout.state,
                "--name", NAME, "--network", NETWORK, "up"]  # fmt: skip
     with subprocess.Popen(command, cwd=REPOSITORY) as starting:
-        waited_for(lambda: bool(cgroups.members(f"{NAME}/node1")), "the first node to start", 60)
+        waited_for(lambda: bool(cgroups.members(f"{NAME}/node1")), "the first node to start", 300)
         starting.send_signal(signal.SIGKILL)
     members = [process for pid in cgroups.members(NAME) if (process := processes.process_of("x", pid))]
     assert members
     down(layout)
-    waited_for(lambda: not traces(layout, set()), "every trace to be gone", 10)
+    waited_for(lambda: not traces(layout, set()), "every trace to be gone", 300)
     assert not [process.pid for process in members if processes.alive(process)]
     assert Surroundings.now() == before
 

@@ -19,7 +19,7 @@ from resources.launcher.kubernetes.log_tail import LogTail
 from resources.launcher.kubernetes.pods_output import PodsOutput
 from resources.settings import KubernetesSettings
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from resources.launcher.local import LocalLauncher
 from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 POD_SECONDS, NODE_SECONDS = 30.0, 90.0
 """Bars, from the loss to the next trained step, of a machine that keeps the bar of a start."""
@@ -156,7 +156,7 @@ def test_a_deleted_pod_is_replaced_within_thirty_seconds(
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_training_goes_on_ninety_seconds_after_a_lost_node(
     launching: Callable[..., LaunchedJob], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from resources.platform import Platform
 from resources.settings import KubernetesSettings
 
 Launch = Callable[..., LaunchedJob]
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 ROOM_FOR_ONE = {"cpu": "200m"}
 """Two pods of a small training: 100m each."""
@@ -23,7 +23,7 @@ LONG = 20_000
 """Steps of a training that is not meant to come to its end by itself: 50 ms each."""
 
 
-def said(launch: LaunchedJob, words: str, seconds: float = 60.0) -> str:
+def said(launch: LaunchedJob, words: str, seconds: float = 600.0) -> str:
     """The first line of the log with these words, once it is there."""
 
     def found() -> list[str]:
@@ -38,7 +38,7 @@ def stepped(launch: LaunchedJob, steps: int) -> None:
     waited_for(
         lambda: len(metric_steps(launch.events)) >= steps,
         f"{steps} steps",
-        90.0,
+        600.0,
         lambda: "\n".join(launch.log),
     )
 

@@ -19,7 +19,7 @@ from ml_assets_tests.cluster.launched_job import LaunchedJob
 from ml_assets_tests.cluster.queues.conftest import MakeQueue
 from resources.launcher.kubernetes.attempt import POLL_SECONDS, POLL_SECONDS_A_POD
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = pytest.mark.timeout(900)
 WORKERS = 1000
 WATCHED_SECONDS = 30.0
 
