@@ -1,12 +1,12 @@
-"""Did every group of tests run, and run whole? Reads pytest's JUnit file; prints one line per group.
+"""Check that every group of tests ran completely. Read pytest's JUnit file; print a line per group.
 
-A group is a folder of `ml_assets_tests` (`.` for files directly in it). Fails where a test was skipped, or
-where a group has fewer tests than `expected_counts.toml` says: tests that stop being collected look like
-success otherwise. More tests than expected is fine; raise the numbers when adding some, by hand or with
+A group is a folder of `ml_assets_tests` (`.` for files directly in it). Fail if a test was skipped, or if a group has
+fewer tests than `expected_counts.toml` requires: otherwise tests that are no longer collected look like success. More
+tests than expected are fine. Raise the numbers after adding tests, by hand or with
 `check_counts.py TESTS.xml expected_counts.toml --raise`.
 
-What `make test` runs is in the table `at_least`; every other tier has a table of its name (`--table journeys`). If the
-table is named like a folder, as `servers` is, each folder inside is a group (`.` for files directly in it).
+The table `at_least` is for `make test`; every other tier has a table of its name (`--table journeys`). If the table has
+the name of a folder, such as `servers`, each folder inside is a group (`.` for files directly in it).
 """
 
 import argparse
@@ -20,15 +20,16 @@ EVERYDAY = "at_least"
 
 
 def group_of(classname: str, table: str = EVERYDAY) -> str:
-    """Return `lake` for `ml_assets_tests.lake.test_merge.TestX`, `.` for `ml_assets_tests.test_graph`; in the table
-    `servers` the same of what comes after `ml_assets_tests.servers`."""
+    """Return `lake` for `ml_assets_tests.lake.test_merge.TestX`, and `.` for `ml_assets_tests.test_graph`. In the table
+    `servers`, do the same with the rest of the name after `ml_assets_tests.servers`.
+    """
     _, first, second, *_ = [*classname.split("."), ""]
     folder = second if first == table else first
     return "." if folder.startswith("test_") else folder
 
 
 def main(junit: Path, expected: Path, *, table: str = EVERYDAY, raises: bool = False) -> int:
-    """Compare, after writing higher numbers to `expected` where it `raises` them; return the exit status."""
+    """Compare the counts, and first write higher numbers to `expected` if `raises`. Return the exit status."""
     cases = list(xml.etree.ElementTree.parse(junit).getroot().iter("testcase"))
     found = collections.Counter(group_of(case.get("classname", ""), table) for case in cases)
     skipped = [

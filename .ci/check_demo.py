@@ -1,7 +1,6 @@
-"""Did the demo reach what it promises? Reads the demo's output, whose last line is one JSON object.
+"""Check the results of the demo. Read its output, whose last line is one JSON object.
 
-Seconds are printed, not judged: a busy machine must not fail a change.
-`benchmarks/end_to_end.py` judges them.
+Seconds are printed, not judged: a busy machine must not fail a change. `benchmarks/end_to_end.py` judges them.
 """
 
 import json

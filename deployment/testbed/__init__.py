@@ -1,6 +1,6 @@
-"""Real servers on this machine's loopback, for tests and for trying things: built, started, ended, nothing left.
+"""Real servers on this machine's loopback, for tests and experiments: built, started, ended, and nothing left.
 
-What belongs here: building pinned Go modules (`build`), supervising processes (`processes`), the servers and the
-cluster made of both. Standard library only, so that it runs before anything else is installed. What is asked of
-the servers belongs to `ml_assets_tests/`.
+Here: building pinned Go modules (`build`), supervising processes (`processes`), the servers and the cluster that
+consist of both. Standard library only, because it runs before anything else is installed. Not here: requests to the
+servers (`ml_assets_tests/`).
 """

@@ -1,4 +1,4 @@
-"""`python -m deployment.testbed servers …` and `… cluster …`: hand the words on, show errors as sentences."""
+"""Run `python -m deployment.testbed servers …` or `… cluster …`. Print errors as sentences."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ PARTS = ("servers", "cluster")
 
 
 def main(words: list[str]) -> int:
-    """The exit status."""
+    """Run the command; return its exit status."""
     if not words or words[0] not in PARTS:
         sys.stderr.write(f"Which part? python -m deployment.testbed {'|'.join(PARTS)} …\n")
         return 2

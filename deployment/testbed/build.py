@@ -1,7 +1,7 @@
-"""Programs built from pinned Go modules, once: `modules/<name>/go.mod` + `go.sum` → a folder of programs.
+"""Programs from pinned Go modules, built once: `modules/<name>/go.mod` + `go.sum` → a folder of programs.
 
-What belongs here: the build and its cache. The cache's key is the pinned version and a hash of everything that
-decides the result; go.sum makes the toolchain check every download. Where the programs run belongs elsewhere.
+Here: the build and its cache. The key of the cache is the pinned version and a hash of everything that can change the
+result. go.sum makes the toolchain check every download. Not here: running the programs.
 """
 
 import fcntl
@@ -24,27 +24,29 @@ ERROR_LINES = 40
 
 
 class BuildFailed(RuntimeError):
-    """A module cannot be built; the message says what is missing or how the compiler's output ends."""
+    """A module cannot be built. The message names the missing file or program, or quotes the end of the compiler's
+    output.
+    """
 
 
 @dataclass(frozen=True)
 class Module:
-    """One folder of `modules/`, read."""
+    """Content of one folder of `modules/`."""
 
     name: str
     folder: Path
     version: str
-    """Version of the module that the first `tool` line belongs to."""
+    """Version of the module that contains the first `tool` line."""
     tools: tuple[str, ...]
-    """Import paths to build; a program is called like its path's last part."""
+    """Import paths to build. The last part of a path is the name of its program."""
     ldflags: str
     """Content of a file `ldflags` beside go.mod, in one line; empty without one."""
     key: str
-    """`<name>-<version>-<hash>`: the folder's name in the cache."""
+    """`<name>-<version>-<hash>`: name of the folder in the cache."""
 
 
 def read_module(name: str, modules: Path = MODULES) -> Module:
-    """Read `modules/<name>`. Raises BuildFailed if it is no folder with go.mod, go.sum and a `tool` line."""
+    """Read `modules/<name>`. Raise `BuildFailed` if go.mod, go.sum or a `tool` line is missing."""
     folder = modules / name
     try:
         go_mod, go_sum = ((folder / file).read_text() for file in ("go.mod", "go.sum"))
@@ -68,10 +70,10 @@ def read_module(name: str, modules: Path = MODULES) -> Module:
 
 
 def build(name: str, *, modules: Path = MODULES, say: Callable[[str], None] | None = None) -> Path:
-    """The folder with the programs of `modules/<name>`, building them first if the cache lacks them.
+    """Return the folder with the programs of `modules/<name>`; build them first if the cache lacks them.
 
-    Two calls at once build once: the second waits. `say` is told what is built and how long it took (standard
-    error by default). Raises BuildFailed.
+    Of two calls at once, one builds and the other waits. `say` receives lines on the build and its duration (default:
+    standard error). Raise `BuildFailed`.
     """
     tell = say or _to_standard_error
     module = read_module(name, modules)
@@ -89,18 +91,18 @@ def build(name: str, *, modules: Path = MODULES, say: Callable[[str], None] | No
 
 
 def kept(name: str, key: str, make: Callable[[Path, Path], None]) -> Path:
-    """The folder `key` of the cache. Where it is not there, `make(scratch, folder)` fills it first; what it needs
-    meanwhile goes to `scratch`.
+    """Return the folder `key` of the cache. If it does not exist, `make(scratch, folder)` fills it first, with
+    temporary files in `scratch`.
 
-    Of calls with the same `name` one makes what is missing, others wait. One that is killed leaves no folder that looks
-    whole.
+    Of several calls with the same `name`, one makes the missing folder and the others wait. A killed call leaves no
+    folder that looks complete.
     """
     folder = cache_folder() / key
     if folder.is_dir():
         return folder
     with locked(cache_folder() / f"{name}.lock"):
         if not folder.is_dir():
-            # Made aside and renamed.
+            # Written to another name first, then renamed.
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{name}-") as scratch:
                 aside = Path(scratch) / "whole"
                 aside.mkdir()
@@ -110,7 +112,7 @@ def kept(name: str, key: str, make: Callable[[Path, Path], None]) -> Path:
 
 
 def cache_folder() -> Path:
-    """`$ML_ASSETS_BUILD_CACHE`, or ~/.cache/ml-assets/build."""
+    """Return `$ML_ASSETS_BUILD_CACHE`, or ~/.cache/ml-assets/build."""
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "ml-assets" / "build")
 
 
@@ -134,7 +136,7 @@ def _compile(module: Module, out: Path) -> None:
 
 
 def _entries(go_mod: str, word: str) -> list[str]:
-    """Return the lines after `word` in go.mod, from single lines and from blocks in parentheses, without comments."""
+    """Return the arguments of `word` in go.mod, from single lines and from blocks in parentheses, without comments."""
     blocks = re.findall(rf"^{word}\s*\((.*?)^\)", go_mod, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(rf"^{word}[ \t]+([^(\s].*)$", go_mod, re.MULTILINE)
@@ -143,7 +145,7 @@ def _entries(go_mod: str, word: str) -> list[str]:
 
 @contextmanager
 def locked(file: Path) -> Generator[None]:
-    """For the block nobody else has `file`, which is made; others wait."""
+    """Hold an exclusive lock on `file` for the block. The file is created; other processes wait."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

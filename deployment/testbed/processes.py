@@ -1,8 +1,8 @@
-"""Server processes that outlive whoever started them, known by process id and start time.
+"""Server processes that outlive their starter, identified by process id and start time.
 
-What belongs here: starting in a session of its own, telling alive from dead, freezing, ending a whole family,
-waiting for readiness. Not here: which servers there are. Nothing is found or ended by name, and a process id that
-somebody else got meanwhile is never touched.
+Here: starting in a new session, telling alive from dead, freezing, ending a whole family, waiting for readiness. Not
+here: the list of servers. No process is found or ended by name, and a process id that now belongs to another process is
+never touched.
 """
 
 import os
@@ -19,32 +19,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STOPPED_SECONDS = 5.0
-"""From SIGSTOP until a process stands still."""
+"""Seconds from SIGSTOP until a process has stopped."""
 
 TAIL_LINES = 30
 POLL_SECONDS = 0.05
 LOWEST_PORT = 10_000
 KILLED_SECONDS = 20.0
-"""SIGKILL needs so long at most, on a machine that swaps."""
+"""Longest duration of SIGKILL in seconds, on a machine that swaps."""
 
 
 class ServerFailed(RuntimeError):
-    """A server did not start, did not get ready or did not end; the message ends with the end of its log."""
+    """A server did not start, did not become ready or did not end. The message ends with the end of its log."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One started process, as it can be written down and found again."""
+    """One started process, in a form that can be stored and found again."""
 
     name: str
     pid: int
     started: int
-    """Field 22 of /proc/PID/stat: clock ticks after boot. With `pid` it names one process for ever."""
+    """Field 22 of /proc/PID/stat: clock ticks after boot. Together with `pid` it names one process for ever."""
     log: str
     """File with its output."""
 
 
-# Our own children, so that they are reaped: a child nobody waits for stays a zombie.
+# Our own children, so that they are reaped: a child without a wait stays a zombie.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -57,9 +57,8 @@ def start(
     cwd: Path | None = None,
     user: str | None = None,
 ) -> Process:
-    """Start `command` in a session of its own, output appended to `log`; `env` replaces the environment.
-
-    Raises ServerFailed where the program does not exist or may not run as `user`.
+    """Start `command` in a new session, with its output appended to `log`. `env` replaces the environment. Raise
+    `ServerFailed` if the program does not exist or may not run as `user`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -86,32 +85,34 @@ def start(
 
 
 def _hear_signals() -> None:
-    """Reset, in a new process, what its starter ignores or blocks: a shell in the background ignores SIGINT."""
+    """Reset, in a new process, the signals that its starter ignores or blocks: a shell in the background ignores
+    SIGINT.
+    """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def process_of(name: str, pid: int, log: str = "") -> Process | None:
-    """The process that has `pid` now, None if there is none or it is a zombie."""
+    """Return the process that has `pid` now; None if there is none or it is a zombie."""
     now = _stat(pid)
     return None if now is None or now.state in "ZX" else Process(name, pid, now.started, log)
 
 
 def alive(process: Process) -> bool:
-    """Is it still this very process, and not merely a zombie waiting to be reaped?"""
+    """True if this very process lives, and is not a zombie that waits to be reaped."""
     child = _children.get(process.pid)
     if child is not None:
         child.poll()
     now = _stat(process.pid)
     if now is None or now.started != process.started:
         return False
-    # A killed server's first thread is a zombie while others still end, and until then they hold its port.
+    # The first thread of a killed server is a zombie while other threads end, and until then they hold its port.
     return now.state not in "ZX" or len(_threads(process.pid)) > 1
 
 
 def _threads(pid: int) -> list[int]:
-    """Their ids, by which /proc knows them as it knows processes."""
+    """Return the ids of its threads, under which /proc knows them like processes."""
     try:
         return [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
     except (FileNotFoundError, ProcessLookupError):
@@ -119,15 +120,15 @@ def _threads(pid: int) -> list[int]:
 
 
 def family(process: Process) -> list[Process]:
-    """`process`, its descendants and everything else of its session, as far as they live.
+    """Return `process`, its descendants and the other processes of its session, if they live.
 
-    Once `process` itself is dead only its session is found: call this before ending it. What a daemon's double fork
-    took into another session is not found at all.
+    Once `process` itself is dead, only its session is found: call this before ending it. A daemon that moved to another
+    session by a double fork is not found.
     """
     stats = dict(_all_stats())
     leader = stats.get(process.pid)
     if leader is not None and leader.started != process.started:
-        return []  # the kernel gives an id to somebody else only when nobody of its session is left
+        return []  # the kernel reuses an id only after the last process of its session is gone
     known: set[int] = set() if leader is None else {process.pid}
     grown = True
     while grown:
@@ -146,7 +147,7 @@ def family(process: Process) -> list[Process]:
 
 
 def stop(process: Process, *, ask: signal.Signals = signal.SIGTERM, seconds: float = 15.0) -> None:
-    """Ask politely, end whatever is left of its family after `seconds`. Nothing to do if it is dead already."""
+    """Send SIGTERM, and after `seconds` SIGKILL to the rest of its family. Do nothing if it is dead already."""
     members = family(process)
     if alive(process):
         _send(process, ask)
@@ -156,16 +157,16 @@ def stop(process: Process, *, ask: signal.Signals = signal.SIGTERM, seconds: flo
 
 
 def kill(process: Process) -> None:
-    """SIGKILL to the process and its family at once: what a power cut does to one server."""
+    """Send SIGKILL to the process and its family at once, like a power cut of one server."""
     _end(process, family(process))
 
 
 def freeze(process: Process) -> None:
-    """Stop the clock of the whole family: connections are accepted by the kernel, nothing answers."""
+    """Freeze the whole family: the kernel accepts connections, but nothing answers."""
     members = family(process)
     for member in members:
         _send(member, signal.SIGSTOP)
-    # Each thread stops when it next looks, which on a busy machine may be after its answer.
+    # Each thread stops at its next check, on a busy machine perhaps after its answer.
     deadline = time.monotonic() + _STOPPED_SECONDS
     while not all(_stands_still(member.pid) for member in members):
         if time.monotonic() > deadline:
@@ -174,21 +175,20 @@ def freeze(process: Process) -> None:
 
 
 def _stands_still(pid: int) -> bool:
-    """All its threads are stopped, or gone."""
+    """True if all its threads have stopped or ended."""
     states = [stat.state for thread in _threads(pid) if (stat := _stat(thread)) is not None]
     return set(states) <= {"T", "Z", "X"}
 
 
 def thaw(process: Process) -> None:
-    """Let a frozen family go on."""
+    """Let a frozen family continue."""
     for member in family(process):
         _send(member, signal.SIGCONT)
 
 
 def wait_ready(process: Process, why_not: Callable[[], str], seconds: float) -> float:
-    """Poll `why_not` until it says nothing; returns the seconds it took.
-
-    Raises ServerFailed with the reason and the log's end if the process dies or `seconds` pass.
+    """Poll `why_not` until it returns an empty reason; return the seconds it took. Raise `ServerFailed` with the reason
+    and the end of the log if the process dies or `seconds` pass.
     """
     began = time.monotonic()
     while reason := why_not():
@@ -204,7 +204,7 @@ def wait_ready(process: Process, why_not: Callable[[], str], seconds: float) -> 
 
 
 def why_http_not(url: str, *, seconds: float = 2.0) -> str:
-    """Empty if `url` answers 2xx, else the reason."""
+    """Return the reason why `url` does not answer 2xx; empty if it does."""
     try:
         with urllib.request.urlopen(url, timeout=seconds) as answer:
             status: int = answer.status
@@ -214,7 +214,7 @@ def why_http_not(url: str, *, seconds: float = 2.0) -> str:
 
 
 def tail(log: str | Path, lines: int = TAIL_LINES) -> str:
-    """Return the place of the log and its end, for an error message."""
+    """Return the path of the log and its end, for an error message."""
     path = Path(log)
     if not path.exists():
         return f"{path} was never written."
@@ -223,10 +223,10 @@ def tail(log: str | Path, lines: int = TAIL_LINES) -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port of `host` that nobody listens on now.
+    """Return a TCP port of `host` on which no process listens now.
 
-    Below the range the kernel takes for outgoing connections: one of those could hold it while its server is
-    restarted, a client that knocks at the dead server's port even connects to itself there.
+    The port is below the kernel's range for outgoing connections. One of those could hold it while its server restarts;
+    a client that connects to the port of a dead server may even connect to itself.
     """
     first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = list(range(LOWEST_PORT, first_outgoing))
@@ -239,7 +239,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def is_listening(port: int, host: str = "127.0.0.1") -> bool:
-    """Does anybody accept connections there?"""
+    """True if a process accepts connections there."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0
@@ -255,7 +255,7 @@ class _Stat:
 
 def _stat(pid: int) -> _Stat | None:
     try:
-        # The name in parentheses may hold anything, parentheses too: fields are counted after the last one.
+        # The name in parentheses may hold any characters, also parentheses: count the fields after the last one.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -281,7 +281,7 @@ def _wait_until_dead(members: Sequence[Process], seconds: float) -> None:
 
 
 def _end(process: Process, members: Sequence[Process]) -> None:
-    """SIGKILL until none is left, also those that `members` start meanwhile."""
+    """Send SIGKILL until no process is left, also to new children of `members`."""
     deadline = time.monotonic() + KILLED_SECONDS
     left = [member for member in members if alive(member)]
     while left:

@@ -1,8 +1,8 @@
-"""A real Kubernetes cluster on one machine, for tests and for trying things: several nodes, nothing left behind.
+"""A real Kubernetes cluster of several nodes on one machine, for tests and experiments. It leaves nothing behind.
 
-What belongs here: control plane and nodes as ordinary processes, their network, certificates and images, and the
-ways a node dies. A node is a network and a mount namespace of its own with containerd, kubelet and kube-proxy in
-it, so that it has its own loopback, /run, /var/lib/kubelet and service rules, and so that all of that vanishes with
-its last process. Every process, those of pods too, is in one cgroup tree: ending that tree ends the cluster. What runs
-on the cluster belongs elsewhere. Standard library only.
+Here: control plane and nodes as ordinary processes, their network, certificates and images, and the faults of a node. A
+node is a network namespace and a mount namespace with containerd, kubelet and kube-proxy inside. So it has its own
+loopback, /run, /var/lib/kubelet and service rules, and all of them vanish with its last process. Every process, also
+those of pods, is in one cgroup tree: killing that tree ends the cluster. Not here: programs that run on the cluster.
+Standard library only.
 """

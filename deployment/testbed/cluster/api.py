@@ -1,6 +1,6 @@
-"""A few questions to the API server, as the administrator, without kubectl.
+"""Requests to the API server as the administrator, without kubectl.
 
-What belongs here: reading, for waiting and status. Everything else goes through kubectl.
+Here: reading, for waits and status. Everything else uses kubectl.
 """
 
 import json
@@ -18,11 +18,11 @@ SECONDS = 5.0
 
 
 class ApiSilent(ServerFailed):
-    """The API server does not answer, or not with success; the message says what it said."""
+    """The API server does not answer, or answers with an error. The message quotes its answer."""
 
 
 def get(layout: Layout, path: str) -> Any:
-    """Return the API server's answer at `path`: parsed where it is JSON, else text. Raises ApiSilent."""
+    """Return the API server's answer at `path`, parsed if it is JSON, else text. Raise `ApiSilent`."""
     try:
         context = _context(layout.pki)
         with urllib.request.urlopen(f"{layout.api}{path}", timeout=SECONDS, context=context) as answer:
@@ -33,7 +33,7 @@ def get(layout: Layout, path: str) -> Any:
 
 
 def why_not_ready(layout: Layout) -> str:
-    """Empty if the API server says it is ready."""
+    """Return the reason why the API server is not ready; empty if it is."""
     try:
         get(layout, "/readyz")
     except ApiSilent as error:
@@ -42,9 +42,9 @@ def why_not_ready(layout: Layout) -> str:
 
 
 def why_node_not(layout: Layout, name: str, since: datetime) -> str:
-    """Empty if the node has said since then that it is Ready, else what stands in the way.
+    """Return the reason why the node is not Ready; empty if it has reported Ready since then.
 
-    What it said before it was killed stays on record until the controller notices.
+    Its last report from before a kill stays on record until the controller notices.
     """
     try:
         node = get(layout, f"/api/v1/nodes/{name}")

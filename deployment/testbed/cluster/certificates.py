@@ -1,7 +1,7 @@
-"""Keys, certificates and kubeconfigs of a cluster: one authority, one client certificate a component.
+"""Keys, certificates and kubeconfigs of a cluster: one authority, and one client certificate per component.
 
-What belongs here: files below `<state>/pki` and the kubeconfigs. They are good for a year and meant for a cluster of
-one machine: their private keys lie there, readable for their owner only.
+Here: files below `<state>/pki` and the kubeconfigs. They are valid for a year and serve a cluster on one machine: their
+private keys are in that folder, readable only by their owner.
 """
 
 import base64
@@ -20,7 +20,7 @@ COMPONENTS = ("kube-controller-manager", "kube-scheduler", "kube-proxy")
 
 @dataclass(frozen=True)
 class Pki:
-    """The files by name; made by `make`."""
+    """Paths of the files, which `make` creates."""
 
     folder: Path
 
@@ -39,7 +39,7 @@ class Pki:
 
 
 def make(layout: Layout) -> Pki:
-    """Make what is missing; about 20 ms each. The administrator's kubeconfig is `layout.kubeconfig`."""
+    """Create the missing files, in about 20 ms each. The administrator's kubeconfig is `layout.kubeconfig`."""
     layout.pki.mkdir(parents=True, exist_ok=True, mode=0o700)
     pki = Pki(layout.pki)
     if not pki.ca.exists():
@@ -60,7 +60,7 @@ def make(layout: Layout) -> Pki:
     for node in map(layout.node, layout.numbers):
         _sign(pki, node.name, f"/O=system:nodes/CN=system:node:{node.name}")
         _write_kubeconfig(layout, pki, node.name, pki.kubeconfig(node.name))
-        # Without its address in it the API server refuses to fetch logs from this kubelet.
+        # Unless the certificate contains the address, the API server refuses to fetch logs from this kubelet.
         _sign(pki, f"serving-{node.name}", f"/CN={node.name}", [f"DNS:{node.name}", f"IP:{node.address}"])
     return pki
 
@@ -78,7 +78,7 @@ def _sign(pki: Pki, name: str, subject: str, alternatives: list[str] | None = No
 
 
 def _write_kubeconfig(layout: Layout, pki: Pki, user: str, path: Path) -> None:
-    """Everything inline, so that the one file can be handed on. JSON is YAML."""
+    """Write a kubeconfig with all certificates inline, so that the single file can be copied. JSON is valid YAML."""
 
     def inline(file: Path) -> str:
         return base64.b64encode(file.read_bytes()).decode()

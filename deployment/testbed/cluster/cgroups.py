@@ -1,7 +1,8 @@
-"""Trees of cgroups: everything that runs in a cluster is in one, so that it can be ended without asking around.
+"""Trees of cgroups. Every process of a cluster is in one tree, so the cluster can be killed without a list of
+processes.
 
-What belongs here: making, reading, ending and removing trees, with cgroup version 1 (also beside version 2) and
-version 2 alone. Not here: limits; kubelet and containerd set those.
+Here: making, reading, killing and removing trees, with cgroup version 1 (also beside version 2) and with version 2
+alone. Not here: limits, which kubelet and containerd set.
 """
 
 import os
@@ -17,7 +18,7 @@ from deployment.testbed.processes import ServerFailed
 
 ROOT = Path("/sys/fs/cgroup")
 NEEDED = ("cpu", "cpuset", "memory", "pids")
-"""Controllers without which a kubelet refuses to start."""
+"""Controllers that a kubelet requires."""
 KILLED_SECONDS = 20.0
 
 
@@ -26,20 +27,20 @@ class Hierarchies:
     """Mounts of cgroups on this machine."""
 
     folders: tuple[Path, ...]
-    """Mount points a tree is made in: one for version 2 alone, one a controller for version 1."""
+    """Mount points below which a tree is made: one for version 2 alone, one per controller for version 1."""
     unified: bool
-    """Version 2 alone."""
+    """True for version 2 alone."""
     controllers: frozenset[str]
 
     @property
     def members(self) -> Path:
-        """The hierarchy in which processes are counted: every process is in exactly one of its cgroups."""
+        """Hierarchy in which processes are counted. Every process is in exactly one of its cgroups."""
         return ROOT if self.unified else ROOT / "pids"
 
 
 @cache
 def hierarchies() -> Hierarchies:
-    """Read from /proc/self/mountinfo what is mounted below /sys/fs/cgroup."""
+    """Read the mounts below /sys/fs/cgroup from /proc/self/mountinfo."""
     mounts: list[tuple[Path, str, str]] = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -58,14 +59,14 @@ def hierarchies() -> Hierarchies:
 
 
 def make(path: str) -> None:
-    """Make `path` (such as mla/node1) in every hierarchy, ready to hold processes."""
+    """Make `path` (such as mla/node1) in every hierarchy, ready for processes."""
     found = hierarchies()
     parts = path.split("/")
     for folder in found.folders:
         for depth in range(len(parts)):
             inner = folder.joinpath(*parts[: depth + 1])
             if found.unified:
-                # A controller is usable only where all parents hand it on.
+                # A controller is usable only if all parents delegate it.
                 wanted = " ".join(f"+{name}" for name in (*NEEDED, "io") if name in found.controllers)
                 (inner.parent / "cgroup.subtree_control").write_text(wanted)
             inner.mkdir(exist_ok=True)
@@ -76,13 +77,15 @@ def make(path: str) -> None:
 
 
 def enter_command(path: str, command: Sequence[str | Path]) -> list[str | Path]:
-    """`command`, entering `path` first and keeping the process id: whatever it starts is in the tree, too."""
+    """Return `command` with a prefix that enters `path` first and keeps the process id. All its children are in the
+    tree, too.
+    """
     procs = hierarchies().members / path / "cgroup.procs"
     return ["/bin/sh", "-c", 'echo $$ >"$1" && shift && exec "$@"', "sh", procs, *command]
 
 
 def members(path: str) -> list[int]:
-    """Ids of all living processes in `path` and below; none if it does not exist."""
+    """Return the ids of all living processes in `path` and below; none if it does not exist."""
     found: list[int] = []
     for file in (hierarchies().members / path).glob("**/cgroup.procs"):
         # A pod's cgroup may be removed between listing and reading.
@@ -92,9 +95,8 @@ def members(path: str) -> list[int]:
 
 
 def end(path: str) -> None:
-    """SIGKILL until no process is left in `path` and below, also those started meanwhile.
-
-    Raises ServerFailed if some outlive that by 20 seconds.
+    """Send SIGKILL until no process is left in `path` and below, also to new processes. Raise `ServerFailed` if some
+    are alive after 20 s.
     """
     deadline = time.monotonic() + KILLED_SECONDS
     while left := members(path):
@@ -107,15 +109,14 @@ def end(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove `path` and everything below from every hierarchy; it must have no process left.
-
-    Raises ServerFailed if the kernel still holds it after 20 seconds.
+    """Remove `path` and everything below it from every hierarchy. No process may be left in it. Raise `ServerFailed` if
+    the kernel still holds it after 20 s.
     """
     deadline = time.monotonic() + KILLED_SECONDS
     while left := existing(path):
         for folder in left:
             for inner, _, _ in os.walk(folder, topdown=False):
-                # Busy for a moment after its last process died: the next round takes it.
+                # Busy for a moment after its last process died: the next round removes it.
                 with suppress(OSError):
                     Path(inner).rmdir()
         if time.monotonic() > deadline:
@@ -124,5 +125,5 @@ def remove(path: str) -> None:
 
 
 def existing(path: str) -> list[Path]:
-    """Folders of `path` in all hierarchies, as far as they exist."""
+    """Return the existing folders of `path` in all hierarchies."""
     return [folder / path for folder in hierarchies().folders if (folder / path).is_dir()]

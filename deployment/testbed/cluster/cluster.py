@@ -1,7 +1,6 @@
-"""A whole cluster: up, down, and what can happen to it in between.
+"""A whole cluster: start, end, and faults in between.
 
-What belongs here: the order of things. How each part is made is in the modules beside. The Cluster object is what
-tests hold.
+Here: the order of the steps, and the Cluster object for tests. The modules beside this one make the parts.
 """
 
 import json
@@ -36,10 +35,10 @@ from deployment.testbed.processes import Process, ServerFailed
 
 
 class Cluster:
-    """One running cluster, known by its state folder; several objects and processes may hold the same."""
+    """One running cluster, identified by its state folder. Several objects and processes may use the same cluster."""
 
     def __init__(self, state: Path) -> None:
-        """Raises NoCluster if none was started there."""
+        """Open the cluster. Raise `NoCluster` if none was started in the folder."""
         self.state = state
         self.layout = record.load(state).layout
 
@@ -53,27 +52,27 @@ class Cluster:
 
     @property
     def image(self) -> str:
-        """The base image every node has: this machine's Debian with Python."""
+        """Return the name of the base image on every node: this machine's Debian with Python."""
         return record.load(self.state).base_image
 
     def archive(self, image: str) -> Path:
-        """The archive one of the nodes' own images was imported from."""
+        """Return the archive from which one of the nodes' own images was imported."""
         return record.load(self.state).archives[image]
 
     def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
-        """Return kubectl's output. Raises CommandFailed."""
+        """Return kubectl's output. Raise `CommandFailed`."""
         return parts.kubectl(record.load(self.state), *words, stdin=stdin, seconds=seconds)
 
     def objects(self, kind: str, *words: str) -> list[dict[str, Any]]:
-        """All objects of a kind, as kubectl's JSON has them; `words` are more of its options."""
+        """Return all objects of a kind from kubectl's JSON; `words` are further options."""
         return json.loads(self.kubectl("get", kind, "--output=json", *words))["items"]
 
     def server_version(self) -> str:
-        """As the API server itself says. Raises ApiSilent."""
+        """Return the version that the API server reports. Raise `ApiSilent`."""
         return api.get(self.layout, "/version")["gitVersion"]
 
     def address_for_pods(self, port: int) -> str:
-        """HOST:PORT at which pods reach `port` of this machine's loopback; forwarded from now on."""
+        """Forward a port of this machine's loopback; return HOST:PORT at which pods reach it."""
         with record.changing(self.layout.name):
             held = record.load(self.state)
             outside = next((own for own, target in held.forwards.items() if target == port), None)
@@ -84,11 +83,11 @@ class Cluster:
         return f"{self.layout.address}:{outside}"
 
     def kill(self, name: str) -> None:
-        """SIGKILL to a part of the control plane: etcd, kube-apiserver, kube-controller-manager, …"""
+        """Send SIGKILL to a part of the control plane: etcd, kube-apiserver, kube-controller-manager, …"""
         processes.kill(self._process(name))
 
     def restart(self, name: str) -> None:
-        """Start a dead part of the control plane again, with the same addresses; returns when the API is ready."""
+        """Start a dead part of the control plane again with the same addresses. Return when the API is ready."""
         with record.changing(self.layout.name):
             held = record.load(self.state)
             parts.start_control(held, [name])
@@ -100,26 +99,26 @@ class Cluster:
                 )
 
     def kill_node(self, number: int) -> None:
-        """A power cut: the network goes first, then every process at once; /run and mounts are lost, disks stay."""
+        """Cut the power of a node: its network first, then every process. /run and mounts are lost; disks stay."""
         with record.changing(self.layout.name):
             held = record.load(self.state)
             parts.end_node(held, self.layout.node(number))
 
     def start_node(self, number: int) -> None:
-        """Switch a killed node on again; returns when it is Ready. Nothing to do if it runs."""
+        """Switch a killed node on again; return when it is Ready. Do nothing if it runs."""
         with record.changing(self.layout.name):
             parts.start_nodes(record.load(self.state), [number])
 
     def cut_node(self, number: int) -> None:
-        """Pull the node's cable: its pods go on, unreachable, until `mend_node`."""
+        """Pull the node's cable. Its pods run on, unreachable, until `mend_node`."""
         network.cut(self.layout.node(number))
 
     def mend_node(self, number: int) -> None:
-        """Plug the cable back in."""
+        """Plug the node's cable in again."""
         network.mend(self.layout.node(number))
 
     def node_pids(self, number: int) -> list[int]:
-        """Ids, as this machine sees them, of all processes of a node and of its pods."""
+        """Return the ids, on this machine, of all processes of a node and of its pods."""
         return cgroups.members(self.layout.node(number).cgroup)
 
     def import_image(
@@ -132,7 +131,8 @@ class Cluster:
     ) -> None:
         """Give the running nodes `numbers` (all by default) an image from a docker-archive or OCI archive.
 
-        The archive may leave out the image's lowest layers, given as `below` from the bottom: nodes get them by links.
+        The archive may leave out the lowest layers of the image. Nodes get those layers, `below` from the bottom, by
+        hard links.
         """
         held = record.load(self.state)
         parts.import_images(
@@ -140,7 +140,7 @@ class Cluster:
         )
 
     def remove_image(self, image: str) -> None:
-        """Have all running nodes forget an image, and free its disk."""
+        """Remove an image from all running nodes, and free its disk."""
         held = record.load(self.state)
         for number in self.layout.numbers:
             ours = self.layout.node(number)
@@ -148,22 +148,22 @@ class Cluster:
             run(node.ctr(ours, holder, "images", "remove", "--sync", image), seconds=120)
 
     def add_queues(self) -> None:
-        """Install Kueue; returns when it takes Jobs."""
+        """Install Kueue; return when it accepts Jobs."""
         with record.changing(self.layout.name):
             queues.install(record.load(self.state))
 
     def add_simulated_nodes(self, count: int) -> None:
-        """Have `count` nodes of `simulation.GPUS` GPUs that only seem to be there."""
+        """Create `count` simulated nodes with `simulation.GPUS` GPUs each."""
         with record.changing(self.layout.name):
             simulation.add_nodes(record.load(self.state), count)
 
     def remove_simulated_nodes(self) -> None:
-        """All of them."""
+        """Remove all simulated nodes."""
         with record.changing(self.layout.name):
             simulation.remove_nodes(record.load(self.state))
 
     def down(self) -> None:
-        """End it all and remove everything it made."""
+        """End all processes and remove everything that the cluster made."""
         down(self.layout)
 
     def _process(self, name: str) -> Process:
@@ -174,10 +174,10 @@ class Cluster:
 
 
 def up(layout: Layout) -> Cluster:
-    """Start the cluster, or what is missing of it; returns when all nodes are Ready.
+    """Start the cluster, or its missing parts; return when all nodes are Ready.
 
-    Raises MachineUnfit before anything is made; BuildFailed, CommandFailed or ServerFailed later, and then `down`
-    cleans up.
+    Raise `MachineUnfit` before anything is made. Raise `BuildFailed`, `CommandFailed` or `ServerFailed` later; then
+    `down` cleans up.
     """
     if record.exists(layout.state):
         layout = record.load(layout.state).layout
@@ -216,9 +216,8 @@ def up(layout: Layout) -> Cluster:
 
 
 def down(layout: Layout) -> None:
-    """End every process of the cluster and remove all it made. Works on a half-made one, and on none.
-
-    Raises ServerFailed if something is left.
+    """End every process of the cluster and remove everything it made. Also works on a half-made cluster, and on none.
+    Raise `ServerFailed` if something is left.
     """
     if record.exists(layout.state):
         layout = record.load(layout.state).layout
@@ -236,7 +235,7 @@ def down(layout: Layout) -> None:
 
 
 def status(layout: Layout) -> list[str]:
-    """A line for each part, then one for each node. Raises NoCluster."""
+    """Return a line for each part, then a line for each node. Raise `NoCluster`."""
     held = record.load(layout.state)
     layout = held.layout
     lines = [
@@ -256,11 +255,13 @@ def status(layout: Layout) -> list[str]:
 
 
 def _prepared(layout: Layout) -> Record:
-    """The record, written before anything it names is made; programs and images are made here if need be."""
+    """Return the record, written before the things that it names are made. Programs and images are made here if they
+    are missing.
+    """
     if record.exists(layout.state):
         return record.load(layout.state)
     with ThreadPoolExecutor() as pool:
-        # Images are mostly downloads, programs mostly compilation.
+        # Images are mostly downloads, programs are mostly compilation.
         making = pool.submit(images.make)
         programs = control.Programs(build("kubernetes"), build("coredns"))
         made = making.result()
@@ -277,7 +278,7 @@ def _prepared(layout: Layout) -> Record:
 
 
 def _why_no_account(layout: Layout) -> str:
-    """Pods can be made once the default service account of their namespace exists."""
+    """Wait for the default service account of the namespace. Pods can be created only after it exists."""
     try:
         api.get(layout, "/api/v1/namespaces/default/serviceaccounts/default")
     except api.ApiSilent as error:

@@ -1,4 +1,4 @@
-"""`python -m deployment.testbed cluster up|down|status|add-queues|kill-node N|start-node N|…`."""
+"""Command line `python -m deployment.testbed cluster up|down|status|add-queues|kill-node N|start-node N|…`."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ DEFAULT = Path("build") / "cluster"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status. Raises ServerFailed, BuildFailed."""
+    """Run the command; return its exit status. Raise `ServerFailed` or `BuildFailed`."""
     parser = argparse.ArgumentParser(prog="python -m deployment.testbed cluster", description=__doc__)
     parser.add_argument(
         "--state",

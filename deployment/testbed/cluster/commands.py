@@ -1,4 +1,4 @@
-"""Running short commands of the system with errors one can read."""
+"""Short commands of the system, with readable errors."""
 
 import subprocess
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from deployment.testbed.processes import ServerFailed
 
 
 class CommandFailed(ServerFailed):
-    """A short command did not do its work; the message has the command and what it said."""
+    """A short command failed. The message has the command and its output."""
 
 
 def run(command: Sequence[str | Path], *, stdin: str = "", seconds: float = 60.0) -> str:
-    """The command's standard output. Raises CommandFailed."""
+    """Return the command's standard output. Raise `CommandFailed`."""
     shown = " ".join(str(word) for word in command)
     try:
         done = subprocess.run(
@@ -28,7 +28,7 @@ def run(command: Sequence[str | Path], *, stdin: str = "", seconds: float = 60.0
 
 
 def succeeds(command: Sequence[str | Path], *, stdin: str = "", seconds: float = 60.0) -> bool:
-    """Does the command end with 0?"""
+    """True if the command ends with exit status 0."""
     try:
         run(command, stdin=stdin, seconds=seconds)
     except CommandFailed:

@@ -1,7 +1,7 @@
 """The control plane: etcd, API server, controller manager, scheduler and name service as processes of this machine.
 
-What belongs here: their command lines and settings, and how to tell that they are ready. They listen on the bridge
-address, or on loopback where only the machine itself asks.
+Here: their command lines and settings, and their readiness checks. They listen on the bridge address, or on loopback if
+only this machine connects.
 """
 
 import json
@@ -13,10 +13,10 @@ from deployment.testbed.cluster.certificates import Pki
 from deployment.testbed.cluster.layout import API_PORT, DOMAIN, SERVICES, Layout
 
 GRACE_SECONDS = 10
-"""A node that has not been heard of for so long is NotReady. Kubernetes' default is 50; tests would wait for that."""
+"""Seconds without a heartbeat until a node is NotReady. Kubernetes' default is 50, and tests would wait for that."""
 NAME_SERVICE_READY_PORT = 8181
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
-"""The parts, in the order to start them in."""
+"""The parts, in the order of their start."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Programs:
 
 @dataclass(frozen=True)
 class EtcdPorts:
-    """Loopback ports, kept for the life of the cluster."""
+    """Loopback ports, fixed for the life of the cluster."""
 
     client: int
     peer: int
 
 
 def commands(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> dict[str, list[str | Path]]:
-    """Every part's command line by its name."""
+    """Return the command line of every part, by name."""
     return {
         "etcd": etcd(layout, ports),
         "kube-apiserver": api_server(layout, programs, pki, ports),
@@ -47,7 +47,7 @@ def commands(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> 
 
 
 def etcd(layout: Layout, ports: EtcdPorts) -> list[str | Path]:
-    """Without waiting for the disk: this cluster's records need not survive a power cut."""
+    """Return the command of etcd. It does not wait for the disk: its records need not survive a power cut."""
     client, peer = f"http://127.0.0.1:{ports.client}", f"http://127.0.0.1:{ports.peer}"
     return [
         "etcd",
@@ -63,7 +63,7 @@ def etcd(layout: Layout, ports: EtcdPorts) -> list[str | Path]:
 
 
 def api_server(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> list[str | Path]:
-    """Listens on the bridge address only, for this machine and for pods."""
+    """Return the command of the API server, which listens on the bridge address only, for this machine and for pods."""
     return [
         programs.kubernetes / "kube-apiserver",
         f"--etcd-servers=http://127.0.0.1:{ports.client}",
@@ -84,15 +84,17 @@ def api_server(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -
         "--authorization-mode=Node,RBAC",
         f"--service-cluster-ip-range={SERVICES}",
         "--allow-privileged=true",
-        # Service addresses exist inside nodes only: webhooks are called at their pods' addresses.
+        # Service addresses exist only inside nodes: webhooks are called at the addresses of their pods.
         "--enable-aggregator-routing=true",
-        # Streamed lists need a newer etcd than Debian has: clients wait for ever for their first list.
+        # Streamed lists need a newer etcd than Debian has: clients would wait for ever for their first list.
         "--feature-gates=WatchList=false",
     ]
 
 
 def controller_manager(programs: Programs, pki: Pki) -> list[str | Path]:
-    """Watches heartbeats every second; one replica, so no leader to elect."""
+    """Return the command of the controller manager. It checks heartbeats every second; a single replica elects no
+    leader.
+    """
     name = "kube-controller-manager"
     return [
         programs.kubernetes / name,
@@ -113,7 +115,7 @@ def controller_manager(programs: Programs, pki: Pki) -> list[str | Path]:
 
 
 def scheduler(layout: Layout, programs: Programs, pki: Pki) -> list[str | Path]:
-    """With its settings in a file: rates are not flags any more."""
+    """Return the command of the scheduler. Its settings are in a file, because the rates are no longer flags."""
     name = "kube-scheduler"
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -127,7 +129,9 @@ def scheduler(layout: Layout, programs: Programs, pki: Pki) -> list[str | Path]:
 
 
 def name_service(layout: Layout, programs: Programs) -> list[str | Path]:
-    """Names of services and of pods behind headless ones; answers are valid for a second, as pods come and go."""
+    """Return the command of the name service, for services and for pods behind headless services. Its answers are valid
+    for a second, because pods come and go.
+    """
     corefile = f"""\
 .:53 {{
   bind {layout.address}
@@ -145,11 +149,11 @@ def name_service(layout: Layout, programs: Programs) -> list[str | Path]:
 
 
 def write_once(file: Path, text: str) -> None:
-    """Leave a file that is right alone: some of the programs end when their settings are touched."""
+    """Write a file unless its content is already right: some programs end when their settings are touched."""
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
 
 
 def kubectl(layout: Layout, programs: Programs, words: Sequence[str | Path]) -> list[str | Path]:
-    """kubectl of the cluster's own version, as its administrator."""
+    """Return a command of kubectl in the cluster's own version, as its administrator."""
     return [programs.kubernetes / "kubectl", f"--kubeconfig={layout.kubeconfig}", *words]

@@ -1,7 +1,7 @@
-"""Images made without a registry: the one that holds a pod's namespaces, and a Debian with Python to build on.
+"""Images made without a registry: the pause image of pods, and a Debian with Python to build on.
 
-What belongs here: making them once, as archives that containerd and buildah read, in the build cache. The base is this
-machine's own Debian release, so that programs built here run in it.
+Here: making them once, as archives for containerd and buildah, in the build cache. The base is this machine's own
+Debian release, so that programs built here run in it.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ EMPTIED = (
     "usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man",
     "var/cache/apt", "var/lib/apt/lists", "var/log",
 )  # fmt: skip
-"""Nothing that runs needs what is there; a third of the files."""
+"""Files that no program needs: a third of all files."""
 USER = 65532
-"""The user pods run as: it has a name, since programs ask for it."""
+"""User of the pods. It has a name, because programs look it up."""
 PAUSE_SOURCE = Path(__file__).parents[2] / "images" / "pause" / "pause.c"
 PAUSE = "localhost/ml-assets/pause:1"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -40,7 +40,7 @@ class Images:
 
 
 def release() -> str:
-    """This machine's Debian release, such as "bookworm". Raises CommandFailed on another system."""
+    """Return this machine's Debian release, such as "bookworm". Raise `CommandFailed` on another system."""
     lines = Path("/etc/os-release").read_text().splitlines()
     values = {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
     if values.get("ID") != "debian" or "VERSION_CODENAME" not in values:
@@ -52,7 +52,7 @@ def release() -> str:
 
 
 def make() -> Images:
-    """Both archives, made first if the cache lacks them (about a minute). Raises CommandFailed."""
+    """Return both archives; make them first if the cache lacks them (about a minute). Raise `CommandFailed`."""
     base = f"localhost/ml-assets/base:{release()}"
     recipe = "\0".join((base, *PACKAGES, str(USER), PAUSE_SOURCE.read_text(), Path(__file__).read_text()))
 
@@ -72,14 +72,14 @@ def _make_pause(root: Path, archive: Path) -> None:
 
 
 def make_program(root: Path, image: str, program: Path, archive: Path) -> None:
-    """The docker-archive of an image that is one static `program`; `root` is a folder to make it in."""
+    """Make the docker-archive of an image that is one static `program`. `root`: folder to make it in."""
     root.mkdir()
     shutil.copy(program, root / program.name)
     _write_archive(archive, image, root, {"Entrypoint": [f"/{program.name}"], "User": f"{USER}:{USER}"})
 
 
 def _make_base(root: Path, image: str, archive: Path) -> None:
-    # In a mount namespace of its own: what debootstrap mounts is gone with it, however it ends.
+    # In its own mount namespace: the mounts of debootstrap vanish with it, also after a failure.
     command = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
     run([*command, release(), root], seconds=900)
     for folder in EMPTIED:
@@ -98,7 +98,7 @@ def _make_base(root: Path, image: str, archive: Path) -> None:
 
 
 def _write_archive(archive: Path, image: str, root: Path, config: dict[str, object]) -> None:
-    """A docker-archive of one layer: what is below `root`."""
+    """Make a docker-archive of one layer: everything below `root`."""
     layer = archive.with_suffix(".layer")
     run(["tar", "--create", "--file", layer, "--directory", root, "--sort=name", "--numeric-owner",
          "--mtime=@0", "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "."], seconds=300)  # fmt: skip

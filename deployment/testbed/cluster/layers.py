@@ -1,6 +1,6 @@
-"""Layers of images that a node gets unpacked, by hard links: gigabytes that are on this disk once.
+"""Unpacked layers of images, given to a node by hard links: gigabytes that are on this disk only once.
 
-What belongs here: giving one node such layers, before an archive is imported that has only what lies above them.
+Here: giving a node such layers before the import of an archive that has only the layers above them.
 """
 
 import hashlib
@@ -20,18 +20,19 @@ SNAPSHOTTER = ("snapshots", "--snapshotter", "overlayfs")
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer, unpacked: its files are never written to again, neither here nor by a node."""
+    """One unpacked layer. Neither this machine nor a node writes to its files again."""
 
     diff_id: str
-    """`sha256:…` of its archive, as the image's configuration has it."""
+    """`sha256:…` of its archive, as in the image's configuration."""
     folder: Path
-    """Files that it adds, as overlayfs has them."""
+    """Files that it adds, in the format of overlayfs."""
 
 
 def link_layers(node: NodeLayout, machine: Process, layers: Sequence[Layer]) -> None:
-    """Give a node the lowest layers of an image, from the bottom; those it has stay as they are. Raises CommandFailed.
+    """Give a node the lowest layers of an image, from the bottom. Existing layers stay as they are. Raise
+    `CommandFailed`.
 
-    Their archives it has not: a containerd that is started again finds the image incomplete.
+    The node does not get their archives: a restarted containerd finds the image incomplete.
     """
     lines = run(ctr(node, machine, *SNAPSHOTTER, "list")).splitlines()
     known = {line.split()[0] for line in lines[1:]}

@@ -1,7 +1,7 @@
 """Layout of a cluster: names, addresses, folders.
 
-Everything the cluster makes outside its state folder carries its `name`: one bridge, one cgroup tree, one virtual
-cable a node. Two clusters with different names and networks can run side by side.
+Everything outside its state folder carries the cluster's `name`: one bridge, one cgroup tree, one virtual cable per
+node. Two clusters with different names and networks can run side by side.
 """
 
 import re
@@ -11,12 +11,12 @@ from pathlib import Path
 from deployment.testbed.processes import ServerFailed
 
 SERVICES = "10.96.0.0/16"
-"""Known inside the nodes only: the machine itself has no route there."""
+"""Addresses of services. Only nodes have a route to them, not the machine itself."""
 API_SERVICE = "10.96.0.1"
 API_PORT = 6443
 DOMAIN = "cluster.local"
 LONGEST_NAME = 8
-"""A link's name has at most 15 characters, and `-node9` is added."""
+"""Longest name of a cluster. The name of a link has at most 15 characters, and `-node9` is added."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Layout:
     """Names, addresses and folders of one cluster."""
 
     state: Path
-    """Everything on disk is below this absolute folder."""
+    """Absolute folder of all files."""
     name: str = "mla"
     network: str = "10.88"
     """First two numbers of all addresses: NETWORK.0.0/24 machine and nodes, NETWORK.N.0/24 pods of node N."""
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def numbers(self) -> range:
-        """Nodes are numbered from 1."""
+        """Return all nodes, numbered from 1."""
         return range(1, self.nodes + 1)
 
     @property
@@ -53,7 +53,7 @@ class Layout:
 
     @property
     def address(self) -> str:
-        """The machine's own address on the bridge: API server, name service and forwarded ports."""
+        """The machine's own address on the bridge, for the API server, the name service and forwarded ports."""
         return f"{self.network}.0.1"
 
     @property
@@ -76,7 +76,7 @@ class Layout:
         return self.state / "log" / f"{process}.log"
 
     def node(self, number: int) -> "NodeLayout":
-        """Names and addresses of one node. Raises ServerFailed if there is no such node."""
+        """Return names and addresses of one node. Raise `ServerFailed` if there is no such node."""
         if number not in self.numbers:
             raise ServerFailed(f"There is no node {number}: nodes are numbered 1 to {self.nodes}.")
         return NodeLayout(self, number)
@@ -103,12 +103,12 @@ class NodeLayout:
 
     @property
     def cable(self) -> str:
-        """The machine's end of the virtual cable; the node's end is its eth0."""
+        """Name of the machine's end of the virtual cable. The node's end is its eth0."""
         return f"{self.cluster.name}-{self.name}"
 
     @property
     def cgroup(self) -> str:
-        """Path of the kubelet's root below every hierarchy's mount point."""
+        """Path of the kubelet's root below the mount point of each hierarchy."""
         return f"{self.cluster.name}/{self.name}"
 
     @property
@@ -116,5 +116,5 @@ class NodeLayout:
         return self.cluster.state / self.name
 
     def process(self, program: str) -> str:
-        """The name under which this node's `program` is recorded."""
+        """Return the name under which this node's `program` is recorded."""
         return f"{program}-{self.name}"

@@ -1,4 +1,4 @@
-"""Leftovers of a cluster on this machine. Checked after `down`; empty is right."""
+"""Leftovers of a cluster on this machine, checked after `down`."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -8,11 +8,13 @@ from deployment.testbed.cluster.layout import Layout
 
 
 def leftovers(layout: Layout) -> list[str]:
-    """Processes, mounts in any process's view, links, cgroups and files that carry the cluster's names."""
+    """Return processes, mounts of any process, links, cgroups and files that carry the cluster's names. An empty list
+    is right.
+    """
     mark = str(layout.state).encode()
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # ended meanwhile
+        with suppress(OSError):  # it ended meanwhile
             if mark in (process / "mountinfo").read_bytes():
                 found.append(f"a mount seen by process {process.name}")
     found += [f"process {pid}" for pid in cgroups.members(layout.name)]

@@ -1,6 +1,6 @@
-"""Can this machine run a cluster, and is the place free? Asked before anything is made, by trying where possible.
+"""Check if this machine can run a cluster, before anything is made: by a trial if possible.
 
-What belongs here: one refusal that lists everything missing with its remedy.
+Here: one error that lists every missing feature with its remedy.
 """
 
 import os
@@ -20,17 +20,16 @@ PROGRAMS = (
     "unshare",
 )  # fmt: skip
 HIDDEN = ("/run", "/var/run", *OWN_FOLDERS)
-"""A node has its own there, so the cluster's files cannot be."""
+"""Folders that a node replaces by its own. The cluster's files cannot be in them."""
 
 
 class MachineUnfit(ServerFailed):
-    """The machine lacks something a cluster needs, or something else has the cluster's names; nothing was made."""
+    """The machine lacks a feature that a cluster needs, or something else has the cluster's names. Nothing was made."""
 
 
 def check(layout: Layout, *, ours: bool) -> None:
-    """Raise MachineUnfit with everything that is in the way.
-
-    `ours`: the state folder has a record of this cluster, so what carries its names is its own.
+    """Raise `MachineUnfit` with all problems. `ours`: the state folder has a record of this cluster, so existing things
+    with its names belong to it.
     """
     problems = [*_missing()] or [*_failing(layout), *_taken(layout, ours=ours)]
     if problems:
@@ -63,7 +62,7 @@ def _missing() -> Iterator[str]:
 
 
 def _failing(layout: Layout) -> Iterator[str]:
-    """Yield features that are there but do not work here, tried inside namespaces that end with the trial."""
+    """Yield problems of features, tried inside namespaces that end with the trial."""
     if any(layout.state.is_relative_to(folder) for folder in HIDDEN):
         yield f"The state folder {layout.state} is where every node has its own files. Take another (CLUSTER_STATE)."
         return
@@ -97,7 +96,7 @@ def _taken(layout: Layout, *, ours: bool) -> Iterator[str]:
     remedy = "Choose another name (CLUSTER_NAME)"
     links = network.links()
     owner = links.get(layout.bridge)
-    # Ours without an alias: the start before this one ended between making and marking it.
+    # Without an alias it is ours: the previous start ended before it could mark the link.
     if owner is not None and owner != str(layout.state) and not (ours and owner == ""):
         whose = (
             f"of the cluster in {owner}: end that one (CLUSTER_STATE={owner} make cluster-down)"

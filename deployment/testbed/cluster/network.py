@@ -1,8 +1,8 @@
 """Bridge, virtual cables and routes between this machine and the nodes.
 
-What belongs here: links and addresses. The machine gets one bridge and one cable a node, and forwards nothing: nodes
-reach each other over the bridge and the machine at its bridge address, and nothing beyond. A cable ends with the
-network namespace that holds its other end.
+Here: links and addresses. The machine gets one bridge and one cable per node, and forwards nothing. Nodes reach each
+other over the bridge, the machine at its bridge address, and nothing else. A cable ends with the network namespace at
+its other end.
 """
 
 import json
@@ -13,12 +13,12 @@ from deployment.testbed.cluster.layout import Layout, NodeLayout
 
 
 def links() -> dict[str, str]:
-    """Name of every link of this machine → its alias, empty without one."""
+    """Return the name of every link of this machine → its alias, empty without one."""
     return {link["ifname"]: link.get("ifalias", "") for link in _ip("link", "show")}
 
 
 def overlapping_routes(layout: Layout) -> list[str]:
-    """Routes of this machine into the cluster's network that do not go over the cluster's own bridge."""
+    """Return routes of this machine into the cluster's network that do not use the cluster's own bridge."""
     prefix = f"{layout.network}."
     return [
         f"{route['dst']} {route.get('dev', route.get('type', ''))}"
@@ -28,9 +28,11 @@ def overlapping_routes(layout: Layout) -> list[str]:
 
 
 def make_bridge(layout: Layout) -> None:
-    """The bridge with the machine's address; its alias says which state folder it belongs to. Keeps what exists."""
+    """Make the bridge with the machine's address, and the name of the state folder as its alias. Keep an existing
+    bridge.
+    """
     if layout.bridge not in links():
-        # An address of its own: a bridge takes one of its ports' otherwise, and changes it when that node dies.
+        # Its own hardware address: otherwise a bridge takes that of a port, and changes it when that node dies.
         mac = ":".join(["02", "00", *(f"{int(part):02x}" for part in layout.address.split("."))])
         run(["ip", "link", "add", "name", layout.bridge, "address", mac, "type", "bridge"])
     run(["ip", "link", "set", layout.bridge, "alias", str(layout.state)])
@@ -39,14 +41,14 @@ def make_bridge(layout: Layout) -> None:
 
 
 def remove_bridge(layout: Layout) -> None:
-    """Remove the bridge and cables whose node died before its end could be moved in."""
+    """Remove the bridge, and cables of nodes that died before they got their end."""
     for name in links():
         if name == layout.bridge or name.startswith(f"{layout.name}-node"):
             _delete(name)
 
 
 def unplug(node: NodeLayout) -> None:
-    """Remove the node's cable, if the kernel has not yet done it with the node's network."""
+    """Remove the node's cable, unless the kernel has removed it with the node's network."""
     _delete(node.cable)
 
 
@@ -73,20 +75,22 @@ def connect(node: NodeLayout, pid: int) -> None:
 
 
 def cut(node: NodeLayout) -> None:
-    """Pull the node's cable: nothing in or out, while everything on the node goes on. Nothing to do without one."""
+    """Pull the node's cable: no packet goes in or out, while every process of the node runs on. Do nothing without a
+    cable.
+    """
     if node.cable in links():
         run(["ip", "link", "set", node.cable, "down"])
 
 
 def mend(node: NodeLayout) -> None:
-    """Plug the cable back in. Raises CommandFailed if the node is not running."""
+    """Plug the cable in again. Raise `CommandFailed` if the node is not running."""
     if node.cable not in links():
         raise CommandFailed(f"{node.name} has no cable: it is not running. Start it with start-node.")
     run(["ip", "link", "set", node.cable, "up"])
 
 
 def _delete(name: str) -> None:
-    # It may vanish by itself in between, with the network namespace at its other end.
+    # It may vanish meanwhile, with the network namespace at its other end.
     if name in links() and not succeeds(["ip", "link", "delete", name]) and name in links():
         raise CommandFailed(f"The link {name} cannot be removed.")
 

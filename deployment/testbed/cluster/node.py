@@ -1,8 +1,8 @@
-"""One node: a network and a mount namespace of its own, and in them containerd, kubelet and kube-proxy.
+"""One node: its own network namespace and mount namespace, and in them containerd, kubelet and kube-proxy.
 
-What belongs here: their settings and the order they start in. The namespaces are held by one sleeping process, the
-node's "machine". Inside, /run is new and /var/lib/{kubelet,containerd,cni} and /var/log are folders of the node, so
-that all three programs use their usual places; what they mount is seen by nobody else and ends with them.
+Here: their settings and the order of their start. One sleeping process, the node's "machine", holds the namespaces.
+Inside, /run is new, and /var/lib/{kubelet,containerd,cni} and /var/log are folders of the node, so all three programs
+use their usual paths. No other process sees their mounts, which end with them.
 """
 
 import json
@@ -19,19 +19,18 @@ from deployment.testbed.cluster.layout import DOMAIN, NodeLayout
 from deployment.testbed.processes import Process
 
 OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/log")
-"""Places the three programs write to; some of them cannot be told another one."""
+"""Folders to which the three programs write. Some of the paths cannot be configured."""
 MARK = ".mount-point-of-ml-assets-nodes"
 CNI_PROGRAMS = Path("/usr/lib/cni")
 SOCKET = "/run/containerd/containerd.sock"
 HEARTBEAT_SECONDS = 2
 LOG_SIZE = "1Mi"
-"""A pod's log is rotated at this size, so that tests meet rotation; the default is 10Mi."""
+"""Size at which a pod's log is rotated, so that tests meet a rotation. The default is 10Mi."""
 
 
 def make_mount_points() -> None:
-    """Make those of OWN_FOLDERS this machine lacks, to be mounted over.
-
-    They are marked, so that the last cluster to end removes them.
+    """Make those of `OWN_FOLDERS` that this machine lacks, as mount points. They are marked, so that the last cluster
+    that ends removes them.
     """
     for folder in map(Path, OWN_FOLDERS):
         if not folder.exists():
@@ -40,10 +39,10 @@ def make_mount_points() -> None:
 
 
 def remove_mount_points() -> None:
-    """Remove what `make_mount_points` made, unless somebody else has put something there or mounts over it."""
+    """Remove the folders of `make_mount_points`, unless they contain foreign files or mounts."""
     mounted = set[str]()
     for process in Path("/proc").glob("[0-9]*/mountinfo"):
-        with suppress(OSError):  # ended meanwhile
+        with suppress(OSError):  # it ended meanwhile
             mounted |= {line.split()[4] for line in process.read_text().splitlines()}
     for folder in map(Path, OWN_FOLDERS):
         ours = (folder / MARK).exists() and str(folder) not in mounted
@@ -53,10 +52,10 @@ def remove_mount_points() -> None:
 
 
 def start_machine(node: NodeLayout) -> Process:
-    """The process holding the node's namespaces, prepared: folders mounted, network plugged in."""
+    """Start the process that holds the node's namespaces; mount the folders and plug in the network."""
     cgroups.make(node.cgroup)
     cgroups.make(f"{node.cgroup}/system")
-    # `slave`: folders mounted on this machine later can still be mounted into pods, but nothing comes back.
+    # `slave`: later mounts of this machine can still be mounted into pods, but no mount comes back.
     hold = ["unshare", "--net", "--mount", "--propagation", "slave", "sleep", "infinity"]
     machine = start(node, "machine", hold)
     processes.wait_ready(machine, lambda: _why_no_namespace(machine), seconds=10)
@@ -72,7 +71,7 @@ def start_machine(node: NodeLayout) -> Process:
 
 
 def start_containerd(node: NodeLayout, machine: Process, pause_image: str) -> Process:
-    """containerd, answering."""
+    """Start containerd; return when it answers."""
     config = node.folder / "containerd.toml"
     plugins = node.folder / "cni"
     plugins.mkdir(exist_ok=True)
@@ -89,7 +88,7 @@ def start_containerd(node: NodeLayout, machine: Process, pause_image: str) -> Pr
 
 
 def start_kubelet(node: NodeLayout, machine: Process, programs: Programs, pki: Pki) -> Process:
-    """kubelet; containerd must answer already, or it ends at once."""
+    """Start the kubelet. containerd must answer already, or the kubelet ends at once."""
     config = node.folder / "kubelet.json"
     write_once(config, json.dumps(_kubelet_settings(node, pki), indent=1))
     command = [
@@ -106,7 +105,7 @@ def start_kubelet(node: NodeLayout, machine: Process, programs: Programs, pki: P
 
 
 def start_proxy(node: NodeLayout, machine: Process, programs: Programs, pki: Pki) -> Process:
-    """kube-proxy: service addresses by nftables of the node's own network namespace."""
+    """Start kube-proxy: service addresses by nftables of the node's own network namespace."""
     settings = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -114,7 +113,7 @@ def start_proxy(node: NodeLayout, machine: Process, programs: Programs, pki: Pki
         "mode": "nftables",
         "hostnameOverride": node.name,
         "oomScoreAdj": 0,
-        # Two pods on one bridge talk past the node: answers come back translated only if the node asked.
+        # Two pods on one bridge talk past the node: answers are translated only with this setting.
         "nftables": {"masqueradeAll": True},
         # The kernel's table sizes belong to the whole machine.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
@@ -126,7 +125,7 @@ def start_proxy(node: NodeLayout, machine: Process, programs: Programs, pki: Pki
 
 
 def start(node: NodeLayout, program: str, command: list[str | Path] | list[str]) -> Process:
-    """Start something of the node inside its cgroup tree, recorded as `<program>-<node>`."""
+    """Start a program of the node inside its cgroup tree, recorded as `<program>-<node>`."""
     name = node.process(program)
     return processes.start(
         name, cgroups.enter_command(f"{node.cgroup}/system", command), log=node.cluster.log(name)
@@ -134,24 +133,23 @@ def start(node: NodeLayout, program: str, command: list[str | Path] | list[str])
 
 
 def inside(node: NodeLayout, machine: Process, command: Sequence[str | Path]) -> list[str | Path]:
-    """A short command in the node's namespaces, and in its cgroups: it ends with the node, also where who waits for it
-    is killed."""
+    """Return a command in the node's namespaces and cgroups. It ends with the node, even if its caller is killed."""
     return cgroups.enter_command(f"{node.cgroup}/system", [*_joining(machine), *command])
 
 
 def ctr(node: NodeLayout, machine: Process, *words: str | Path) -> list[str | Path]:
-    """A command for the node's containerd, in the name space of Kubernetes."""
+    """Return a command for the node's containerd, in the name space of Kubernetes."""
     return inside(node, machine, ["ctr", "--address", SOCKET, "--namespace", "k8s.io", *words])
 
 
 def import_image(node: NodeLayout, machine: Process, image: str, archive: Path) -> None:
-    """Import `archive` unless the node has `image` already. Raises CommandFailed."""
+    """Import `archive` unless the node has `image` already. Raise `CommandFailed`."""
     if image not in run(ctr(node, machine, "images", "list", "--quiet")).split():
         run(ctr(node, machine, "images", "import", "--snapshotter", "overlayfs", archive), seconds=600)
 
 
 def folder_of(node: NodeLayout, path: Path) -> Path:
-    """Return this machine's name for the `path` of the node's programs, which is below one of their own folders."""
+    """Return this machine's path for a `path` of the node's programs below one of their own folders."""
     own = next(own for own in OWN_FOLDERS if path.is_relative_to(own))
     return _own_folder(node, own) / path.relative_to(own)
 
@@ -165,7 +163,7 @@ def _joining(machine: Process) -> list[str | Path]:
 
 
 def _why_no_namespace(machine: Process) -> str:
-    """The namespaces are there once `unshare` has become `sleep`."""
+    """Wait until `unshare` has become `sleep`: then the namespaces exist."""
     comm = Path(f"/proc/{machine.pid}/comm").read_text().strip() if processes.alive(machine) else "gone"
     return "" if comm == "sleep" else f"its process is still {comm!r}"
 
@@ -201,7 +199,7 @@ def _cni(node: NodeLayout) -> dict[str, object]:
         "hairpinMode": True,
         "ipam": {
             "type": "host-local",
-            # Below /run: what a dead node had given out is forgotten when it comes back.
+            # Below /run: addresses that a dead node gave out are forgotten when it comes back.
             "dataDir": "/run/cni",
             "ranges": [[{"subnet": node.pods}]],
             "routes": [{"dst": "0.0.0.0/0"}],
@@ -233,7 +231,7 @@ def _kubelet_settings(node: NodeLayout, pki: Pki) -> dict[str, object]:
         "oomScoreAdj": 0,
         "clusterDNS": [node.cluster.address],
         "clusterDomain": DOMAIN,
-        # Pods know the cluster's names only; /dev/null keeps this machine's search domains out.
+        # Pods know only the cluster's names; /dev/null keeps out the search domains of this machine.
         "resolvConf": "/dev/null",
         "volumePluginDir": str(node.folder / "volume-plugins"),
         "imageGCHighThresholdPercent": 100,

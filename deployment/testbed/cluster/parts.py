@@ -1,6 +1,6 @@
-"""Parts of a cluster started, ended and given images, each recorded at once: what is alive is left alone.
+"""Starting and ending parts of a cluster, and giving them images; each change is recorded at once. Living parts stay.
 
-What belongs here: one part at a time. The order of all of them is `cluster`'s.
+Here: one part at a time. The order of all parts is in `cluster`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ def _dead(held: Record, name: str) -> bool:
 
 
 def start_control(held: Record, names: Iterable[str]) -> None:
-    """Parts of the control plane by their names. Raises NoCluster for a name there is not."""
+    """Return parts of the control plane by name. Raise `NoCluster` for an unknown name."""
     layout = held.layout
     known = control.commands(layout, held.programs, certificates.Pki(layout.pki), held.ports)
     for name in names:
@@ -33,7 +33,7 @@ def start_control(held: Record, names: Iterable[str]) -> None:
 
 
 def start_beside_control(held: Record, name: str, command: Sequence[str | Path]) -> bool:
-    """A process of this machine in the control plane's cgroup; False where it is alive already."""
+    """Start a process of this machine in the control plane's cgroup; return False if it is alive already."""
     if not _dead(held, name):
         return False
     layout = held.layout
@@ -44,12 +44,12 @@ def start_beside_control(held: Record, name: str, command: Sequence[str | Path])
 
 
 def kubectl(held: Record, *words: str | Path, stdin: str = "", seconds: float = 60.0) -> str:
-    """Return kubectl's output. Raises CommandFailed."""
+    """Return kubectl's output. Raise `CommandFailed`."""
     return run(control.kubectl(held.layout, held.programs, words), stdin=stdin, seconds=seconds)
 
 
 def start_forward(held: Record, outside: int) -> None:
-    """socat, from a port of the bridge address to one of loopback."""
+    """Start socat, from a port of the bridge address to a port of loopback."""
     name = f"forward-{outside}"
     address = held.layout.address
     listen = f"TCP-LISTEN:{outside},bind={address},reuseaddr,fork"
@@ -62,7 +62,7 @@ def start_forward(held: Record, outside: int) -> None:
 
 
 def start_machine(held: Record, ours: NodeLayout) -> None:
-    """The node up to where it takes images; what is alive is left alone."""
+    """Start the node's parts that are needed to import images. Living parts stay."""
     machine_name, containerd_name = ours.process("machine"), ours.process("containerd")
     if _dead(held, machine_name):
         end_node(held, ours)
@@ -74,7 +74,7 @@ def start_machine(held: Record, ours: NodeLayout) -> None:
 
 
 def start_nodes(held: Record, numbers: Iterable[int]) -> None:
-    """Whole nodes; returns when those that were started are Ready."""
+    """Start whole nodes; return when they are Ready."""
     began = datetime.now(UTC)
     started: list[NodeLayout] = []
     for ours in map(held.layout.node, numbers):
@@ -99,7 +99,7 @@ def _node_question(ours: NodeLayout, since: datetime) -> Callable[[], str]:
 
 
 def end_node(held: Record, ours: NodeLayout) -> None:
-    """The cable first, then everything at once."""
+    """Kill a node: first the cable, then every process at once."""
     network.cut(ours)
     cgroups.end(ours.cgroup)
     cgroups.remove(ours.cgroup)
@@ -112,7 +112,7 @@ def end_node(held: Record, ours: NodeLayout) -> None:
 def import_images(
     held: Record, archives: Mapping[str, Path], numbers: Iterable[int], below: Sequence[Layer] = ()
 ) -> None:
-    """Images nodes lack, all nodes at once; `below` are layers that the archives leave out."""
+    """Import missing images on all nodes at once. `below`: layers that the archives leave out."""
 
     def to_node(number: int) -> None:
         ours = held.layout.node(number)

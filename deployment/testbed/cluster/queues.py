@@ -1,7 +1,7 @@
-"""Kueue on a running cluster: queues with quotas, before trainings get nodes.
+"""Kueue on a running cluster: queues with quotas, through which trainings get nodes.
 
-What belongs here: its image, its own manifests with the few changes a machine without a registry needs, and how to tell
-that it takes Jobs. Which queues there are is the business of `deployment/kubernetes/queues`, or of a test.
+Here: its image, its own manifests with the few changes for a machine without a registry, and its readiness check. The
+queues are in `deployment/kubernetes/queues`, or in a test.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from deployment.testbed.processes import ServerFailed
 
 _GROUP = "kueue.x-k8s.io"
 MANAGED = "ml-assets/queues"
-"""Label of the namespaces whose Jobs Kueue is asked about: others' Jobs need no Kueue that is well."""
+"""Label of the namespaces whose Jobs Kueue handles. Jobs of other namespaces do not need a working Kueue."""
 READY_SECONDS = 90.0
 _POLL_SECONDS = 0.5
 _SETTINGS = {
@@ -35,14 +35,15 @@ _SETTINGS = {
     "internalCertManagement": {"enable": True},
     "manageJobsWithoutQueueName": False,
     "integrations": {"frameworks": ["batch/job"]},
-    # Its presence is what switches fair sharing on.
+    # The presence of this key switches fair sharing on.
     "fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]},
 }
 
 
 def install(held: Record) -> None:
-    """Install it, or what is missing of it; returns when it takes Jobs. Raises BuildFailed, CommandFailed,
-    ServerFailed."""
+    """Install Kueue, or its missing parts; return when it accepts Jobs. Raise `BuildFailed`, `CommandFailed` or
+    `ServerFailed`.
+    """
     image, archive, manifests = _made(held)
     parts.import_images(held, {image: archive}, held.layout.numbers)
     parts.kubectl(held, "apply", "--server-side", "--force-conflicts", "--filename", manifests, seconds=120)
@@ -54,7 +55,7 @@ def install(held: Record) -> None:
 
 
 def _why_not(held: Record) -> str:
-    """Return the reason for which its webhooks do not answer, without which no Job can be made; empty once they do."""
+    """Return the reason why its webhooks do not answer; empty once they do. No Job can be created without them."""
     trial = {"apiVersion": f"{_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "trial"}}
     try:
         parts.kubectl(
@@ -66,7 +67,7 @@ def _why_not(held: Record) -> str:
 
 
 def _made(held: Record) -> tuple[str, Path, Path]:
-    """Name and archive of the image, and the file with all objects; made once for a version."""
+    """Return name and archive of the image, and the file with all objects. They are made once per version."""
     module = read_module("kueue")
     program = build("kueue") / "kueue"
     image = f"localhost/ml-assets/kueue:{module.version}"
@@ -81,7 +82,7 @@ def _made(held: Record) -> tuple[str, Path, Path]:
 
 
 def _objects(held: Record, image: str) -> str:
-    """Kueue's own, from the pinned module, but for an API of its own that nobody here asks."""
+    """Return Kueue's objects from the pinned module, without an API that nothing here uses."""
     go = shutil.which("go") or "go"
     path = "sigs.k8s.io/kueue"
     told = run([go, "-C", MODULES / "kueue", "mod", "download", "-json", path], seconds=300)
@@ -97,9 +98,9 @@ def _changed(one: dict[str, Any], image: str) -> dict[str, Any]:
         spec = one["spec"]["template"]["spec"]
         spec["containers"] = [container for container in spec["containers"] if container["name"] == "manager"]
         (manager,) = spec["containers"]
-        # Little is asked for: the nodes are small, and tests count what is left of them.
+        # Small requests: the nodes are small, and tests count their free resources.
         manager |= {"image": image, "imagePullPolicy": "Never", "resources": {"requests": {"cpu": "50m"}}}
-        del manager["command"]  # the image has its own
+        del manager["command"]  # the image has a command
         one["spec"]["replicas"] = 1
     if kind == "ConfigMap" and "controller_manager_config.yaml" in one.get("data", {}):
         one["data"]["controller_manager_config.yaml"] = yaml.safe_dump(_SETTINGS)
@@ -112,5 +113,5 @@ def _changed(one: dict[str, Any], image: str) -> dict[str, Any]:
 
 
 def _groups(hook: dict[str, Any]) -> set[str]:
-    """Return the API groups of the objects it is asked about."""
+    """Return the API groups of the objects that its webhooks handle."""
     return {group for rule in hook["rules"] for group in rule["apiGroups"]}

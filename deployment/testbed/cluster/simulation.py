@@ -1,6 +1,6 @@
-"""Nodes that only seem to be there (KWOK): they take pods and say that these run, for jobs larger than any machine.
+"""Simulated nodes (KWOK): they accept pods and report them as running, for jobs larger than any machine.
 
-What belongs here: the process that plays the nodes, and the nodes. Pods on them have no processes and no logs.
+Here: the process that simulates the nodes, and the nodes. Their pods have no processes and no logs.
 """
 
 import json
@@ -14,7 +14,7 @@ from deployment.testbed.cluster.record import Record
 
 PROCESS = "kwok"
 TAINT = "kwok.x-k8s.io/node"
-"""Taint of every such node: only pods that tolerate it are placed there."""
+"""Taint of every simulated node: only pods that tolerate it are placed there."""
 LABEL = {"ml-assets/simulated": "yes"}
 GPUS = 8
 """GPUs of each node."""
@@ -22,12 +22,12 @@ _STAGES = Path(__file__).with_name("simulation.yaml")
 
 
 def add_nodes(held: Record, count: int) -> None:
-    """Have `count` simulated nodes of `GPUS` GPUs each. Raises BuildFailed, CommandFailed."""
+    """Create `count` simulated nodes with `GPUS` GPUs each. Raise `BuildFailed` or `CommandFailed`."""
     command = [
         build("kwok") / "kwok",
         f"--kubeconfig={held.layout.kubeconfig}",
         f"--manage-nodes-with-label-selector={_selector()}",
-        # Heartbeats are due before the controller manager gives a node up.
+        # Heartbeats are due before the controller manager declares a node lost.
         f"--node-lease-duration-seconds={2 * GRACE_SECONDS}",
         f"--config={_STAGES}",
     ]
@@ -37,7 +37,7 @@ def add_nodes(held: Record, count: int) -> None:
 
 
 def remove_nodes(held: Record) -> None:
-    """All of them, and what plays them."""
+    """Remove all simulated nodes, and the process that simulates them."""
     parts.kubectl(held, "delete", "nodes", f"--selector={_selector()}", seconds=120)
     if PROCESS in held.processes:
         processes.kill(held.processes.pop(PROCESS))

@@ -1,8 +1,8 @@
-"""S3, PostgreSQL, lakeFS and MLflow as ordinary processes on loopback, with everything of theirs in one folder.
+"""S3, PostgreSQL, lakeFS and MLflow as ordinary processes on loopback, with all their files in one folder.
 
-What belongs here: how each is started and asked whether it is ready (a module each), the record of what runs
-(`record`), and starting, ending, killing and counting what is left of them together (`group`). Supervision of
-processes is shared with the cluster and lives in `deployment.testbed.processes`.
+Here: start and readiness check of each server (a module each), the record of running servers (`record`), and starting,
+ending, killing and counting leftovers of all together (`group`). The supervision of processes is shared with the
+cluster: `deployment.testbed.processes`.
 """
 
 from deployment.testbed.servers.group import NAMES, Servers

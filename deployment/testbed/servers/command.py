@@ -1,4 +1,4 @@
-"""`python -m deployment.testbed servers up|down|status|kill NAME|start NAME`, with `--state FOLDER`."""
+"""Command line `python -m deployment.testbed servers up|down|status|kill NAME|start NAME`, with `--state FOLDER`."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,7 +11,9 @@ DEFAULT = Path("build") / "servers"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 1 if a server asked for by `status` is not ready. Raises ServerFailed, BuildFailed."""
+    """Run the command; return its exit status: 1 if a server in `status` is not ready. Raise `ServerFailed` or
+    `BuildFailed`.
+    """
     parser = argparse.ArgumentParser(prog="python -m deployment.testbed servers", description=__doc__)
     parser.add_argument(
         "--state", type=Path, default=DEFAULT, help="folder of these servers (default %(default)s)"

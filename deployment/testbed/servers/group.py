@@ -1,7 +1,6 @@
-"""All servers of one folder together: up, down, and what tests do to a single one.
+"""All servers of one folder together: start, end, and faults of a single server for tests.
 
-What belongs here: order, locking, the record being true at every moment. How a server is started and asked is in
-its own module.
+Here: order, locking, and a record that is true at every moment. Start and check of a server are in its own module.
 """
 
 import fcntl
@@ -33,32 +32,32 @@ class Server(Protocol):
 
     @property
     def ask(self) -> signal.Signals:
-        """Ends it politely."""
+        """Signal that ends it in an orderly way."""
         ...
 
     @property
     def seconds(self) -> float:
-        """It is ready after at most."""
+        """Longest time until it is ready, in seconds."""
         ...
 
     def prepare(self, record: Record) -> None:
-        """Before a start; any number of times."""
+        """Prepare a start. May be called any number of times."""
         ...
 
     def start(self, record: Record) -> Process:
-        """Start it."""
+        """Start the server."""
         ...
 
     def why_not(self, record: Record) -> str:
-        """Return the reason for which it is not ready; empty if it is."""
+        """Return the reason why it is not ready; empty if it is."""
         ...
 
     def finish(self, record: Record) -> None:
-        """Once ready; any number of times."""
+        """Set up a ready server. May be called any number of times."""
         ...
 
     def version(self, record: Record) -> str:
-        """As it reports itself."""
+        """Return the version that it reports."""
         ...
 
 
@@ -66,13 +65,13 @@ STAGES: tuple[tuple[Server, ...], ...] = (
     (S3Server(), postgresql.PostgreSQLServer()),
     (LakeFSServer(), MLflowServer()),
 )
-"""Those of one stage start together; they need those of the stages before."""
+"""Servers in stages. The servers of a stage start together and need those of the stages before."""
 BY_NAME: Mapping[str, Server] = {server.name: server for stage in STAGES for server in stage}
 NAMES = tuple(BY_NAME)
 
 
 class Servers:
-    """The servers of one folder, all or those with `names`. Everything is read from the folder at each call."""
+    """The servers of one folder, all or those with `names`. Each call reads everything from the folder."""
 
     def __init__(
         self, folder: Path, names: Collection[str] = NAMES, say: Callable[[str], None] | None = None
@@ -83,16 +82,15 @@ class Servers:
 
     @property
     def record(self) -> Record:
-        """Return the record of what runs where. Raises ServerFailed if nothing was started here."""
+        """Return the record of the running servers. Raise `ServerFailed` if no server was started here."""
         record = load(self.folder)
         if record is None:
             raise ServerFailed(f"No servers in {self.folder}: start them by `make servers-up`.")
         return record
 
     def up(self) -> Record:
-        """Start what does not run, with the ports and data it had; nothing to do if all are ready.
-
-        Raises ServerFailed, naming the server, the reason and the end of its log.
+        """Start servers that do not run, with their previous ports and data; do nothing if all are ready. Raise
+        `ServerFailed` with the server's name, the reason and the end of its log.
         """
         with _locked(self.folder):
             record = load(self.folder)
@@ -106,7 +104,7 @@ class Servers:
             return record
 
     def down(self) -> None:
-        """End all, remove their data, and check that nothing is left. Raises ServerFailed naming what is."""
+        """End all servers, remove their data, check that nothing is left. Raise `ServerFailed` with the leftovers."""
         if not self.folder.exists():
             return
         with _locked(self.folder):
@@ -126,28 +124,28 @@ class Servers:
             raise ServerFailed(f"Left of the servers in {self.folder}: {'; '.join(left)}.")
 
     def kill(self, name: str) -> None:
-        """SIGKILL to one server and all its processes."""
+        """Send SIGKILL to one server and all its processes."""
         processes.kill(self._process(name))
 
     def stop(self, name: str) -> None:
-        """Ask one server to end."""
+        """End one server in an orderly way."""
         processes.stop(self._process(name), ask=BY_NAME[name].ask)
 
     def freeze(self, name: str) -> None:
-        """Let one server accept connections and answer nothing, until `thaw`."""
+        """Freeze one server until `thaw`: it accepts connections and answers nothing."""
         processes.freeze(self._process(name))
 
     def thaw(self, name: str) -> None:
-        """Let it go on."""
+        """Let a frozen server continue."""
         processes.thaw(self._process(name))
 
     def restart(self, name: str) -> None:
-        """Start one again that was killed or stopped, with its port and data, and wait until it is ready."""
+        """Start a killed or stopped server again with its port and data, and wait until it is ready."""
         with _locked(self.folder):
             self._up((BY_NAME[name],), self.record)
 
     def why_not(self) -> dict[str, str]:
-        """Server → why it is not ready, empty if it is."""
+        """Return each server → the reason why it is not ready, empty if it is."""
         record = self.record
         reasons: dict[str, str] = {}
         for name in self.names:
@@ -165,16 +163,18 @@ class Servers:
             ) from None
 
     def _up(self, stage: Sequence[Server], record: Record) -> Record:
-        """Start those of `stage` that do not run, then wait for each of them."""
+        """Start the servers of `stage` that do not run, then wait for each of them."""
         started: list[Server] = []
         for server in stage:
             process = record.processes.get(server.name)
             if process is not None and processes.alive(process) and not server.why_not(record):
-                if server.name not in record.versions:  # whoever started it died before it was ready
+                if server.name not in record.versions:  # its starter died before it was ready
                     started.append(server)
                 continue
             if process is not None:
-                processes.stop(process, ask=server.ask)  # what a dead one left, or one that does not answer
+                processes.stop(
+                    process, ask=server.ask
+                )  # leftovers of a dead server, or of one that does not answer
             port = record.ports[server.name]
             if processes.is_listening(port, HOST):
                 raise ServerFailed(
@@ -203,7 +203,7 @@ class Servers:
         return record
 
     def _end_forgotten(self, known: Iterable[Process]) -> None:
-        """End servers of this folder that no record knows: whoever started them died before writing it down."""
+        """End servers of this folder that no record names: their starter died before it wrote the record."""
         families = {member.pid for process in known for member in processes.family(process)}
         for process in leftovers.marked_processes(self.folder):
             if process.pid not in families:
@@ -218,13 +218,13 @@ class Servers:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """One at a time works on `folder`. The folder itself is the lock: no file of it outlives the folder."""
+    """Lock `folder` for one process at a time. The folder itself is the lock, so no lock file outlives the folder."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
-            # Whoever held it may have removed the folder: then this is a lock on nothing.
+            # The previous holder may have removed the folder: then this lock protects nothing.
             if folder.exists() and folder.stat().st_ino == os.fstat(held).st_ino:
                 yield
                 return

@@ -1,4 +1,4 @@
-"""lakeFS: branches and commits over S3, its own state in PostgreSQL. It migrates that database itself."""
+"""lakeFS: branches and commits over S3, with its state in PostgreSQL. It migrates that database itself."""
 
 import base64
 import json
@@ -16,17 +16,17 @@ SECONDS = 15.0
 
 
 class LakeFSServer:
-    """The lake."""
+    """The lakeFS server."""
 
     name = LAKEFS
     ask = signal.SIGTERM
     seconds = 60.0
 
     def prepare(self, record: Record) -> None:
-        """Nothing lacks before it starts."""
+        """Do nothing: no preparation is needed."""
 
     def start(self, record: Record) -> Process:
-        """With blocks on S3 by path-style addresses, as any S3 without wildcard names needs."""
+        """Start it with blocks on S3 and path-style addresses, which any S3 without wildcard names needs."""
         own = {
             "LISTEN_ADDRESS": f"{HOST}:{record.ports[LAKEFS]}",
             "DATABASE_TYPE": "postgres",
@@ -48,15 +48,15 @@ class LakeFSServer:
             [build("lakefs") / "lakefs", "run"],
             log=record.log(LAKEFS),
             env=server_environment(record, **{f"LAKEFS_{name}": value for name, value in own.items()}),
-            cwd=record.path,  # it looks for a settings file where it starts
+            cwd=record.path,  # it reads a settings file from its working folder
         )
 
     def why_not(self, record: Record) -> str:
-        """Empty once it answers."""
+        """Return the reason why it does not answer; empty once it does."""
         return why_http_not(f"{record.url(LAKEFS)}/api/v1/healthcheck")
 
     def finish(self, record: Record) -> None:
-        """Make the first user, with our key; a lake that has one says 409."""
+        """Create the first user, with our key. A lake that has a user answers 409."""
         key = {"access_key_id": record.lakefs_key, "secret_access_key": record.lakefs_secret}
         try:
             _call(record, "setup_lakefs", {"username": "admin", "key": key})
@@ -66,7 +66,7 @@ class LakeFSServer:
                 raise ServerFailed(f"lakeFS does not make its first user: {error.code} {said}") from error
 
     def version(self, record: Record) -> str:
-        """As the server says."""
+        """Return the version that the server reports."""
         return f"lakeFS {_call(record, 'config')['version_config']['version']}"
 
 

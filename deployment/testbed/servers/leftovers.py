@@ -1,4 +1,4 @@
-"""Leftovers of a folder's servers: marked processes, ports, mounts. Checked after `down`; empty is right."""
+"""Leftovers of a folder's servers: marked processes, ports, mounts. Checked after `down`; an empty list is right."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from deployment.testbed.servers.record import HOST, MARK, Record
 
 
 def marked_processes(folder: Path) -> list[Process]:
-    """Processes whose environment says they serve `folder`, recorded or not."""
+    """Return processes whose environment names `folder` as theirs, recorded or not."""
     mark = f"{MARK}={folder}".encode()
     found: list[Process] = []
     for entry in Path("/proc").iterdir():
@@ -15,7 +15,7 @@ def marked_processes(folder: Path) -> list[Process]:
             continue
         try:
             environment = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # ended meanwhile, or another user's
+        except OSError:  # it ended meanwhile, or belongs to another user
             continue
         process = process_of(f"a server of {folder}", int(entry.name)) if mark in environment else None
         if process is not None:
@@ -24,13 +24,13 @@ def marked_processes(folder: Path) -> list[Process]:
 
 
 def mounts_below(folder: Path) -> list[str]:
-    """Mount points in `folder`; removing it would empty what is mounted."""
+    """Return mount points in `folder`. Removing the folder would delete the mounted files."""
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [point for point in mounted if Path(point).is_relative_to(folder)]
 
 
 def leftovers(record: Record) -> list[str]:
-    """One line for each thing that should be gone."""
+    """Return a line for each leftover."""
     families = {member.pid: member for process in record.processes.values() for member in family(process)}
     families |= {process.pid: process for process in marked_processes(record.path)}
     left = [f"process {pid} ({process.name})" for pid, process in families.items()]

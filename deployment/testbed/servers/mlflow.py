@@ -1,6 +1,6 @@
-"""MLflow's server of this very environment, on PostgreSQL and S3.
+"""MLflow's server from this environment, on PostgreSQL and S3.
 
-Its job runner stays off: seven idle workers of it take both cores of a small machine, and nothing here uses them.
+Its job runner stays off: its seven idle workers take both cores of a small machine, and nothing here uses them.
 """
 
 import signal
@@ -12,18 +12,18 @@ from deployment.testbed.servers.record import HOST, MLFLOW, S3, Record, server_e
 
 
 class MLflowServer:
-    """Runs, metrics and the model registry."""
+    """The MLflow server: runs, metrics and the model registry."""
 
     name = MLFLOW
     ask = signal.SIGTERM
     seconds = 180.0
-    """It imports for seconds on an idle machine, and makes its tables the first time."""
+    """Seconds until it is ready. Its imports take seconds on an idle machine, and the first start makes its tables."""
 
     def prepare(self, record: Record) -> None:
-        """Nothing lacks before it starts."""
+        """Do nothing: no preparation is needed."""
 
     def start(self, record: Record) -> Process:
-        """Addresses with a password go into its environment: arguments are for all to see."""
+        """Start it. Addresses with a password go into its environment, because every user can read arguments."""
         listen = ["--host", HOST, "--port", str(record.ports[MLFLOW]), "--workers", "1"]
         own = {
             "MLFLOW_BACKEND_STORE_URI": record.database_url("mlflow"),
@@ -41,13 +41,13 @@ class MLflowServer:
         )
 
     def why_not(self, record: Record) -> str:
-        """Empty once it answers."""
+        """Return the reason why it does not answer; empty once it does."""
         return why_http_not(f"{record.url(MLFLOW)}/health")
 
     def finish(self, record: Record) -> None:
-        """Nothing to do once it runs."""
+        """Do nothing: no set-up is needed."""
 
     def version(self, record: Record) -> str:
-        """As the server says."""
+        """Return the version that the server reports."""
         with urllib.request.urlopen(f"{record.url(MLFLOW)}/version", timeout=15) as answer:
             return f"MLflow {answer.read().decode()}"

@@ -1,6 +1,6 @@
-"""PostgreSQL of the Debian package, with a database cluster of our own; the package's own is never touched.
+"""PostgreSQL of the Debian package, with its own database cluster; the package's cluster is never touched.
 
-It refuses to run as root: then it runs as the package's user `postgres`, whose folder is elsewhere if that user
+It refuses to run as root. Under root it runs as the package's user `postgres`, and its folder is elsewhere if that user
 cannot reach ours.
 """
 
@@ -27,16 +27,16 @@ SECONDS = 60.0
 
 
 class PostgreSQLServer:
-    """Databases of lakeFS, MLflow, the ledger and Dagster."""
+    """The PostgreSQL server, with databases for lakeFS, MLflow, the ledger and Dagster."""
 
     name = POSTGRESQL
     ask = signal.SIGINT
-    """Its fast shutdown: ends sessions, where SIGTERM waits for them."""
+    """Signal of its fast shutdown, which ends sessions. SIGTERM would wait for them."""
     seconds = 120.0
-    """After a kill it recovers first: 30 s were too few beside a build of Kubernetes."""
+    """Seconds until it is ready. After a kill it recovers first: 30 s were too few beside a build of Kubernetes."""
 
     def prepare(self, record: Record) -> None:
-        """Make the database cluster, once and whole; remove what a killed server left in it."""
+        """Make the database cluster, once and completely. Remove files that a killed server left in it."""
         data = data_folder(record)
         if data.exists():
             forget_killed(record)
@@ -66,7 +66,7 @@ class PostgreSQLServer:
         making.rename(data)
 
     def start(self, record: Record) -> Process:
-        """TCP on loopback only. Shared memory is in files of its folder: none is left if it is killed."""
+        """Start it: TCP on loopback only. Its shared memory is in files of its folder, so that a kill leaves none."""
         data = data_folder(record)
         settings = {
             "port": str(record.ports[POSTGRESQL]),
@@ -87,7 +87,7 @@ class PostgreSQLServer:
         )
 
     def why_not(self, record: Record) -> str:
-        """Empty once a query is answered."""
+        """Return the reason why it does not answer a query; empty once it does."""
         try:
             query(record, "SELECT 1")
         except ServerFailed as error:
@@ -95,18 +95,19 @@ class PostgreSQLServer:
         return ""
 
     def finish(self, record: Record) -> None:
-        """Make the databases that lack."""
+        """Create the missing databases."""
         for database in DATABASES:
             make_database(record, database)
 
     def version(self, record: Record) -> str:
-        """As the server says."""
+        """Return the version that the server reports."""
         return f"PostgreSQL {query(record, 'SHOW server_version').split()[0]}"
 
 
 def place(folder: Path) -> Path:
-    """PostgreSQL's folder for servers in `folder`: inside it, or in a new one under the system's temporary folder
-    if the user it must run as cannot get there."""
+    """Return PostgreSQL's folder for servers in `folder`: inside it, or a new folder below the system's temporary
+    folder if the user of the server cannot reach the first.
+    """
     inside = folder / POSTGRESQL
     inside.mkdir(exist_ok=True)
     owner = _owner()
@@ -122,12 +123,12 @@ def place(folder: Path) -> Path:
 
 
 def data_folder(record: Record) -> Path:
-    """The database cluster."""
+    """Return the folder of the database cluster."""
     return Path(record.database_folder) / "data"
 
 
 def query(record: Record, statement: str, database: str = "postgres") -> str:
-    """Return the answer of `psql`, without decoration. Raises ServerFailed with its words."""
+    """Return the answer of `psql`, without decoration. Raise `ServerFailed` with its message."""
     client = ["psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
     address = ["-h", HOST, "-p", str(record.ports[POSTGRESQL]), "-U", DATABASE_USER, "-d", database]
     secret = {"PGPASSWORD": record.database_password, "PGCONNECT_TIMEOUT": "5"}
@@ -135,15 +136,16 @@ def query(record: Record, statement: str, database: str = "postgres") -> str:
 
 
 def make_database(record: Record, database: str) -> None:
-    """`database`, empty, if there is none of this name."""
+    """Create an empty `database` unless it exists."""
     if not query(record, f"SELECT 1 FROM pg_database WHERE datname = '{database}'"):
         query(record, f'CREATE DATABASE "{database}"')
 
 
 def forget_killed(record: Record) -> None:
-    """Remove the lock file and the shared memory by which a killed server tells that it lives; one that was asked to
-    end did so itself. Only for a server known to be dead: its own check takes the zombie of its predecessor, which
-    may wait for seconds to be reaped, for a running server.
+    """Remove the lock file and the shared memory of a killed server.
+
+    Only for a server that is known to be dead. Its own check takes its zombie predecessor, which may wait for seconds
+    to be reaped, for a running server. A server that ended in order removes both itself.
     """
     pid_file = data_folder(record) / "postmaster.pid"
     if not pid_file.exists():
@@ -156,12 +158,12 @@ def forget_killed(record: Record) -> None:
 
 
 def _owner() -> str | None:
-    """Return the user it runs as, None for the present one."""
+    """Return the user it runs as; None for the present user."""
     return USER if os.geteuid() == 0 else None
 
 
 def _program(name: str) -> Path:
-    """Debian keeps the server's programs off PATH, a folder per version; the newest is taken."""
+    """Return the path of a server program. Debian keeps them off PATH, in a folder per version; the newest is used."""
     versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4]))
     found = versions[-1] if versions else shutil.which(name)
     if found is None:

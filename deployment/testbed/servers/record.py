@@ -1,7 +1,7 @@
 """Record of one folder of servers: addresses, credentials, processes and versions, written to `servers.json`.
 
-What belongs here: the record, and the variables by which programs are pointed at the servers. Not here: starting
-anything. Credentials are drawn for each folder; both files are readable by their owner only.
+Here: the record, and the variables that point programs at the servers. Not here: starting a server. Each folder gets
+new random credentials; only their owner can read both files.
 """
 
 import json
@@ -22,16 +22,16 @@ REGION = "us-east-1"
 DATABASE_USER = "ml_assets"
 OWN_VARIABLES = ("ML_ASSETS_", "MLFLOW_", "LAKEFS_", "AWS_", "PG", "ROOT_ACCESS", "ROOT_SECRET")
 MARK = "ML_ASSETS_SERVER_OF"
-"""Variable in every server's environment: the folder it belongs to, so that none is ever forgotten."""
+"""Variable in every server's environment: the folder it belongs to, so that no server is forgotten."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """Everything about the servers of one folder."""
+    """All facts about the servers of one folder."""
 
     folder: str
     database_folder: str
-    """PostgreSQL's, elsewhere if its user cannot reach `folder`."""
+    """Folder of PostgreSQL, elsewhere if its user cannot reach `folder`."""
     ports: Mapping[str, int]
     s3_key: str
     s3_secret: str
@@ -41,11 +41,11 @@ class Record:
     database_password: str
     processes: Mapping[str, Process] = field(default_factory=dict[str, Process])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
-    """As each server itself reports."""
+    """Versions that the servers report."""
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Return the folder."""
         return Path(self.folder)
 
     def url(self, name: str) -> str:
@@ -53,31 +53,31 @@ class Record:
         return f"http://{HOST}:{self.ports[name]}"
 
     def database_url(self, database: str, scheme: str = "postgresql+psycopg2") -> str:
-        """Address of one database, password included."""
+        """Return the address of one database, password included."""
         login = f"{DATABASE_USER}:{self.database_password}"
         return f"{scheme}://{login}@{HOST}:{self.ports[POSTGRESQL]}/{database}"
 
     def log(self, name: str) -> Path:
-        """Output of one server, all its starts."""
+        """Return the log of one server, with the output of all its starts."""
         return self.path / "log" / f"{name}.log"
 
     def with_process(self, process: Process) -> "Record":
-        """After a start."""
+        """Record the process of a server after its start."""
         return replace(self, processes={**self.processes, process.name: process})
 
     def with_version(self, name: str, version: str) -> "Record":
-        """After it answered."""
+        """Record the version of a server after its first answer."""
         return replace(self, versions={**self.versions, name: version})
 
     def save(self) -> None:
-        """Write `servers.json` and `servers.env`, each whole or not at all."""
+        """Write `servers.json` and `servers.env`, each atomically."""
         _write(self.path / "servers.json", json.dumps(asdict(self), indent=2) + "\n")
         exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables(self).items())
         _write(self.path / "servers.env", exports)
 
 
 def draw(folder: Path, database_folder: Path) -> Record:
-    """A new record: free ports, random credentials."""
+    """Return a new record with free ports and random credentials."""
     names = (S3, POSTGRESQL, LAKEFS, MLFLOW)
     ports: dict[str, int] = {}
     while len(ports) < len(names):
@@ -97,7 +97,7 @@ def draw(folder: Path, database_folder: Path) -> Record:
 
 
 def load(folder: Path) -> Record | None:
-    """The record of `folder`, None if nothing was ever started there."""
+    """Return the record of `folder`; None if no server was ever started there."""
     file = folder / "servers.json"
     if not file.exists():
         return None
@@ -107,7 +107,7 @@ def load(folder: Path) -> Record | None:
 
 
 def variables(record: Record) -> dict[str, str]:
-    """Environment that points the platform, its storage clients and Dagster at these servers."""
+    """Return the environment that points the platform, its storage clients and Dagster at these servers."""
     return {
         "ML_ASSETS_LAKE_URL": record.url(LAKEFS),
         "ML_ASSETS_LAKE_STORAGE": "s3://lake/repositories",
@@ -129,12 +129,12 @@ def storage_variables(record: Record) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": record.s3_secret,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_ENDPOINT_URL_S3": record.url(S3),
-        "AWS_EC2_METADATA_DISABLED": "true",  # or a client without credentials waits for a cloud's address
+        "AWS_EC2_METADATA_DISABLED": "true",  # or a client without credentials waits for a cloud's metadata address
     }
 
 
 def server_environment(record: Record, **own: str) -> dict[str, str]:
-    """Environment of a server: this one's without what points programs at servers, the mark, and `own`."""
+    """Return the environment of a server: this one without variables that point at servers, plus the mark and `own`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
     return kept | {MARK: record.folder} | own
 

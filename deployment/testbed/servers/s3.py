@@ -1,4 +1,4 @@
-"""versitygw: S3 over a folder. A bucket is a folder of its folder, so buckets are made before it starts."""
+"""versitygw: S3 over a folder. A bucket is a subfolder, so buckets are made before the start."""
 
 import signal
 import subprocess
@@ -9,7 +9,7 @@ from deployment.testbed.servers.record import BUCKETS, HOST, S3, Record, server_
 
 
 class S3Server:
-    """Blocks of the lake, artifacts, what MLflow is given."""
+    """The S3 server, for blocks of the lake, artifacts and files of MLflow."""
 
     name = S3
     ask = signal.SIGTERM
@@ -21,7 +21,7 @@ class S3Server:
             (record.path / "s3" / bucket).mkdir(parents=True, exist_ok=True)
 
     def start(self, record: Record) -> Process:
-        """On loopback only; its default is every interface."""
+        """Start it on loopback only; its default is every interface."""
         listen = ["--port", f"{HOST}:{record.ports[S3]}", "--health", "/healthz", "--keep-alive", "--quiet"]
         return start(
             S3,
@@ -31,14 +31,14 @@ class S3Server:
         )
 
     def why_not(self, record: Record) -> str:
-        """Empty once it answers."""
+        """Return the reason why it does not answer; empty once it does."""
         return why_http_not(f"{record.url(S3)}/healthz")
 
     def finish(self, record: Record) -> None:
-        """Nothing to do once it runs."""
+        """Do nothing: no set-up is needed."""
 
     def version(self, record: Record) -> str:
-        """Its API tells none; the program does."""
+        """Return the version that the program prints. Its API has none."""
         said = subprocess.run(
             [build("versitygw") / "versitygw", "--version"], capture_output=True, text=True, check=False
         ).stdout
