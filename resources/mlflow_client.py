@@ -126,10 +126,12 @@ def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
     if refuses:
         return TrackerRefused(f"MLflow at {place} refused: {first_line}")
     if any(word in str(error) for word in _RACE_WORDS):
-        return TrackerRaced(f"MLflow at {place}: another process wrote the same at once: {first_line}")
+        return TrackerRaced(
+            f"MLflow at {place}: another process wrote the same object at the same time: {first_line}"
+        )
     return TrackerUnavailable(
         f"MLflow at {place} did not answer: {first_line}. Check the address (ML_ASSETS_TRACKING_URI) and "
-        "that the server runs; then the same command goes on where it stopped"
+        "that the server runs; then run the same command again, it continues where it stopped"
     )
 
 

@@ -43,14 +43,16 @@ class Platform:
     def make_lake_ready(self) -> list[str]:
         """Set up the lake before its first use; return sentences on the changes. Idempotent."""
         if self.settings.lake_url is None:
-            return [f"The embedded lake in {self.settings.lake_folder} makes itself when it is first used."]
+            return [
+                f"The embedded lake in {self.settings.lake_folder} needs no set-up: its first use creates it."
+            ]
 
         from resources.lake.lakefs_setup import set_up
 
         done = set_up(self.lakefs, self.settings.lake_storage, self.lake_cache)
         where = f"{self.settings.environment} on {self.settings.lake_url}"
         return [
-            f"repository  {where}: {'made' if done.created else 'was there'}",
+            f"repository  {where}: {'created' if done.created else 'existed'}",
             f"protection  main takes merges only: {'switched on' if done.protected else 'was on'}, a write is refused",
             f"audit hook  merges into main need an audit: {'installed' if done.hook_installed else 'was installed'}",
         ]

@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     def _without_credentials(cls, value: str | None) -> str | None:
         if value is not None and Address(value).has_credentials:
             raise ValueError(
-                "a place in S3 takes no credentials and no ?: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                "an S3 address has no credentials and no ?: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         return value
 

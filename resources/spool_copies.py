@@ -84,4 +84,4 @@ def _is_abandoned(lines: list[str]) -> bool:
 
 
 def _say(error: ArtifactsError) -> None:
-    _log.warning("copies of metrics that wait for MLflow: %s", error)
+    _log.warning("could not copy metrics that wait for MLflow: %s", error)

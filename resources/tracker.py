@@ -116,7 +116,7 @@ class Tracker:
             self.settle()
             begun = self.begin(facts, start)
         except TrackerUnavailable as error:
-            _log.warning("%s; metrics are kept until then", error)
+            _log.warning("%s; until then metrics wait on disk", error)
             begun = None
         spool = Spool.create(self.spool_of(begun.run_id if begun else _PENDING, start))
         if begun is None:
@@ -322,7 +322,7 @@ class Tracker:
             with suppress(TrackerRefused):  # refused again if the run itself was deleted
                 self._end_by(spool, run_id, start)
             kept = spool.path.rename(spool.path.with_suffix(".refused"))
-            _log.warning("%s; what was not delivered stays in %s", refusal, kept)
+            _log.warning("%s; undelivered metrics stay in %s", refusal, kept)
         finally:
             spool.close(delete=is_done)
         return run_id
@@ -331,7 +331,7 @@ class Tracker:
         """Begin the run of a process that never reached the tracker; return its id."""
         kept = spool.facts()
         if kept is None:  # its process was killed while it wrote them
-            raise TrackerRefused(f"{spool.path} does not say which run it belongs to")
+            raise TrackerRefused(f"{spool.path} names no run: its process was killed while it wrote the file")
         del kept["start"]
         run_id = self.begin(RunFacts(**kept), start).run_id
         spool.move(self.spool_of(run_id, start))
@@ -398,7 +398,7 @@ class TrackedRun:
                 self._tracker.end(self.run_id, self._start, status)
                 is_ended = True
         except TrackerError as error:
-            _log.warning("%s; the end of the run is kept", error)
+            _log.warning("%s; the end of the run waits on disk", error)
         finally:
             self._leave(status, is_ended=is_ended)
 
@@ -411,9 +411,7 @@ class TrackedRun:
                     self._spool.end(status)
                     self._copy()
             except SpoolFailed as error:
-                _log.warning(
-                    "%s. MLflow shows the run as KILLED until the training is asked for again", error
-                )
+                _log.warning("%s. MLflow shows the run as KILLED until the training is launched again", error)
             self._spool.close(delete=is_ended)
         if is_ended and self._tracker.copies is not None:
             self._tracker.copies.forget(self._spool.path.name)

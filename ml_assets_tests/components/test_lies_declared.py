@@ -253,7 +253,7 @@ VALUES = [
         "epochs: 30",
         "metrics_port: 65536",
         "training:",
-        "training: metrics_port is a port, 0 to 65535, not 65536",
+        "training: metrics_port must be from 0 to 65535, not 65536",
     ),
     (
         "    label: units",

@@ -85,7 +85,7 @@ def test_going_back_and_forward_keeps_every_row(path: Path) -> None:
 def test_steps_that_do_not_exist_are_refused(path: Path) -> None:
     ledger = Ledger(f"sqlite:///{path}")
     ledger.record_verdicts([NEW])
-    with pytest.raises(LedgerError, match="cannot be downgraded to '0009'; there are 0001"):
+    with pytest.raises(LedgerError, match="cannot be downgraded to '0009'; the revisions are 0001"):
         ledger.downgrade("0009")
 
 

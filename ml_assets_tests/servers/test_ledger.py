@@ -74,10 +74,10 @@ def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
         assert other.record_verdicts([NEW])[0].attempt == 1, "only turns wait"
         with other.turn("datasets/other"):
             pass
-        with pytest.raises(LedgerBusy, match="all the time"), other.turn(NEW.table):
+        with pytest.raises(LedgerBusy, match="another process holds the lock on"), other.turn(NEW.table):
             pass
     end = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
-    with pytest.raises(LedgerUnavailable, match="held the turn"), other.turn(NEW.table):
+    with pytest.raises(LedgerUnavailable, match="held the lock on"), other.turn(NEW.table):
         connection.execute(end)
     with ledger.turn(NEW.table):
         pass

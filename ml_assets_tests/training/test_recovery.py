@@ -43,7 +43,7 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     assert 0 <= record.seconds <= time.time() - began  # since the newest sign of life, the event
     assert record.rows_repeated == 0
     assert record.in_words().startswith(
-        f"{cause}: went on with 2 workers instead of 4 from step 10 after {record.seconds:.1f} s"
+        f"{cause}: resumed with 2 workers instead of 4 from step 10 after {record.seconds:.1f} s"
     )
     assert record.in_words().endswith("8 steps done again, 0 rows learned twice")
 

@@ -92,10 +92,12 @@ def chosen_files(place: Path, files: Sequence[str] | None, last: str | None) -> 
         elif file is None or path.is_dir():
             names.update(dict.fromkeys(str(one.relative_to(place)) for one in local_files(path)))
         else:
-            raise ArtifactMissing(f"{path} is not there: it must be written before it can be pushed or read")
+            raise ArtifactMissing(f"{path} does not exist: write it before it is pushed or read")
     if last is not None:
         if not (place / relative(last)).is_file():
-            raise ArtifactMissing(f"{place / last} is not there: it marks the folder as whole, write it last")
+            raise ArtifactMissing(
+                f"{place / last} does not exist: write it last, it marks the folder as complete"
+            )
         names.pop(last, None)
         names[last] = None
     return list(names)

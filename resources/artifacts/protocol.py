@@ -87,12 +87,14 @@ def relative(name: str) -> str:
     """Return `name` if it is a clean relative path. Else raise `ArtifactsRefused`."""
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
-        raise ArtifactsRefused(f"{name!r} is no name of an artifact: use relative paths such as bundles/1f2e")
+        raise ArtifactsRefused(
+            f"{name!r} is not a valid artifact name: use relative paths such as bundles/1f2e"
+        )
     return name
 
 
 def missing(name: str, address: str) -> ArtifactMissing:
     """Return the error for a name under which nothing was pushed."""
     return ArtifactMissing(
-        f"nothing lies at {address}: run the step that makes {name} again, it pushes the files"
+        f"nothing is stored at {address}: run the step that creates {name} again, it pushes the files"
     )

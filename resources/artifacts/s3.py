@@ -234,23 +234,23 @@ class RemoteArtifacts:
         code = _code(error)
         if code == _FULL:
             return ArtifactsUnavailable(
-                f"the disk under S3 at {server} has no space left for {self.url}: free some there; then run it again, "
-                "what was stored before is whole"
+                f"the disk under S3 at {server} has no space left for {self.url}: free space there, then run it again; "
+                "files that were stored before are complete"
             )
         if isinstance(error, OSError) and is_disk_full(error):
             return ArtifactsUnavailable(
-                f"no space left under {self.cache}: free some, or move it with ML_ASSETS_HOME; then run it again"
+                f"no space left under {self.cache}: free space, or move it with ML_ASSETS_HOME; then run it again"
             )
         if code == "NoSuchBucket":
             return ArtifactsRefused(
-                f"there is no bucket of {self.url} at {server}: create it, or correct ML_ASSETS_ARTIFACTS_URL"
+                f"the bucket of {self.url} does not exist at {server}: create it, or correct ML_ASSETS_ARTIFACTS_URL"
             )
         if isinstance(error, FileNotFoundError):
-            return ArtifactMissing(f"{self.url}: {error}: it was removed meanwhile; make it again")
+            return ArtifactMissing(f"{self.url}: {error}: another process deleted it; create it again")
         if isinstance(error, PermissionError | boto.NoCredentialsError | boto.PartialCredentialsError):
             return ArtifactsRefused(
-                f"{server} does not let us into {self.url} ({code or type(error).__name__}: {error}): check "
-                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what this account may do in the bucket"
+                f"{server} denied access to {self.url} ({code or type(error).__name__}: {error}): check "
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights of this account in the bucket"
             )
         is_passing = isinstance(
             error,
@@ -262,9 +262,9 @@ class RemoteArtifacts:
         ) or (isinstance(error, OSError) and error.errno in _BUSY)
         if is_passing:
             return ArtifactsUnavailable(
-                f"S3 at {server} did not answer for {self.url}, asked for {self._patience:g} s "
+                f"S3 at {server} did not answer for {self.url} within {self._patience:g} s "
                 f"({type(error).__name__}: {error}): check that the server runs and has space, and "
-                "ML_ASSETS_S3_ENDPOINT_URL; then run it again, what arrived is not sent twice"
+                "ML_ASSETS_S3_ENDPOINT_URL; then run it again, files that arrived are not sent twice"
             )
         if isinstance(error, OSError | boto.BotoCoreError | boto.ClientError):
             return ArtifactsRefused(

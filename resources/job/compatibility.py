@@ -23,8 +23,8 @@ def require_compatible(
         )
     if precision.precision == "fp16" and precision.gradient_compression == "powersgd":
         raise ValueError(
-            "gradient_compression powersgd adds what it left out of a gradient to the next one, and a step that "
-            "overflows in fp16 would make that infinite for ever: use precision bf16, or gradient_compression bf16"
+            "gradient_compression powersgd carries the error of each gradient over to the next step, and an overflow "
+            "in fp16 would make that error infinite for ever: use precision bf16, or gradient_compression bf16"
         )
 
 
@@ -38,9 +38,9 @@ def _require_whole_models(batch: BatchSettings, parallel: Parallel) -> None:
     if workers > batch.lane_count * each:
         per_model = f" / {each} that read the same rows" * (each > 1)
         raise ValueError(
-            f"workers {workers}{per_model} are more than lanes {batch.lane_count}, and a worker needs one: "
-            f"lower workers, or set lanes to a divisor of global_batch {batch.global_batch} from "
-            f"{workers // each} on"
+            f"workers {workers}{per_model} are more than lanes {batch.lane_count}, and each worker needs a "
+            f"lane: lower workers, or set lanes to a divisor of global_batch {batch.global_batch} that is at least "
+            f"{workers // each}"
         )
 
 
@@ -57,7 +57,7 @@ def _require_rows_for_each_pass(batch: BatchSettings, parallel: Parallel) -> Non
         good = 4 * stages
         raise ValueError(
             f"parallel.pipeline {stages} with gradient_accumulation_steps {passes} leaves workers idle: each "
-            f"computes {passes} of {passes + stages - 1} turns. Use at least {stages}; with {good} it is "
+            f"computes in {passes} of {passes + stages - 1} turns. Use at least {stages}; with {good} it computes "
             f"{good} / {good + stages - 1} = {good / (good + stages - 1):.0%} of the time"
         )
 
@@ -68,12 +68,12 @@ def _require_bitwise(
     if parallel != Parallel():
         raise ValueError(
             "determinism bitwise adds up the gradients of whole models, lane by lane, and with parallel no worker "
-            "has one: use determinism tolerance, or leave parallel out"
+            "has a whole model: use determinism tolerance, or leave parallel out"
         )
     if checkpoint.checkpoint_storage == "bf16":
         raise ValueError(
-            "checkpoint_storage bf16 rounds what training goes on from, determinism bitwise promises that going on "
-            "changes no bit: set checkpoint_storage to compressed, or determinism to tolerance"
+            "checkpoint_storage bf16 rounds the state from which training resumes, but determinism bitwise promises "
+            "that a resume changes no bit: set checkpoint_storage to compressed, or determinism to tolerance"
         )
     passes, lanes = batch.gradient_accumulation_steps, batch.lane_count
     compression = precision.gradient_compression
@@ -81,28 +81,27 @@ def _require_bitwise(
         (
             passes > 1,
             f"gradient_accumulation_steps {passes}",
-            f"a step is a pass for each of the {lanes} lanes already. Use more lanes",
+            f"a step already has a pass for each of the {lanes} lanes. Use more lanes",
         ),
         (
             precision.precision == "fp16",
             "precision fp16",
-            "which small gradients vanish depends on the scale of the loss. Use bf16",
+            "the scale of the loss decides which small gradients vanish. Use bf16",
         ),
         (
             compression != "none",
             f"gradient_compression {compression}",
-            "the loss of a compressed gradient depends on the number of senders. Use none",
+            "the error of a compressed gradient depends on the number of workers. Use none",
         ),
         (
             precision.compile,
             "compile",
-            "compiled code is made for the numbers of rows that a worker meets, and adds up in its own order. "
-            "Use false",
+            "compiled code depends on the number of rows of a worker, and adds up in its own order. Use false",
         ),
     ):
         if is_set:
             raise ValueError(
-                f"determinism bitwise does not go with {setting}: {why}, or determinism tolerance"
+                f"determinism bitwise cannot be combined with {setting}: {why}, or determinism tolerance"
             )
 
 
@@ -112,17 +111,17 @@ def _refuse_what_needs_replicas(parallel: Parallel, precision: PrecisionSettings
         (
             precision.precision == "fp16",
             "precision fp16",
-            "a gradient that overflows in one worker's part is not seen by the others. Use bf16",
+            "a worker does not see an overflow in another worker's part of a gradient. Use bf16",
         ),
         (
             compression != "none",
             f"gradient_compression {compression}",
             "workers send parts of a model. Use none",
         ),
-        (precision.compile, "compile", "parts of a model come and go while it computes. Use false"),
+        (precision.compile, "compile", "workers load and free parts of a model while it computes. Use false"),
     ):
         if is_set:
             raise ValueError(
                 f"parallel with shard {parallel.shard}, tensor {parallel.tensor} and pipeline "
-                f"{parallel.pipeline} does not go with {setting}: {why}, or leave parallel out"
+                f"{parallel.pipeline} cannot be combined with {setting}: {why}, or leave parallel out"
             )

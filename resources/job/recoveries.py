@@ -53,7 +53,7 @@ class Recovery:
         before, after = self.workers
         workers = "" if before == after else f"with {after} workers instead of {before} "
         return (
-            f"{self.cause}: went on {workers}from step {self.from_step} after {self.seconds:.1f} s, "
+            f"{self.cause}: resumed {workers}from step {self.from_step} after {self.seconds:.1f} s, "
             f"{self.steps_lost} steps done again{rows}"
         )
 

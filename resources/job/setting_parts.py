@@ -118,14 +118,14 @@ class Parallel:
 
     def __post_init__(self) -> None:
         if self.shard not in get_args(Shard):
-            raise ValueError(f"parallel.shard is none, optimizer, gradients or full, not {self.shard!r}")
+            raise ValueError(f"parallel.shard must be none, optimizer, gradients or full, not {self.shard!r}")
         for name in ("tensor", "pipeline"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"parallel.{name} must be at least 1, not {value}")
         if self.shard == "optimizer" and self.model_workers > 1:
             raise ValueError(
-                "parallel.shard optimizer deals out whole parameters, and with tensor or pipeline no worker has them "
-                "all: use shard gradients or full"
+                "parallel.shard optimizer gives each worker whole parameters, and with tensor or pipeline no worker "
+                "has them all: use shard gradients or full"
             )
 
     @property
@@ -191,7 +191,7 @@ class CheckpointSettings:
         _require_positive(self, "checkpoint_every_minutes")
         _require_choice(self, "checkpoint_storage", CheckpointStorage)
         if self.keep_checkpoints < 2:
-            raise ValueError("keep_checkpoints must be at least 2: the newest may still be being written")
+            raise ValueError("keep_checkpoints must be at least 2: the newest may be incomplete")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,7 @@ class LivenessSettings:
         _require_counts(self, "log_every_steps", "max_attempts")
         _require_positive(self, "heartbeat_timeout_seconds", "stall_timeout_seconds", "peak_tflops")
         if self.metrics_port is not None and not 0 <= self.metrics_port < 2**16:
-            raise ValueError(f"metrics_port is a port, 0 to {2**16 - 1}, not {self.metrics_port}")
+            raise ValueError(f"metrics_port must be from 0 to {2**16 - 1}, not {self.metrics_port}")
 
 
 def _require_counts(part: object, *names: str) -> None:

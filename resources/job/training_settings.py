@@ -60,7 +60,9 @@ class TrainingSettings(
         facts = dict(document)
         parallel: Any = facts.pop("parallel", {})
         if not isinstance(parallel, dict):
-            raise ValueError(f"parallel has keys shard, tensor and pipeline, and is {parallel!r}")
+            raise ValueError(
+                f"parallel must be a mapping with keys shard, tensor and pipeline, not {parallel!r}"
+            )
         return cls(**facts, parallel=Parallel(**cast(dict[str, Any], parallel)))
 
     @property

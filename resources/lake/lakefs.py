@@ -84,18 +84,18 @@ class LakeFSStore(LakeFSReader):
                 conflicts = self._conflicts(theirs, into)
                 raise MergeConflict(
                     f"{source!r} and {into!r} both changed {name_some(conflicts)}. "
-                    f"Branch again from {into!r}, write there what should stand, and merge that.",
+                    f"Create a new branch from {into!r}, write the final content there, and merge it.",
                     conflicts,
                 ) from None
             if refusal.status == 412:
                 raise AuditHookRefused(
                     f"The audit hook of {into!r} refused {source!r}: {refusal.message}. Publish with ml-assets launch, "
-                    "which audits first, or accept as a person: ml-assets accept TABLE PARTITION --reason '…'."
+                    "which audits first, or accept by hand: ml-assets accept TABLE PARTITION --reason '…'."
                 ) from None
             if "dirty branch" in refusal.message:
                 raise BranchDirty(
-                    f"Branch {into!r} has uncommitted changes and cannot take a merge. Commit them, or put "
-                    "them on a branch of their own."
+                    f"Branch {into!r} has uncommitted changes and cannot take a merge. Commit them, or "
+                    "write them to another branch."
                 ) from None
             self._not_on(into, refusal)
 
@@ -176,7 +176,7 @@ class LakeFSStore(LakeFSReader):
         if hooks and self.listing.hooks(theirs) != hooks:
             raise AuditHookMissing(
                 f"{source!r} does not carry the audit hook of {into!r} ({name_some(sorted(hooks))}): it is older "
-                f"than the hook, or changed it. Branch again from {into!r}, write there, and merge that."
+                f"than the hook, or changed it. Create a new branch from {into!r}, write there, and merge it."
             )
 
     def _conflicts(self, theirs: str, into: str) -> tuple[str, ...]:

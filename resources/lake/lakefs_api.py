@@ -155,8 +155,8 @@ class LakeFSApi:
     def unreachable(self, url: str, error: Exception) -> LakeUnavailable:
         """Return the error for a missing answer. It names the server only: a presigned address holds a credential."""
         return LakeUnavailable(
-            f"{Address(url).server} did not answer ({type(error).__name__}): is it running, and does this machine "
-            "reach it?"
+            f"{Address(url).server} did not answer ({type(error).__name__}): check that it runs and that this "
+            "machine reaches it."
         )
 
     def refused(self, status: int, body: bytes | str | None) -> LakeError:
@@ -165,24 +165,24 @@ class LakeFSApi:
         where = f"lakeFS at {self.address}"
         if status in (429, 503) or "try again later" in message:
             return LakeBusy(
-                f"{where} is busy ({status}: {message}) and stayed so for {self._patience:g} s. Repeat the "
-                "operation; if this lasts, let fewer runs publish at once."
+                f"{where} was busy for {self._patience:g} s ({status}: {message}). Repeat the operation; if this "
+                "continues, let fewer runs publish at once."
             )
         if status >= 500 or (status == 401 and not self._reads_its_database()):
             return LakeUnavailable(
                 f"{where} failed ({status}: {message}). It may be starting, or its database or its storage "
-                "may be away or full: see its log, then repeat."
+                "may be unavailable or full: see its log, then repeat the operation."
             )
         refusal = Refusal(status, message)
         if status in (401, 403) and not refusal.protects:
             return LakeRefused(
-                f"{where} refuses ({status}: {message}). Set ML_ASSETS_LAKE_ACCESS_KEY_ID and "
+                f"{where} denied access ({status}: {message}). Set ML_ASSETS_LAKE_ACCESS_KEY_ID and "
                 f"ML_ASSETS_LAKE_SECRET_ACCESS_KEY to keys that may use the repository {self.repository!r}."
             )
         if status == 404 and "repository not found" in message:
             return RepositoryMissing(
-                f"{where} has no repository {self.repository!r}. ml-assets lake init makes it; "
-                "ML_ASSETS_ENVIRONMENT chooses another."
+                f"{where} has no repository {self.repository!r}. Create it with ml-assets lake init, "
+                "or choose another with ML_ASSETS_ENVIRONMENT."
             )
         return refusal
 

@@ -59,7 +59,9 @@ class Content:
             file = self._cache.find([(sha256, size)]).get(sha256)
             if file is None:
                 self._cache.keep(source)
-                raise LakeUnavailable(f"{path} left the cache {self._cache.root} while it was uploaded.")
+                raise LakeUnavailable(
+                    f"{path} was deleted from the cache {self._cache.root} during its upload."
+                )
             send = self._send_to_storage if self._presigns(size) else self._send
             send(branch, path, file, size, sha256)
 
@@ -100,11 +102,13 @@ class Content:
                 raise LakeError(
                     f"{entry.path} at {ref} should have SHA-256 {sha256} and {entry.size} bytes, the server sent "
                     f"{received} and {size}: its storage is damaged, or the object was written with a wrong "
-                    f"{DIGEST} in its metadata. Write it again on a branch, and merge that."
+                    f"{DIGEST} in its metadata. Write it again on a branch, and merge that branch."
                 )
             file = self._cache.find([(sha256, size)]).get(sha256)
             if file is None:
-                raise LakeUnavailable(f"{entry.path} left the cache {self._cache.root} as soon as it came.")
+                raise LakeUnavailable(
+                    f"{entry.path} was deleted from the cache {self._cache.root} during its download."
+                )
             return file
 
         return self._api.patiently(attempt)
@@ -181,7 +185,7 @@ class Content:
         code = _CODE.search(body)
         return LakeUnavailable(
             f"The storage {Address(url).server} answered {status} {code[1].decode() if code else ''} to a presigned "
-            "request: it may be full or starting, or the address expired. Look at its log, then repeat."
+            "request: it may be full or starting, or the address expired. See its log, then repeat the operation."
         )
 
     def _objects_url(self, kind: str, ref: str, path: str) -> str:

@@ -55,7 +55,7 @@ def create_repository(api: LakeFSApi, storage: str | None) -> bool:
         pass
     if storage is None:
         raise LakeError(
-            f"Repository {api.repository!r} is to be made, but not where its blocks should lie: set "
+            f"Repository {api.repository!r} does not exist, and no storage is set to create it in: set "
             "ML_ASSETS_LAKE_STORAGE to s3://bucket/prefix."
         )
     namespace = f"{storage.rstrip('/')}/{api.repository}"
@@ -69,8 +69,8 @@ def create_repository(api: LakeFSApi, storage: str | None) -> bool:
         if refusal.status == 409:
             return False
         raise LakeError(
-            f"lakeFS did not make {api.repository!r} at {namespace}: {refusal.message}. A place that held another "
-            "repository cannot be used again, and the bucket has to exist: choose another ML_ASSETS_LAKE_STORAGE."
+            f"lakeFS did not create {api.repository!r} at {namespace}: {refusal.message}. The bucket must exist, and a "
+            "prefix that held another repository cannot be used again: choose another ML_ASSETS_LAKE_STORAGE."
         ) from refusal
     return True
 
@@ -131,7 +131,7 @@ def _wait_until_refused(api: LakeFSApi) -> None:
             raise
         time.sleep(0.2)
     raise LakeError(
-        f"main of {api.repository!r} still takes writes {_PROTECTION_PATIENCE:g} s after it was protected. Look at "
+        f"main of {api.repository!r} still accepts writes {_PROTECTION_PATIENCE:g} s after it was protected. Look at "
         "the repository's branch protection in lakeFS, then run ml-assets lake init again."
     )
 
@@ -146,6 +146,6 @@ def _wait_until_run(api: LakeFSApi, commit_id: str) -> None:
                 return
         time.sleep(0.2)
     raise LakeError(
-        f"The {NAME} was merged into main of {api.repository!r}, but the server never ran it: hooks are switched "
-        "off there (LAKEFS_ACTIONS_ENABLED) or Lua is. Switch them on, then run ml-assets lake init again."
+        f"The {NAME} was merged into main of {api.repository!r}, but the server never ran it: hooks "
+        "(LAKEFS_ACTIONS_ENABLED) or Lua are switched off there. Switch them on, then run ml-assets lake init again."
     )

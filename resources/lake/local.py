@@ -167,8 +167,8 @@ class LocalStore:
             ours = _head(db, into)
             if refs.is_dirty(db, into):
                 raise BranchDirty(
-                    f"Branch {into!r} has uncommitted changes and cannot take a merge. Commit them, or put "
-                    "them on a branch of their own."
+                    f"Branch {into!r} has uncommitted changes and cannot take a merge. Commit them, or "
+                    "write them to another branch."
                 )
             base = merge_base(ours, theirs, lambda commit: refs.graph_node(db, commit))
             before, their_tree, base_tree = (
@@ -178,7 +178,7 @@ class LocalStore:
             if conflicts:
                 raise MergeConflict(
                     f"{source!r} and {into!r} both changed {name_some(conflicts)} since {base}. "
-                    f"Branch again from {into!r}, write there what should stand, and merge that.",
+                    f"Create a new branch from {into!r}, write the final content there, and merge it.",
                     conflicts,
                 )
             return self._advance(db, into, (ours, theirs), before, after, message, metadata)

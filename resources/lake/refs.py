@@ -128,7 +128,9 @@ def commit_at(db: sqlite3.Connection, commit_id: str) -> StoredCommit:
     """Return a commit that another row names. Raise `LakeError` if it is missing."""
     found = find_commit(db, commit_id)
     if found is None:
-        raise LakeError(f"Commit {commit_id} is named but not in the store: refs.db was changed by hand.")
+        raise LakeError(
+            f"Commit {commit_id} is named but not in refs.db, which was changed by hand: restore it."
+        )
     return found
 
 

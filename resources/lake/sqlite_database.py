@@ -123,7 +123,7 @@ class SQLiteDatabase:
                 time.sleep(random.uniform(0, 0.01 * (attempt + 1)))
         raise LakeBusy(
             f"{self._path} was locked by other writers for {self._patience:g} s ({_ATTEMPTS} tries). Repeat "
-            "the operation; if this lasts, look for a process that is stopped while it writes (see lsof)."
+            "the operation; if this continues, look for a stopped process that holds the file open (lsof)."
         )
 
 

@@ -140,16 +140,16 @@ class LedgerDatabase:
             yield
         except exc.DBAPIError as error:
             raise LedgerUnavailable(
-                f"{self}: the connection that held the turn of {name} broke ({self._first_line(error)}). Run the step "
-                "again: it looks up first what is stored"
+                f"{self}: the connection that held the lock on {name} broke ({self._first_line(error)}). Run the step "
+                "again: it first looks up the stored rows"
             ) from error
 
     def _wait(self, is_ours: Callable[[], bool], name: str, end: float) -> None:
         while not is_ours():
             if time.monotonic() > end:
                 raise LedgerBusy(
-                    f"{self}: another process has been writing to {name} all the time this one waited for its turn. "
-                    "Try again when that one is done; if none is, look for one that is stopped"
+                    f"{self}: another process holds the lock on {name}. Try again when it has finished; if it does "
+                    "not finish, look for a stopped process"
                 )
             time.sleep(random.uniform(*_TURN_POLL_SECONDS))
 
@@ -179,7 +179,7 @@ class LedgerDatabase:
                 # The commit may have succeeded or not. A retry could store the rows twice.
                 raise LedgerUnavailable(
                     f"{self}: the connection broke while storing ({self._first_line(error)}). Run the step again: it "
-                    "looks up first what is stored"
+                    "first looks up the stored rows"
                 ) from error
             raise
 
@@ -207,8 +207,8 @@ class LedgerDatabase:
                 "runs, and ML_ASSETS_LEDGER_URL; then run it again"
             )
         return LedgerBusy(
-            f"{self}: not to be written for {self._patience:g} s, another program holds it "
-            f"({self._first_line(error)}). Try again when that one is done"
+            f"{self} could not be written for {self._patience:g} s, because another program holds its lock "
+            f"({self._first_line(error)}). Try again when that program has finished"
         )
 
     def _is_lost_race(self, error: exc.DBAPIError) -> bool:

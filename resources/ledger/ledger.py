@@ -156,8 +156,8 @@ class Ledger:
             row = _verdict_row(found)
             if row.attempt != attempt:
                 raise NothingToAccept(
-                    f"attempt {row.attempt} of {table} {key} came after attempt {attempt}: nobody has looked at it. "
-                    "See what it is, then accept it"
+                    f"attempt {row.attempt} of {table} {key} is newer than attempt {attempt}. Look at the errors of "
+                    "the newer attempt, then accept it"
                 )
             if row.acceptance is not None:
                 return row.acceptance

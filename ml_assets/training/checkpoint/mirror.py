@@ -74,5 +74,6 @@ class Mirror:
 
 def _not_stored(what: str, error: ArtifactsError) -> StorageFailed:
     return StorageFailed(
-        f"{what} could not be stored; what was stored before is whole, and the next attempt goes on from there. {error}"
+        f"{what} could not be stored; the checkpoints stored before are complete, and the next attempt resumes from "
+        f"the newest. {error}"
     )

@@ -158,14 +158,15 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ),
         (
             {"determinism": "bitwise", "gradient_accumulation_steps": 2},
-            "bitwise does not go with gradient_accumulation_steps 2: a step is a pass for each of the 8 lanes already",
+            "bitwise cannot be combined with gradient_accumulation_steps 2: a step already has a pass for each of the "
+            "8 lanes",
         ),
-        ({"determinism": "bitwise", "precision": "fp16"}, "does not go with precision fp16"),
+        ({"determinism": "bitwise", "precision": "fp16"}, "cannot be combined with precision fp16"),
         (
             {"determinism": "bitwise", "gradient_compression": "bf16"},
-            "does not go with gradient_compression bf16",
+            "cannot be combined with gradient_compression bf16",
         ),
-        ({"determinism": "bitwise", "compile": True}, "does not go with compile"),
+        ({"determinism": "bitwise", "compile": True}, "cannot be combined with compile"),
         ({"workers": 6, "parallel": Parallel(tensor=4)}, "6 / 4 = 1.5; use 8"),
         (
             {"workers": 6, "lanes": 2, "parallel": Parallel(tensor=2)},
@@ -174,13 +175,13 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
         ({"determinism": "bitwise", "parallel": Parallel(shard="full")}, "whole models, lane by lane"),
         (
             {"precision": "fp16", "parallel": Parallel(shard="full")},
-            "parallel with shard full, tensor 1 and pipeline 1 does not go with precision fp16",
+            "parallel with shard full, tensor 1 and pipeline 1 cannot be combined with precision fp16",
         ),
         (
             {"gradient_compression": "bf16", "parallel": Parallel(tensor=2)},
-            "does not go with gradient_compression bf16: workers send parts of a model",
+            "cannot be combined with gradient_compression bf16: workers send parts of a model",
         ),
-        ({"compile": True, "parallel": Parallel(shard="gradients")}, "does not go with compile"),
+        ({"compile": True, "parallel": Parallel(shard="gradients")}, "cannot be combined with compile"),
         ({"checkpoint_storage": "fp16"}, "fp32, bf16 or compressed, not 'fp16'"),
         ({"checkpoint_storage": "bf16", "determinism": "bitwise"}, "set checkpoint_storage to compressed"),
     ],
@@ -199,9 +200,9 @@ def test_contradictory_settings_are_refused_with_the_arithmetic(settings: dict[s
         ({"tensor": 2, "pipeline": 2}, "tensor x pipeline = 4 workers: 2 / 4 = 0.5; use 4"),
         (
             {"pipeline": 2},
-            "gradient_accumulation_steps 1 leaves workers idle: each computes 1 of 2 turns",
+            "gradient_accumulation_steps 1 leaves workers idle: each computes in 1 of 2 turns",
         ),
-        ("full", "has keys shard, tensor and pipeline, and is 'full'"),
+        ("full", "must be a mapping with keys shard, tensor and pipeline, not 'full'"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(parallel: Any, said: str) -> None:

@@ -32,10 +32,10 @@ def test_a_person_is_led_from_a_missing_repository_to_a_ready_one(terminal: Term
     said = terminal("lake", "init")
     assert said.status == 0, said.err
     assert [line.split()[0] for line in said.out.splitlines()] == ["repository", "protection", "audit"]
-    assert "made" in said.out
+    assert "created" in said.out
     again = terminal("lake", "init")
     assert again.status == 0
-    assert "was there" in again.out
+    assert "existed" in again.out
     said = terminal("lake", "audit")
     assert said.status == 0, said.out
     assert "Every commit on main" in said.out

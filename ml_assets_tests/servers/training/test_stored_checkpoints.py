@@ -173,7 +173,7 @@ def test_a_full_disk_under_the_store_keeps_the_checkpoint_before(
         point_at(storage, monkeypatch)
         first = begin(open_checkpoints(f"{storage.url}/full", tmp_path / "first"))
         save(first, 10, state(10, 40_000))
-        with pytest.raises(StorageFailed, match="what was stored before is whole"):
+        with pytest.raises(StorageFailed, match="stored before are complete"):
             save(first, 20, state(20, 80_000))
         assert open_checkpoints(f"{storage.url}/full", tmp_path / "second").newest_good() == 10
 

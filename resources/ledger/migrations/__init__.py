@@ -44,7 +44,7 @@ def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
     if found is not None and found not in revisions():
         raise LedgerError(
             f"the ledger has revision {found}, this version of ml-assets knows revisions up to {NEWEST}: use the "
-            "newer version, or downgrade with it first: ml-assets ledger downgrade " + NEWEST
+            "newer version, or run with the newer version: ml-assets ledger downgrade " + NEWEST
         )
     if found is not None and not sa.inspect(connection).has_table(VERSION_TABLE):
         command.stamp(config, found)
@@ -59,7 +59,7 @@ def downgrade(connection: sa.Connection, to: str) -> None:
     known, found = revisions(), revision_of(connection)
     if to not in known or found not in known or known.index(to) > known.index(found):
         raise LedgerError(
-            f"the ledger has revision {found} and cannot be downgraded to {to!r}; there are {', '.join(known)}"
+            f"the ledger has revision {found} and cannot be downgraded to {to!r}; the revisions are {', '.join(known)}"
         )
     if to == found:
         return
