@@ -118,7 +118,7 @@ def write_job(folder: Path, steps: int) -> None:
         hyperparameters={},
         snapshot=str(snapshot.folder),
         snapshot_digest=snapshot.digest,
-        code_version="benchmark",
+        code_version="",
         seed=1,
         settings=TrainingSettings(
             workers=WORKERS,

@@ -120,7 +120,7 @@ def _train(
             hyperparameters={},
             snapshot=str(snapshot),
             snapshot_digest=json.loads((snapshot / "snapshot.json").read_text())["digest"],
-            code_version="benchmark",
+            code_version="",
             seed=1,
             settings=TrainingSettings(workers=workers, global_batch=BATCH, **changes),
         )

@@ -58,7 +58,7 @@ def main() -> int:
         snapshot_digest="s",
         windows={},
         schema_hash="h",
-        code_version="c",
+        code_version="",
         weights_sha256="w",
     )
     contents = BundleContents(module=module, fitted=fitted, objective="binary", rows=rows, lineage=lineage)

@@ -135,7 +135,7 @@ def train(
         snapshot=str(snapshot.folder),
         snapshot_digest=snapshot.digest,
         schema_hash=snapshot.schema_hash,
-        code_version="benchmark",
+        code_version="",
         seed=3,
         settings=TrainingSettings(
             workers=1,

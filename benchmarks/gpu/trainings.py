@@ -117,7 +117,7 @@ def job_of(
         hyperparameters=hyperparameters,
         snapshot=str(snapshot.folder),
         snapshot_digest=snapshot.digest,
-        code_version="benchmark",
+        code_version="",
         seed=1,
         settings=settings,
         decode=decode,

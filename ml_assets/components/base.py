@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 import dagster as dg
 from pydantic import BaseModel
 
+from ml_assets.code.code_version import code_version
 from ml_assets.components.columns import COLUMN_SCHEMA
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declared_metadata import DECLARED
@@ -17,7 +18,6 @@ from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.publishing import check_specs
 from ml_assets.components.specs import FreshnessSection, TableSpecSection
 from ml_assets.sections import Section
-from ml_assets.tables.code_version import code_version
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.spec import TableSpec
 from resources.platform import Platform

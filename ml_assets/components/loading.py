@@ -13,7 +13,7 @@ import dagster as dg
 from dagster.components.core.context import ComponentDeclLoadContext
 from dagster.components.core.defs_module import ComponentPath, ResolvableToComponentLoc
 
-from ml_assets.tables.reach import SourceUnavailable, reached_by
+from ml_assets.code.reach import SourceUnavailable, reached_by
 
 
 def load_pipelines(project: Path) -> dg.Definitions:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from ml_assets.code.code_version import code_version
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
@@ -29,6 +30,7 @@ ROW_SPEC = RowSpec(
     cutoffs=Cutoffs.all_at(datetime(2024, 12, 31, tzinfo=UTC)),
 )
 _DAYS, _ROWS_A_DAY, _SEED = 14, 96, 11
+_MODEL = "ml_assets.drills.drill_model.drill_model"
 _PACE = 0.002
 CHECKPOINT_STEPS = 10
 
@@ -63,12 +65,12 @@ class Fixture:
         return TrainingJob(
             model="drill",
             partition="2024-01-14",
-            model_function="ml_assets.drills.drill_model.drill_model",
+            model_function=_MODEL,
             objective="binary",
             hyperparameters={"pace": _PACE},
             snapshot=str(self.snapshot.folder),
             snapshot_digest=self.snapshot.digest,
-            code_version="drill",
+            code_version=code_version(_MODEL),
             seed=3,
             settings=TrainingSettings(
                 epochs=3,

@@ -1,7 +1,7 @@
 """Job of a training, with the code that its weights come from: everything that its fingerprint covers.
 
 Here: the document for the workers; versions of the pipeline's own functions, of the platform's modules in workers, and
-of the installed packages that both import. Not here: the version of code (tables.code_version), the fingerprint itself
+of the installed packages that both import. Not here: the version of code (code.code_version), the fingerprint itself
 (resources.job.job).
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml_assets.code.code_version import modules_version, packages_of, versions_of
+from ml_assets.code.reach import reached_by
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet
-from ml_assets.tables.code_version import code_version, modules_version, packages_of, script_version
-from ml_assets.tables.reach import reached_by
 from ml_assets.tables.refusal import BuildRefused
 from resources.job.job import TrainingJob
 
@@ -52,13 +52,12 @@ def training_code(spec: PipelineSpec) -> TrainingCode:
     model, blob = spec.model, spec.features.blob
     loop = (_AGENT, _SCRIPT if model.script else _LOOP)
     paths = [path for path in (model.function, blob.decode if blob else None) if path]
-    versions = [script_version(model.script)] if model.script else []
     own = [model.script] if model.script else []
     # Another version of XGBoost does not change the training of a torch module.
     without = [*_CHANGES_NO_WEIGHTS, *([] if model.script else ["ml_assets.training.script"])]
     converts = bool(_CONVERTED & reached_by(own, without=["ml_assets.training"]).packages)
     return TrainingCode(
-        code_version="-".join([*versions, *map(code_version, paths)]),
+        code_version="-".join(versions_of(model.script or "", paths).values()),
         loop_version=modules_version(loop, without=without),
         packages={
             "python": ".".join(platform.python_version_tuple()[:2]),

@@ -1,6 +1,6 @@
 """Model functions, read from the text of their files: their `import torch` costs the definitions no time.
 
-Here: the definition behind an import path, and its arguments. Not here: its version (tables.code_version), importing
+Here: the definition behind an import path, and its arguments. Not here: its version (code.code_version), importing
 and calling it (the workers).
 """
 
@@ -14,10 +14,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from ml_assets.tables.code_version import code_version
+from ml_assets.code.code_version import code_version
+from ml_assets.code.reach import is_project
+from ml_assets.code.syntax import base_of, names_bound_by, package_of, parse, source_of, with_parents
 from ml_assets.tables.imports import FunctionNotFound
-from ml_assets.tables.reach import is_project
-from ml_assets.tables.syntax import base_of, names_bound_by, package_of, parse, source_of, with_parents
 from resources.words import did_you_mean
 
 _REMEDY = "write package.module.function"

@@ -7,8 +7,8 @@ joins processes, or imports a package that is not listed here.
 import ast
 from collections.abc import Iterator, Sequence
 
-from ml_assets.tables.reach import imports_of, reached_by
-from ml_assets.tables.syntax import nodes_of, parse
+from ml_assets.code.reach import imports_of, reached_by
+from ml_assets.code.syntax import nodes_of, parse
 
 _TRAIN_ALONE = ("lightgbm", "xgboost", "sklearn", "catboost")
 _JOIN_NOTHING = {

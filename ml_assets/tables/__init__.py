@@ -17,7 +17,6 @@ Used from outside:
     audits.py        unaudited(store, newest): commits on main without an audit
     declared.py      DeclaredTables, DeclaredTable.of(spec): the current declarations
     guard.py         validate_window(reader, ledger, tables, table, keys) -> WindowValidation(missing, rejected, stale)
-    code_version.py  code_version(path): changes with the code, not with comments or layout
 
 Inside: `layout.py` paths and branch names, `parquet.py` deterministic bytes, `manifest.py` the manifest of a
 partition, `prepare.py` frame to objects, `validate.py` verdicts, `landing.py` branch to main, `partition_state.py` the

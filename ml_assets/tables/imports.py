@@ -15,7 +15,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BeforeValidator
 
-from ml_assets.tables.code_version import code_version, script_version
+from ml_assets.code.code_version import code_version, script_version
 from ml_assets.tables.standalone import standalone
 from resources.words import place_of
 

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from ml_assets.tables.syntax import imported_by, package_of, parse, source_of, used_by
+from ml_assets.code.syntax import imported_by, package_of, parse, source_of, used_by
 
 _PROJECT = ("ml_assets", "resources")
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ml_assets.snapshots.split_reader import ShardChanged, open_snapshot, verify
+from ml_assets.training.attempt.same_code import refuse_other_code
 from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.initial import begin_with
 from ml_assets.training.checkpoint.mirror import Mirror
@@ -211,7 +212,15 @@ def prepare(
     Raises `InputChanged` or `BadConfiguration` on each rank that fails, and `PeerFailed` on the others.
     """
     io_group = group.io_group()
-    made = io_group.all_succeed(lambda: _make(job, folder, group, bounded))
+    is_pod = mirror is not None
+
+    def make() -> _Made:
+        refuse_other_code(job, is_pod=is_pod)
+        made = _make(job, folder, group, bounded)
+        refuse_other_code(job, is_pod=is_pod)  # again: it may have been edited just before the import
+        return made
+
+    made = io_group.all_succeed(make)
     begin_alike(made.model, group, is_bitwise=job.settings.determinism == "bitwise")
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)

@@ -142,7 +142,7 @@ def job_of(
         hyperparameters={"test": name, "at": time.time_ns()},
         snapshot=str(snapshot),
         snapshot_digest="0" * 64,
-        code_version="0",
+        code_version="",
         seed=0,
         settings=TrainingSettings(workers=workers, max_attempts=max_attempts, **settings),
     )

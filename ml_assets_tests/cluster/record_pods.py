@@ -377,7 +377,7 @@ TRAINING = TrainingJob(
     hyperparameters={},
     snapshot="",
     snapshot_digest="0" * 64,
-    code_version="0",
+    code_version="",
     seed=0,
     settings=TrainingSettings(workers=1),
 )

@@ -8,10 +8,10 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
+from ml_assets.code.code_version import script_version
+from ml_assets.code.reach import SourceUnavailable
 from ml_assets.components.loading import load_pipelines
 from ml_assets.pipeline.spec import ModelSection
-from ml_assets.tables.code_version import script_version
-from ml_assets.tables.reach import SourceUnavailable
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.defs_sandbox import DECLARED
 

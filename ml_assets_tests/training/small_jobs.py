@@ -75,7 +75,7 @@ def small_job(
         snapshot=str(snapshot.folder),
         snapshot_digest=snapshot.digest,
         schema_hash=snapshot.schema_hash,
-        code_version="tests",
+        code_version="",
         seed=3,
         settings=TrainingSettings(**settings),
         decode=f"{MODELS}.read_tokens" if snapshot.inputs.blob else "",

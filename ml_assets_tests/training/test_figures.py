@@ -132,7 +132,7 @@ def _job(port: int | None) -> TrainingJob:
         hyperparameters={},
         snapshot="/s",
         snapshot_digest="0",
-        code_version="c",
+        code_version="",
         seed=1,
         settings=TrainingSettings(metrics_port=port),
     )

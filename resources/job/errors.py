@@ -32,7 +32,8 @@ class Diverged(TrainingFailed):
 
 
 class InputChanged(TrainingFailed):
-    """A shard is missing or its digest differs from the manifest (exit 66)."""
+    """A shard is missing or its digest differs from the manifest, or a worker has other code than the job names (exit
+    66)."""
 
     final = True
     exit_code = ExitCode.INPUT_CHANGED

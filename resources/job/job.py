@@ -60,7 +60,8 @@ class TrainingJob:
     snapshot_digest: str
     """SHA-256 of the snapshot. The worker refuses (exit 66) a folder with another digest."""
     code_version: str
-    """Digest of the model function or script, of the project modules it reaches, and of `decode`."""
+    """Digests of the script, the model function and `decode`, each with the project modules that it reaches, joined by
+    dashes. The worker refuses (exit 66) code with another digest. Empty for a job made by hand: not compared."""
     seed: int
     schema_hash: str = ""
     """SHA-256 of the ordered (column, type) pairs at the submission of the training, with the label. The worker refuses

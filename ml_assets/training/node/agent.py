@@ -96,7 +96,7 @@ def begin_rank(job: TrainingJob, folder: str, mirror: str) -> None:
     if job.script:
         from ml_assets.training.script import script_rank
 
-        script_rank.main(folder, mirror)
+        script_rank.main(job, folder, mirror)
     else:
         from ml_assets.training import entry
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ml_assets.training.attempt.exit_code import exit_code_of, leave
+from ml_assets.training.attempt.same_code import refuse_other_code
 from ml_assets.training.process.group import is_lost_peer
 from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import end_with_parent
@@ -24,14 +25,14 @@ from ml_assets.training.telemetry.event_log import keep_events
 from ml_assets.training.telemetry.machine import watching_machine
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.events import JOB as JOB_FILE
-from resources.job.job import ExitCode
+from resources.job.job import ExitCode, TrainingJob
 
 _USAGE = 2
 """Exit code of argparse and similar libraries for arguments that they refuse."""
 
 
-def main(folder: str, mirror: str) -> None:
-    """Run the script of the job in `folder` as a rank of the agent; see `entry.main`."""
+def main(job: TrainingJob, folder: str, mirror: str) -> None:
+    """Run the script of `job` as a rank of the agent; see `entry.main`."""
     end_with_parent()
     keep_events(Path(folder))
     for stream in (sys.stdout, sys.stderr):
@@ -45,8 +46,13 @@ def main(folder: str, mirror: str) -> None:
         PROCESS: str(os.getpid()),
     }
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
-        code = exit_code_of(lambda: run_script(heartbeat), Path(folder))
+        code = exit_code_of(lambda: _run_submitted(job, heartbeat, is_pod=bool(mirror)), Path(folder))
     leave(code)
+
+
+def _run_submitted(job: TrainingJob, heartbeat: Heartbeat, *, is_pod: bool) -> int:
+    refuse_other_code(job, is_pod=is_pod)
+    return run_script(heartbeat)
 
 
 def run_script(heartbeat: Heartbeat) -> int:

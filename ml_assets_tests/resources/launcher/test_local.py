@@ -38,7 +38,7 @@ def job_of(*plan: str, max_attempts: int = 3) -> TrainingJob:
         hyperparameters={"plan": list(plan)},
         snapshot="/nowhere",
         snapshot_digest="0" * 64,
-        code_version="0",
+        code_version="",
         seed=0,
         settings=TrainingSettings(max_attempts=max_attempts),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ml_assets.tables.syntax import imported_by, nodes_of, package_of, parse, source_of, with_parents
+from ml_assets.code.syntax import imported_by, nodes_of, package_of, parse, source_of, with_parents
 
 _PLATFORM = ("ml_assets", "resources")
 _PIPELINES = "ml_assets.defs"

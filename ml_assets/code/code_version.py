@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ml_assets.tables.reach import SourceUnavailable, imports_of, is_project, reached_by, reached_from
-from ml_assets.tables.syntax import (
+from ml_assets.code.reach import SourceUnavailable, imports_of, is_project, reached_by, reached_from
+from ml_assets.code.syntax import (
     is_docstring,
     looks_itself_up,
     parse,
@@ -59,6 +59,15 @@ def script_version(module: str) -> str:
     file = _file_of(module, module)
     body = parse(file).body
     return _digest(module, body, reached_from(body, module, file, is_script=True).modules)
+
+
+def versions_of(script: str, functions: Iterable[str]) -> dict[str, str]:
+    """Return path → version of a script and of functions, in this order. Empty paths are left out.
+
+    A job carries these versions, joined by dashes. Raises `SourceUnavailable`.
+    """
+    versions = {script: script_version(script)} if script else {}
+    return versions | {path: code_version(path) for path in functions if path}
 
 
 def modules_version(names: Iterable[str], without: Iterable[str] = ()) -> str:
