@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo drill ui test test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
-  cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock clean distclean
+  cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock render clean distclean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -115,6 +115,9 @@ lint: setup ## style, imports between the parts, types
 format: setup ## rewrite in house style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+render: setup ## write Dagster's settings for a cluster and for Helm from ml_assets/dagster_instance.py
+	@$(BIN)/python -m deployment.render
 
 lock: setup ## resolve again; keeps the pins that still fit (ARGS=--upgrade for newest)
 	@deployment/lock.sh $(ARGS)

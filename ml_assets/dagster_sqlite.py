@@ -2,7 +2,7 @@
 
 Dagster's own SQLite storage stores each event of an asset twice, in the file of its run and in an index. It opens three
 connections for each: 20.7 kB of disk and 15 ms per materialization. Here one file holds all events, and a batch is one
-transaction. `dagster.yaml` names this storage (`deployment/dagster-embedded.yaml`). Not here: the content of events.
+transaction. `dagster.yaml` names this storage (`dagster_instance`). Not here: the content of events.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,8 +2,8 @@
 
 dagster-postgres opens a connection for every event and stores the "planned" events of a run one by one: a minute for
 365 partitions. Here each process keeps a connection open and stores planned events in one statement, as
-dagster-postgres does with materializations. `dagster.yaml` names this storage (`deployment/dagster-servers.yaml`). Not
-here: the content of events.
+dagster-postgres does with materializations. `dagster.yaml` names this storage (`dagster_instance`). Not here: the
+content of events.
 """
 
 from collections.abc import Mapping, Sequence

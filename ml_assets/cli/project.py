@@ -16,6 +16,7 @@ from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.variables import read_settings
+from ml_assets.dagster_instance import EVENT_BATCH
 from resources.files import locked
 from resources.platform import Platform
 from resources.settings import Settings
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 
 Component = TypeVar("Component", bound="SpecComponent")
-
-EVENT_BATCH = "400"
-"""Materializations that Dagster stores in one batch. Dagster's default is to store each alone."""
 
 
 @dataclass(frozen=True)
