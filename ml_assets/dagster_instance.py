@@ -17,6 +17,8 @@ LOST_NODE_SECONDS = 30
 """Seconds for which a pod stays on a node that does not answer. With Kubernetes' 300, a run resumes minutes later."""
 USER = 65532
 """User and group of all pods, those of trainings included: a shared volume is writable for each of them."""
+HOME = "/var/lib/ml-assets"
+"""Home of the project in a container (`ML_ASSETS_HOME`): a folder that it may write, and that ends with the pod."""
 
 Section = dict[str, Any]
 
@@ -65,7 +67,7 @@ def on_a_cluster() -> Section:
     ] = {  # values between steps; Dagster's home itself is read-only in a pod
         "module": "dagster._core.storage.root",
         "class": "LocalArtifactStorage",
-        "config": {"base_dir": "/var/lib/ml-assets/dagster"},
+        "config": {"base_dir": f"{HOME}/dagster"},
     }
     instance["compute_logs"] = _step_logs(
         bucket={"env": "STEP_LOGS_BUCKET"},
@@ -179,7 +181,7 @@ def _run_pod() -> Section:
             },
             "volume_mounts": [
                 {"name": "writable", "mount_path": "/tmp", "sub_path": "tmp"},
-                {"name": "writable", "mount_path": "/var/lib/ml-assets", "sub_path": "home"},
+                {"name": "writable", "mount_path": HOME, "sub_path": "home"},
             ],
         },
         "job_spec_config": {"ttl_seconds_after_finished": 86400},

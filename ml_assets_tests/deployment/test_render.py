@@ -13,7 +13,14 @@ from dagster._serdes import class_from_code_pointer
 from deployment.render import CODE_PORT, HELM, PAGES_PORT, helm_values, rendered
 from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import dagster_settings
-from ml_assets.dagster_instance import DAEMON_SILENCE_SECONDS, EVENT_BATCH, on_a_cluster, on_this_machine
+from ml_assets.dagster_instance import (
+    DAEMON_SILENCE_SECONDS,
+    EVENT_BATCH,
+    HOME,
+    USER,
+    on_a_cluster,
+    on_this_machine,
+)
 from ml_assets_tests.components.installation import Installation
 from resources.settings import Settings
 
@@ -146,15 +153,26 @@ def test_no_pool_is_limited_or_joined(tmp_path: Path) -> None:
     assert pools == {None}
 
 
-def test_images_and_manifests_agree_with_the_settings() -> None:
-    image = (ROOT / "deployment" / "images" / "Dockerfile").read_text()
-    assert f"DAGSTER_EVENT_BATCH_SIZE={EVENT_BATCH}" in image
-    platform = (ROOT / "deployment" / "kubernetes" / "base" / "platform.yaml").read_text()
+def test_image_and_manifests_have_the_numbers_of_the_settings() -> None:
+    """Files that are written by hand: users, home, ports, the batch of events, the silence of the daemon."""
+    folder = ROOT / "deployment"
+    image = (folder / "images" / "Dockerfile").read_text()
+    assert f"DAGSTER_EVENT_BATCH_SIZE={EVENT_BATCH}\n" in image
+    assert set(re.findall(r"^USER (\d+:\d+)$", image, re.MULTILINE)) - {"0:0"} == {f"{USER}:{USER}"}
+    assert f"ML_ASSETS_HOME={HOME} " in image
+    assert f"EXPOSE {PAGES_PORT}\n" in image
+    platform = (folder / "kubernetes" / "base" / "platform.yaml").read_text()
     silence = f'{{name: DAGSTER_DAEMON_HEARTBEAT_TOLERANCE, value: "{DAEMON_SILENCE_SECONDS}"}}'
     assert silence in platform
+    assert platform.count(f"mountPath: {HOME},") == 3
+    compose = (folder / "compose" / "compose.yaml").read_text()
+    assert f'user: "{USER}:{USER}"' in compose
+    assert f"platform:{HOME}]" in compose
     services = [one for one in yaml.safe_load_all(platform) if one["kind"] == "Service"]
     ports = {one["metadata"]["name"]: one["spec"]["ports"][0]["port"] for one in services}
     assert ports == {"webserver": PAGES_PORT, "code-location": CODE_PORT}
+    named = re.findall(r"(?:[pP]ort:|-p,) \"?(\d{4})\b", platform)
+    assert {int(port) for port in named} == {PAGES_PORT, CODE_PORT}
 
 
 def test_network_policies_find_the_pods_of_the_chart() -> None:
