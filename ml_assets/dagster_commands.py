@@ -40,9 +40,9 @@ def require_home(environment: Mapping[str, str], arguments: Sequence[str], home:
     if not keeps_history or (given and (Path(given) / "dagster.yaml").is_file()):
         return
     lacks = (
-        f"DAGSTER_HOME={given} has no dagster.yaml, so Dagster would not keep its history as this project does"
+        f"DAGSTER_HOME={given} has no dagster.yaml, so Dagster would not use this project's history"
         if given
-        else "DAGSTER_HOME is not set, so Dagster would keep its history in a folder that it removes"
+        else "DAGSTER_HOME is not set, so Dagster would write its history to a folder that it deletes"
     )
     first = "" if (home / "dagster.yaml").is_file() else "run ml-assets doctor once, then "
     raise CommandRefused(f"{lacks}: {first}export DAGSTER_HOME={home}")
@@ -69,6 +69,6 @@ def require_whole_models(defs: dg.Definitions, arguments: Sequence[str]) -> None
     program, *others = arguments
     corrected = [one.replace(selection, whole) if one.endswith(selection) else one for one in others]
     raise CommandRefused(
-        f"{asked}: a model's assets are made together. Select all of them: "
+        f"{asked}: a model's assets materialize only together. Select all of them: "
         + shlex.join([Path(program).name, *corrected])
     )

@@ -18,7 +18,7 @@ from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.leakage_check import request_leakage_tests
 from ml_assets.components.loading import load_pipelines
 from ml_assets.components.pruning import prune_trainings
-from ml_assets.components.reconcile import tell_of_main
+from ml_assets.components.reconcile import report_missing_materializations
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.step_values import step_values
 from ml_assets.dagster_commands import require_home, require_whole_models
@@ -64,7 +64,7 @@ def build_defs(
             executor=dg.in_process_executor,
             sensors=[
                 build_missing_upstream,
-                tell_of_main,
+                report_missing_materializations,
                 request_leakage_tests,
                 # Workers of this machine end with their launcher: nothing to prune.
                 *([prune_trainings] if settings.launcher != "local" else []),

@@ -61,8 +61,8 @@ def _must_be_a_zone(name: str) -> str:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # KeyError: not found; OSError: a folder of zones
         nearest = get_close_matches(name, sorted(available_timezones()), n=1)
-        remedy = f"did you mean '{nearest[0]}'?" if nearest else "write one such as Europe/Berlin"
-        raise ValueError(f"'{name}' is no time zone: {remedy}") from error
+        remedy = f"did you mean '{nearest[0]}'?" if nearest else "write a name such as Europe/Berlin"
+        raise ValueError(f"'{name}' is not a time zone: {remedy}") from error
     return name
 
 

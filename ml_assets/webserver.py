@@ -63,7 +63,8 @@ def serving(artifacts: Artifacts) -> Callable[[Request], Response]:
             file = ""
         if file not in FILES:
             return _told(
-                404, "no such report: its address is /reports/MODEL/PARTITION/EVALUATION/report.html"
+                404,
+                "no such report: report addresses have the form /reports/MODEL/PARTITION/EVALUATION/report.html",
             )
         try:
             with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:

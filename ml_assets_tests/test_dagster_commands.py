@@ -122,7 +122,7 @@ def test_dg_launch_ends_with_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "Error: store_demand/registered_model: a model's assets are made together. Select all of them: "
+        "Error: store_demand/registered_model: a model's assets materialize only together. Select all of them: "
         "dg launch --assets 'key:\"store_demand/*\"' --partition 2024-01-08"
     )
     assert "Traceback" not in done.stderr

@@ -13,19 +13,19 @@ from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.problems import Stopped, explained
 
 COMMANDS = {
-    "demo": "From raw days to a registered model on this machine.",
-    "plan": "What materializing a model would run, and why.",
+    "demo": "Build a registered model from raw data on this machine.",
+    "plan": "Show what a launch of a model would run, and why.",
     "launch": "Materialize a model or a table in this process.",
-    "leaktest": "Cut the future, rebuild features, require identical rows.",
+    "leaktest": "Rebuild features without the future; require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",
     "promote": "Put a registered version into production, with a reason.",
     "demote": "Take a model out of production, with a reason.",
     "ledger": "Show the ledger's schema revision, or downgrade to an earlier one.",
-    "drill": "Damage a short real training; report whether it survived.",
+    "drill": "Damage a short real training and check its recovery.",
     "trainings": "Remove abandoned trainings from the cluster.",
-    "lake": "Set the lake up; check that every commit on main was audited.",
-    "doctor": "Check settings, storage and versions; say the remedy.",
-    "ui": "Dagster's pages and daemon together, on loopback.",
+    "lake": "Set up the lake; check that every commit on main was audited.",
+    "doctor": "Check settings, storage and versions; name the remedies.",
+    "ui": "Serve Dagster's pages and run its daemon, on 127.0.0.1.",
 }
 
 
@@ -54,11 +54,11 @@ class _LazyGroup(SuggestingGroup):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Everything lies under ~/.ml-assets; ML_ASSETS_HOME moves it. ML_ASSETS_TRACEBACK=1 shows where an error "
-    "was raised.",
+    epilog="All files are under ~/.ml-assets; ML_ASSETS_HOME moves them. ML_ASSETS_TRACEBACK=1 prints the traceback "
+    "of an error.",
 )
 def group() -> None:
-    """Dated raw data to registered PyTorch models, as Dagster assets on versioned inputs."""
+    """Turn dated raw data into registered PyTorch models, as Dagster assets on versioned inputs."""
 
 
 def main() -> None:

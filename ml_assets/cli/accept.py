@@ -8,7 +8,7 @@ from ml_assets.cli.project import Project, say
 @click.command("accept", short_help="Accept a rejected partition as it is, with a reason.")
 @click.argument("table")
 @click.argument("partition")
-@click.option("--reason", required=True, help="Why these rows may be used; recorded with your name.")
+@click.option("--reason", required=True, help="Reason to use these rows; recorded with your name.")
 def command(table: str, partition: str, reason: str) -> None:
     """Put the rejected rows of TABLE PARTITION (`datasets/flights 2013-07-04`) on main as they are."""
     from ml_assets.tables.accept import accept_partition
@@ -17,4 +17,6 @@ def command(table: str, partition: str, reason: str) -> None:
     platform = project.platform
     accept_partition(platform.lake, platform.ledger, table, partition, project.settings.author, reason)
     say(f"{table} {partition} is accepted by {project.settings.author}: {reason}")
-    say("Tables built on it can be materialized now: ml-assets launch …, or in the pages of `ml-assets ui`.")
+    say(
+        "You can now materialize the tables that read it: ml-assets launch …, or in the pages of `ml-assets ui`."
+    )

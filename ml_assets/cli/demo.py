@@ -26,8 +26,8 @@ class Story:
     reused: list[str] = field(default_factory=list)
 
 
-@click.command("demo", short_help="From raw days to a registered model on this machine.")
-@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+@click.command("demo", short_help="Build a registered model from raw data on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as a JSON object on the last line.")
 def command(as_json: bool) -> None:
     """Ingest 365 days of flights and weather, build features, train with two processes, evaluate, register."""
     import dagster as dg

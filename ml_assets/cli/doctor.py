@@ -20,9 +20,12 @@ PATIENCE_SECONDS = 3.0
 PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
 
 
-@click.command("doctor", short_help="Check settings, storage and versions; say the remedy.")
+@click.command("doctor", short_help="Check settings, storage and versions; name the remedies.")
 def command() -> None:
-    """Check each part and say what helps where one is not well. Exit status 1 if any is not."""
+    """Check each part of the platform and print a line for it. A failed check names its remedy.
+
+    Exit status 1 if a check fails.
+    """
     # Libraries log each try; the lines below show the result.
     logging.getLogger().setLevel(logging.ERROR)
     project = Project.here(PATIENCE_SECONDS)
@@ -67,7 +70,7 @@ def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
 def _python(project: Project) -> str:
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         raise NotWell(
-            f"Python {sys.version.split()[0]} is not supported: use 3.11, 3.12 or 3.13 (make setup finds one)"
+            f"Python {sys.version.split()[0]} is not supported: use 3.11, 3.12 or 3.13 (make setup looks for them)"
         )
     return sys.version.split()[0]
 
@@ -88,7 +91,8 @@ def _home(project: Project) -> str:
     free = shutil.disk_usage(home).free / 1e9
     if free < ENOUGH_DISK_GB:
         raise NotWell(
-            f"{home} has {free:.1f} GB left, {ENOUGH_DISK_GB} GB are needed: free some, or set ML_ASSETS_HOME"
+            f"the disk of {home} has {free:.1f} GB left and needs {ENOUGH_DISK_GB} GB: delete files, or set "
+            "ML_ASSETS_HOME to another disk"
         )
     return f"{home}, {free:.0f} GB free (ML_ASSETS_HOME moves it)"
 
@@ -103,7 +107,7 @@ def _processes(project: Project) -> str:
 
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         raise NotWell(
-            "this torch has no gloo, so training cannot use several processes: install PyPI's torch"
+            "the installed torch has no gloo, so training cannot use several processes: install PyPI's torch"
         )
     devices = torch.cuda.device_count()
     return f"gloo available, {torch.get_num_threads()} threads, {devices} CUDA devices"

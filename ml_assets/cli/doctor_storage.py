@@ -23,10 +23,12 @@ def lake(project: Project) -> str:
     try:
         commit = store.resolve("main")
     except LakeUnavailable as away:
-        raise NotWell(f"lakeFS: {away} Check that it and its database run, and ML_ASSETS_LAKE_URL") from away
+        raise NotWell(
+            f"lakeFS: {away} Check that lakeFS and its database run, and check ML_ASSETS_LAKE_URL"
+        ) from away
     if not project.platform.audit_hook_is_current():
         raise NotWell(
-            f"main stands at {commit[:12]} without this version's audit hook, so an unaudited change could land: "
+            f"main is at {commit[:12]} and lacks this version's audit hook, so unaudited rows could reach main: "
             "run ml-assets lake init"
         )
     place = project.settings.lake_url or project.settings.lake_folder
@@ -42,7 +44,7 @@ def artifacts(project: Project) -> str:
     address = home.push(name)
     home.remove(name)
     if home.exists(name):
-        raise NotWell(f"{address} cannot be removed: give this account the right to delete objects")
+        raise NotWell(f"cannot delete {address}: give this account the permission to delete objects")
     place, took = address.removesuffix(f"/{name}"), time.monotonic() - began
     return f"{place}, a file written and removed in {took:.2f} s"
 
@@ -54,7 +56,8 @@ def ledger(project: Project) -> str:
     revision = asked.revision()
     if revision != NEWEST:
         raise NotWell(
-            f"the tables have revision {revision}, this version needs {NEWEST}: end processes of other versions"
+            f"the tables have revision {revision}, this version of ml-assets needs {NEWEST}: stop the processes "
+            "that run other versions"
         )
     return f"{project.settings.resolved_ledger_url}, revision {revision}"
 
@@ -79,15 +82,15 @@ def production(project: Project) -> str:
         try:
             refused = releases.rejected_in_production(one.model)
         except InputsUnknown as unknown:
-            refused = {"its inputs": f"are not known: {unknown}"} if not one.despite else {}
+            refused = {"some": f"are not known: {unknown}"} if not one.despite else {}
         if refused:
             said.append(
-                f"{one.model} version {one.version} is in production, and of what it was trained on {in_words(refused)}"
+                f"{one.model} version {one.version} is in production, and among its training inputs {in_words(refused)}"
             )
     if said:
         raise NotWell(
-            f"{'; '.join(said)}. Mend or accept the partition; or train again and promote what comes of it; or take "
-            "the version out: ml-assets demote MODEL --reason '…'"
+            f"{'; '.join(said)}. Fix or accept the partition; or train again and promote the new version; or take the "
+            "version out of production: ml-assets demote MODEL --reason '…'"
         )
     return ", ".join(f"{one.model} {one.version}" for one in held) or "nothing yet"
 
@@ -107,11 +110,11 @@ def dagster_events(project: Project) -> str:
 
     tables = tables_of(project.defs.resolve_asset_graph())
     apart = compare(project.instance, TableReader.at(project.platform.lake, "main"), tables)
-    untold = [f"{one.table}: {name_some(one.untold, 3)}" for one in apart if one.untold]
+    unreported = [f"{one.table}: {name_some(one.unreported, 3)}" for one in apart if one.unreported]
     gone = [f"{one.table}: {name_some(one.gone, 3)}" for one in apart if one.gone]
-    help_ = "the next ml-assets launch tells it, and so does the sensor tell_of_main"
-    said = [f"on main, and unknown to Dagster: {one} ({help_})" for one in untold]
-    said += [f"known to Dagster, and not on main: {one} (materialize them again)" for one in gone]
+    help_ = "the next ml-assets launch reports them, and so does the sensor report_missing_materializations"
+    said = [f"on main, but unknown to Dagster: {one} ({help_})" for one in unreported]
+    said += [f"known to Dagster, but not on main: {one} (materialize them again)" for one in gone]
     if said:
         raise NotWell("; ".join(said))
-    return f"as main holds {len(tables)} tables"
+    return f"Dagster knows the partitions of main in all {len(tables)} tables"

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan")
 
 
-@click.command("drill", short_help="Damage a short real training; report whether it survived.")
+@click.command("drill", short_help="Damage a short real training and check its recovery.")
 @click.argument("name", type=click.Choice([*NAMES, "all"]))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a drill, a line each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per drill, each on a line.")
 def command(name: str, as_json: bool) -> None:
-    """Train a small model on made-up rows with real worker processes, do the damage, and judge what it comes to.
+    """Train a small model on synthetic rows with real worker processes, damage the training, and check its recovery.
 
-    Everything lies in a temporary folder. Exit status 1 where something did not hold.
+    All files are in a temporary folder. Exit status 1 if a check fails.
     """
     from rich.console import Console
 
@@ -43,6 +43,6 @@ def command(name: str, as_json: bool) -> None:
     failed = [report.drill for report in reports if not report.ok]
     if not as_json:
         what = f"{len(reports) - len(failed)} of {len(reports)} drills passed"
-        say(f"{what} in {time.monotonic() - began:.0f} s{': not ' + ', '.join(failed) if failed else ''}")
+        say(f"{what} in {time.monotonic() - began:.0f} s{'; failed: ' + ', '.join(failed) if failed else ''}")
     if failed:
         raise SystemExit(1)

@@ -7,28 +7,28 @@ from ml_assets.cli.project import Project, say
 
 
 @click.group(
-    "lake", cls=SuggestingGroup, short_help="Set the lake up; check that every commit on main was audited."
+    "lake", cls=SuggestingGroup, short_help="Set up the lake; check that every commit on main was audited."
 )
 def command() -> None:
-    """Set the lake up; check that every commit on main was audited."""
+    """Set up the lake; check that every commit on main was audited."""
 
 
-@command.command("init", short_help="Create and protect the repository, install the audit hook.")
+@command.command("init", short_help="Create and protect the repository; install the audit hook.")
 def init() -> None:
     """Create the lake's repository, protect main and install the audit hook, which refuses unaudited merges.
 
-    Run it again at any time: it changes nothing that is in place, and updates an older hook.
+    You can run it again at any time. It replaces an older hook and changes nothing else.
     """
     for line in Project.here().platform.make_lake_ready():
         say(line)
 
 
-@command.command("audit", short_help="List commits on main that no audit passed.")
+@command.command("audit", short_help="List commits on main without a passed audit.")
 @click.option("--limit", default=10_000, show_default=True, help="Check this many of main's newest commits.")
 def audit(limit: int) -> None:
-    """List every commit on main that no audit passed and nobody accepted.
+    """List every commit on main that has neither a passed audit nor an acceptance.
 
-    Exit status 1 if there is any, or if the audit hook is missing.
+    Exit status 1 if there is such a commit, or if the audit hook is missing.
     """
     from ml_assets.tables.audits import unaudited
 

@@ -22,13 +22,14 @@ SHOWN = ("verdict", "decision", "auc", "logloss", "rmse", "version", "gate", "ne
 @click.option(
     "--resources",
     metavar="CHANGES",
-    help="What this launch's workers get on a cluster other than declared: memory=8Gi,nodes=2, or a JSON object.",
+    help="Resources of this launch's workers on a cluster, instead of the declared ones: memory=8Gi,nodes=2, or a JSON "
+    "object.",
 )
 def command(target: str, partitions: str | None, resources: str | None) -> None:
     """Materialize TARGET for PARTITIONS.
 
     TARGET is a model (`flight_delay`: validated, trained, evaluated, registered) or a table (`datasets/flights`).
-    PARTITIONS is one key (`2013-12-31`), a range of a table (`2013-01-01..2013-12-31`), or left out for a table
+    PARTITIONS is one key (`2013-12-31`) or, for a table, a range (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
     """
     import dagster as dg
@@ -45,7 +46,9 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     spec = _model_named(project, target, partitions)
     if spec is None:
         if resources is not None:
-            raise Problem(f"--resources are those of a model's workers; {target} is a table")
+            raise Problem(
+                f"--resources is for a model's workers, and {target} is a table: leave the option out"
+            )
         keys = [dg.AssetKey(target.split("/"))]
     else:
         keys = [stage_key(spec, stage) for stage in STAGES]
@@ -55,7 +58,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
         target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
     )
     if last is not None and len(keys) > 1:
-        raise Problem(f"a model is trained for one partition at a time: ml-assets launch {target} {last}")
+        raise Problem(f"a launch trains a model for one partition: ml-assets launch {target} {last}")
     tags = {RESOURCES: resources} if resources is not None else {}
     console = Console(stderr=True)
     with console.status(f"{target} {partitions or ''}") as status:
@@ -108,12 +111,13 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     first, _, rest = target.partition("/")
     if first in models and rest in STAGES:
         raise Problem(
-            f"{target} is made together with the model's other assets: ml-assets launch {first} "
+            f"{target} materializes only together with the model's other assets: ml-assets launch {first} "
             f"{partitions or 'PARTITION'}"
         )
     if same := [table for table in tables if table.partition("/")[2] == target]:
         raise Problem(
-            f"'{target}' is a table: {', '.join(f'ml-assets launch {one} PARTITIONS' for one in same)}"
+            f"'{target}' is a table: give its folder, too: "
+            f"{' or '.join(f'ml-assets launch {one} PARTITIONS' for one in same)}"
         )
     names = [*sorted(models), *tables]
     raise Problem(f"no model or table is named '{target}'{did_you_mean(target, names)}")

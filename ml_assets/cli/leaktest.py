@@ -10,25 +10,30 @@ from ml_assets.cli.project import Project, say
 _DAY = click.DateTime(["%Y-%m-%d"])
 
 
-@click.command("leaktest", short_help="Cut the future, rebuild features, require identical rows.")
+@click.command("leaktest", short_help="Rebuild features without the future; require identical rows.")
 @click.argument("table")
 @click.option(
-    "--first", type=_DAY, metavar="DAY", help="First to build; by default 28 partitions before the last."
+    "--first",
+    type=_DAY,
+    metavar="DAY",
+    help="First partition to build. Default: the test builds the newest 28 partitions.",
 )
-@click.option("--last", type=_DAY, metavar="DAY", help="Last to build; by default the newest in the lake.")
+@click.option(
+    "--last", type=_DAY, metavar="DAY", help="Last partition to build. Default: the newest in the lake."
+)
 @click.option(
     "--cuts",
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="At how many moments the future is hidden.",
+    help="Number of moments at which the test hides the future.",
 )
 def command(table: str, first: datetime | None, last: datetime | None, cuts: int) -> None:
-    """Hide what was not yet known at some moments, rebuild TABLE (`features/…`) in a fresh process, and compare earlier
-    rows. Then build its last two partitions each by itself, and compare them with those of the range.
+    """Hide the facts that became known after some moment, rebuild TABLE (`features/…`) in a fresh process, and compare
+    the rows before that moment. Then build the last two partitions each alone, and compare them with the range.
 
-    Exit status 1 where a column changed: it used the future, is random, or depends on what the function remembers; or
-    the declared lookback is too short for it.
+    Exit status 1 if a column changed. Such a column uses the future, is random, depends on state that the function
+    keeps, or needs a longer lookback than declared.
     """
     from ml_assets.components.dataset import Dataset
     from ml_assets.components.feature_table import FeatureTable
@@ -51,6 +56,6 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     report = find_leaks(reader, feature_declaration(spec, cadences), keys, cuts)
     say(report.explain())
     if len(keys) == 1:
-        say(f"lookback not tested: {keys[0]} alone is the whole range; choose an earlier --first")
+        say(f"lookback not tested: {keys[0]} is the only partition of the range; choose an earlier --first")
     if not report.ok:
         raise SystemExit(1)

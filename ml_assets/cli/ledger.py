@@ -12,7 +12,7 @@ from ml_assets.cli.project import Project, say
     short_help="Show the ledger's schema revision, or downgrade to an earlier one.",
 )
 def command() -> None:
-    """The first use upgrades the ledger's tables. Downgrade them to run an older version of ml-assets."""
+    """Show or downgrade the ledger's schema revision. An older version of ml-assets needs a downgrade first."""
 
 
 @command.command("current", short_help="Show the schema revision of the tables.")
@@ -24,9 +24,9 @@ def current() -> None:
     say(f"the tables have revision {revision or 'none'}, this version of ml-assets needs {NEWEST}")
 
 
-@command.command("downgrade", short_help="Take the tables back to an earlier revision.")
+@command.command("downgrade", short_help="Downgrade the tables to an earlier revision.")
 @click.argument("revision")
 def downgrade(revision: str) -> None:
-    """Take the tables back to REVISION; rows are kept. Stop every process that uses the ledger first."""
+    """Downgrade the tables to REVISION and keep their rows. First stop every process that uses the ledger."""
     Project.here().platform.ledger.downgrade(revision)
-    say(f"the tables have revision {revision}; the next use by this version upgrades them again")
+    say(f"the tables have revision {revision}; this version upgrades them again when it next uses them")

@@ -24,12 +24,14 @@ def typed_range(
         return None, None
     keys = partitions.get_partition_keys()
     if not typed:
-        raise Problem(f"{name} has partitions {keys[0]} to {keys[-1]}: name one, or a range FIRST..LAST")
+        raise Problem(
+            f"{name} has partitions {keys[0]} to {keys[-1]}: name a partition, or a range FIRST..LAST"
+        )
     first, dots, last = typed.partition("..")
     for key in (first, last) if dots else (first,):
         require_key(name, keys, key)
     if dots and last < first:
-        raise Problem(f"{name}: the range {typed} ends before it begins")
+        raise Problem(f"{name}: the range {typed} ends before it begins: write FIRST..LAST")
     return first, last if dots else None
 
 
@@ -42,8 +44,8 @@ def require_key(name: str, keys: Sequence[str], key: str) -> None:
         raise Problem(
             f"{name} has no partition '{key}', which is not a date: write YYYY-MM-DD, from {keys[0]} to {keys[-1]}"
         )
-    before = f"; the one before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
-    raise Problem(f"{name} has no partition '{key}': they go from {keys[0]} to {keys[-1]}{before}")
+    before = f"; the partition before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
+    raise Problem(f"{name} has no partition '{key}', only {keys[0]} to {keys[-1]}{before}")
 
 
 def _is_date(key: str) -> bool:

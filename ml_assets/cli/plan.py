@@ -37,11 +37,14 @@ class PlannedPartition:
     """First partition of the model with a complete window; None if there is none."""
 
 
-@click.command("plan", short_help="What materializing a model would run, and why.")
+@click.command("plan", short_help="Show what a launch of a model would run, and why.")
 @click.argument("model")
 @click.argument("partition")
 def command(model: str, partition: str) -> None:
-    """Say what the window of MODEL at PARTITION lacks, what would be built, and what would run; change nothing."""
+    """Show what a launch of MODEL at PARTITION would run, and which partitions are missing, rejected or stale.
+
+    Changes nothing.
+    """
     from ml_assets.components.training_pipeline import TrainingPipeline
 
     with Project.to_read() as project:
@@ -55,7 +58,7 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
     graph = project.defs.resolve_asset_graph()
     definition = graph.get(stage_key(spec, "training_set")).partitions_def
     if typed_range(model, definition, partition)[1] is not None:
-        raise Problem(f"a model is planned for one partition at a time, not for {partition}")
+        raise Problem(f"a plan is for one partition of a model, not for {partition}")
     outlook = look(project, spec, partition)
     table = spec.features.table
     validation = outlook.validation
@@ -83,7 +86,7 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
     for line in _conclusion(spec, partition, outlook, by_hand):
         say(line)
     if validation.stale:
-        say("Build again what is stale:")
+        say("To rebuild the stale partitions:")
         for span in _spans(list(validation.stale), graph.get(_key(table)).partitions_def):
             say(f"  ml-assets launch {table} {_typed(span)}")
 
@@ -148,34 +151,37 @@ def _conclusion(
     validation = outlook.validation
     if len(validation.keys) < spec.window.total:
         remedy = (
-            f"The first partition that has them is {outlook.first_possible}: ml-assets plan {spec.name} "
+            f"{outlook.first_possible} is the first partition with a complete window: ml-assets plan {spec.name} "
             f"{outlook.first_possible}"
             if outlook.first_possible
-            else f"{spec.features.table} has fewer: choose a shorter window."
+            else f"{spec.features.table} has fewer partitions: choose a shorter window."
         )
-        return [f"It would refuse, too early: the window needs {spec.window.total} partitions.", remedy]
+        return [
+            f"It would refuse: the window needs {spec.window.total} partitions and has {len(validation.keys)}.",
+            remedy,
+        ]
     if validation.rejected:
         return [
-            "It would refuse: mend the sources of what is rejected and materialize it again, or",
-            "ml-assets accept TABLE PARTITION --reason '…'.",
+            "It would refuse. Fix the sources of the rejected partitions and materialize these again,",
+            "or accept one as it is: ml-assets accept TABLE PARTITION --reason '…'.",
         ]
     if validation.to_build:
         return [
-            "It would refuse; with `ml-assets ui` running, the sensor build_missing_upstream then builds what is",
-            "missing, in order, and the model after it. By hand, in this order:",
+            "It would refuse. While `ml-assets ui` runs, the sensor build_missing_upstream then builds the missing",
+            "partitions in order, and after them the model. By hand, in this order:",
             *(f"  {command}" for command in (*by_hand, launch)),
         ]
     if not validation.ok:
-        return ["It would refuse what is unusable: mend its source, then materialize it again."]
+        return ["It would refuse. Fix the sources of the unusable partitions, then materialize these again."]
     if validation.stale and spec.on_stale_inputs == "refuse":
-        return ["It would refuse what is stale."]
+        return ["It would refuse: `on_stale_inputs: refuse` forbids stale inputs."]
     if outlook.is_as_trained:
         return [
-            "It has been trained and evaluated before; an unchanged window finds the finished training and repeats",
-            f"only snapshot and evaluation. Run it: {launch}",
+            "It was trained and evaluated before. If its window did not change, a launch reuses the finished training",
+            f"and repeats only snapshot and evaluation. Run it: {launch}",
         ]
     how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"
-    again = ["It was trained with other settings, code or columns before, and would be trained anew."]
+    again = ["Its settings, code or columns changed since it was trained, so it would train again."]
     return [
         *(again if outlook.done else ()),
         f"It would run validate_inputs → snapshot → train ({how}) → evaluate → register.",

@@ -11,7 +11,7 @@ import click
 
 
 class Problem(click.ClickException):
-    """A fault that a person can mend. The message has the remedy."""
+    """A fault that a person can fix. The message names the remedy."""
 
 
 class Stopped(click.ClickException):
@@ -21,7 +21,7 @@ class Stopped(click.ClickException):
 
     def __init__(self) -> None:
         super().__init__(
-            "Stopped. What had landed stays; the same command goes on from there: "
+            "Stopped. Finished work is kept; the same command continues from there: "
             + shlex.join(["ml-assets", *sys.argv[1:]])
         )
 

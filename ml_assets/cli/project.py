@@ -132,7 +132,7 @@ class Project:
             if component.spec.name == name:
                 return component
         names = ", ".join(sorted(component.spec.name for component in found))
-        raise Problem(f"no {of_type.__name__} is named '{name}'; there are: {names}")
+        raise Problem(f"no {of_type.__name__} is named '{name}'; there are: {names or 'none'}")
 
 
 def _is_made(settings: Settings) -> bool:
@@ -170,8 +170,8 @@ def _make_home(settings: Settings) -> None:
         write_dagster_settings(settings)
     except OSError as error:
         raise Problem(
-            f"the home {settings.home} cannot be written ({error.strerror or error}): mend its rights, free space, or "
-            "set ML_ASSETS_HOME to another folder"
+            f"cannot write to the home {settings.home} ({error.strerror or error}): fix its permissions, free disk "
+            "space, or set ML_ASSETS_HOME to another folder"
         ) from error
 
 

@@ -8,20 +8,20 @@ from ml_assets.cli.project import Project, say
 @click.command("promote", short_help="Put a registered version into production, with a reason.")
 @click.argument("model")
 @click.argument("version", type=int, required=False)
-@click.option("--reason", help="Why; recorded with your name in an append-only log.")
+@click.option("--reason", help="Reason; recorded with your name in an append-only log.")
 @click.option(
     "--despite-inputs",
     is_flag=True,
-    help="Though something it was trained on is rejected by now; the log records what.",
+    help="Promote although training inputs were rejected since; the log names them.",
 )
-@click.option("--log", "show_log", is_flag=True, help="Show all promotions of MODEL instead.")
+@click.option("--log", "show_log", is_flag=True, help="Show the promotions of MODEL; promote nothing.")
 def command(
     model: str, version: int | None, reason: str | None, despite_inputs: bool, show_log: bool
 ) -> None:
-    """Put VERSION of MODEL into production, by default the blessed one of the newest data.
+    """Put VERSION of MODEL into production. Default: the blessed version with the newest data.
 
-    Its newest evaluation must have blessed it beside the version in production, and nothing it was trained on may be
-    rejected by now. A version that was in production before can always come back.
+    The newest evaluation of VERSION must have blessed it against today's champion, and none of its training inputs may
+    have been rejected since. A version that was in production before may return without a new evaluation.
     """
     from ml_assets.cli.problems import Problem
     from ml_assets.release.of_platform import registry_of, releases_of
@@ -33,7 +33,7 @@ def command(
         log = releases.log(model)
         if not log:
             raise Problem(
-                f"no version of '{model}' was ever in production; the first comes by ml-assets promote {model} "
+                f"no version of '{model}' was ever in production. To promote one: ml-assets promote {model} "
                 "--reason '…'"
             )
         reports = {one.evaluation_digest: one.report for one in releases.evaluations(model)}
@@ -49,7 +49,7 @@ def command(
                 say(f"{ended.at:%Y-%m-%d %H:%M:%S} UTC  none       by {ended.author}: {ended.reason}")
         return
     if not reason:
-        raise Problem("others will want to know why: add --reason '…'")
+        raise Problem("a promotion needs a reason for the log: add --reason '…'")
     if version is None:
         newest = releases.newest_data(model)
         if newest is None:
@@ -58,8 +58,8 @@ def command(
 
                 project.component(TrainingPipeline, model)  # `Problem` with the names there are
             raise Problem(
-                f"{model} has no blessed version that was not in production before; materialize the model: "
-                f"ml-assets launch {model} DATE, or name the version to go back to: ml-assets promote {model} NUMBER"
+                f"{model} has no blessed version that is new to production. Materialize the model: ml-assets launch "
+                f"{model} DATE, or name an earlier version: ml-assets promote {model} NUMBER --reason '…'"
             )
         version = newest.number
     before = releases.in_production(model)
@@ -67,7 +67,7 @@ def command(
         model, version, author=project.settings.author, reason=reason, despite_inputs=despite_inputs
     )
     if before == promotion:
-        say(f"Nothing changed: {model} version {promotion.version} is in production already.")
+        say(f"Nothing changed: {model} version {promotion.version} was in production before this command.")
     say(f"{model} version {promotion.version} is in production since {promotion.at:%Y-%m-%d %H:%M} UTC,")
     say(f"promoted by {promotion.author}: {promotion.reason}")
     if promotion.despite:

@@ -15,13 +15,13 @@ from ml_assets.cli.project import ROOT, Project, say
 from ml_assets.training.process.stop import end_with_parent
 
 
-@click.command("ui", short_help="Dagster's pages and daemon together, on loopback.")
+@click.command("ui", short_help="Serve Dagster's pages and run its daemon, on 127.0.0.1.")
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
     default=3000,
     show_default=True,
-    help="Of the pages, on 127.0.0.1.",
+    help="Port of the pages on 127.0.0.1.",
 )
 def command(port: int) -> None:
     """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
@@ -37,7 +37,7 @@ def command(port: int) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    say(f"Pages on http://127.0.0.1:{port} (home {project.settings.home}); Ctrl-C ends pages and daemon.")
+    say(f"Pages on http://127.0.0.1:{port} (home {project.settings.home}); Ctrl-C stops pages and daemon.")
     # Each process gets its own session: the terminal's Ctrl-C reaches only this process, which ends them in order.
     # Runs write links to these pages into commits and records.
     environment = os.environ | {"ML_ASSETS_UI_URL": f"http://127.0.0.1:{port}"}
@@ -57,7 +57,7 @@ def command(port: int) -> None:
         while not stop.wait(0.5):
             ended = [name for name, process in processes.items() if process.poll() is not None]
             if ended:
-                raise click.ClickException(f"the {ended[0]} ended by itself; its last lines are above")
+                raise click.ClickException(f"the {ended[0]} stopped unexpectedly; its last lines are above")
     finally:
         for process in processes.values():
             process.terminate()

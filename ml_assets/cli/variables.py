@@ -31,11 +31,9 @@ def read_settings() -> Settings:
         wrong = [f"{_VARIABLES[error.title, str(one['loc'][0])]}: {one['msg']}" for one in error.errors()]
     except SettingsError as error:  # it names the field only in its sentence
         wrong = [
-            f"{name}: not the JSON it takes"
-            for (_, field), name in _VARIABLES.items()
-            if f'"{field}"' in str(error)
+            f"{name}: not valid JSON" for (_, field), name in _VARIABLES.items() if f'"{field}"' in str(error)
         ]
-    raise Problem("; ".join(wrong) + ". resources/settings.py says what each setting takes")
+    raise Problem("; ".join(wrong) + ". resources/settings.py describes each setting")
 
 
 def unknown_variables() -> list[str]:
@@ -48,4 +46,4 @@ def unknown_variables() -> list[str]:
 
 def _unknown(name: str) -> str:
     nearest = get_close_matches(name, sorted(_VARIABLES.values()), n=1)
-    return f"{name} is no setting" + (f": did you mean {nearest[0]}?" if nearest else "")
+    return f"{name} is not a setting" + (f": did you mean {nearest[0]}?" if nearest else ": remove it")

@@ -168,7 +168,7 @@ def _rejected(spec: TableSpec, result: PublishResult) -> list[str]:
         f"{spec.table}: rejected, and stay off main: {name_some(result.rejected, ON_A_PAGE)} "
         f"({len(result.rejected)} of {counted(count, 'partition')}). Their rows are kept on branch {bad.branch}.",
         bad.verdict.explain(),
-        f"Mend the source and materialize them again, or accept one as it is: "
+        f"Fix the source and materialize them again, or accept one as it is: "
         f"ml-assets accept {spec.table} {first} --reason '…'",
     ]
 

@@ -18,7 +18,7 @@ from resources.platform import Platform
 from resources.words import name_some
 
 _UNDER_WAY = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
-TOLD_LATER = (
+REPORTED_LATER = (
     "Reported later: a run was stopped before it could report this, or a person accepted the partition."
 )
 
@@ -28,7 +28,7 @@ class Apart:
     """Table on which Dagster and the lake differ."""
 
     table: str
-    untold: tuple[str, ...]
+    unreported: tuple[str, ...]
     """Keys on main that Dagster does not know, or knows with other content."""
     gone: tuple[str, ...]
     """Keys that Dagster knows but main does not hold."""
@@ -45,10 +45,10 @@ def compare(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[
     found: list[Apart] = []
     for table in tables:
         held, known = reader.digests(table), _known(instance, _asset(table))
-        untold = tuple(key for key, digest in held.items() if known.get(key) != digest)
+        unreported = tuple(key for key, digest in held.items() if known.get(key) != digest)
         gone = tuple(sorted(set(known) - set(held)))
-        if untold or gone:
-            found.append(Apart(table, untold, gone))
+        if unreported or gone:
+            found.append(Apart(table, unreported, gone))
     return found
 
 
@@ -66,12 +66,12 @@ def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterabl
         return []
     apart = compare(instance, reader, tables)
     for one in apart:
-        manifests = reader.manifests(one.table, one.untold)
+        manifests = reader.manifests(one.table, one.unreported)
         for key, manifest in manifests.items():
             event = dg.AssetMaterialization(
                 _asset(one.table),
                 partition=None if key == UNPARTITIONED else key,
-                description=TOLD_LATER,
+                description=REPORTED_LATER,
                 metadata={
                     "dagster/partition_row_count": manifest.rows,
                     **commit_facts(reader.store, reader.commit_id),
@@ -83,23 +83,25 @@ def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterabl
 
 
 @dg.sensor(
-    name="tell_of_main",
+    name="report_missing_materializations",
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Logs partitions that main holds and Dagster was not told of: after a stopped run, or an acceptance.",
+    description="Reports to Dagster the partitions of main that it lacks, after a stopped run or an acceptance.",
 )
-def tell_of_main(
+def report_missing_materializations(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
 ) -> dg.SensorResult:
     """Reconcile Dagster with main; never request a run. The cursor is the commit of main that Dagster knows."""
     reader = TableReader.at(platform.lake, "main")
     if context.cursor == reader.commit_id:
-        return dg.SensorResult(skip_reason="main is as it was")
+        return dg.SensorResult(skip_reason="main did not change")
     if is_busy(context.instance) or context.repository_def is None:
-        return dg.SensorResult(skip_reason="a run is under way, and may be about to tell")
+        return dg.SensorResult(
+            skip_reason="waiting for the runs in progress, which report their own partitions"
+        )
     apart = reconcile(context.instance, reader, tables_of(context.repository_def.asset_graph))
-    told = [f"{one.table}: {name_some(one.untold, ON_A_PAGE)}" for one in apart if one.untold]
-    said = f"told of {'; '.join(told)}" if told else "Dagster knows what main holds"
+    reported = [f"{one.table}: {name_some(one.unreported, ON_A_PAGE)}" for one in apart if one.unreported]
+    said = f"reported {'; '.join(reported)}" if reported else "Dagster knows all partitions of main"
     return dg.SensorResult(skip_reason=said, cursor=reader.commit_id)
 
 

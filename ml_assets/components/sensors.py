@@ -77,7 +77,7 @@ def _complete_keys(cadence: Cadence, day: date) -> list[str]:
 
 
 def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]) -> set[str]:
-    """Return the keys that another attempt may mend: missing, rejected or unusable."""
+    """Return the keys that another attempt may fix: missing, rejected or unusable."""
     reader = TableReader.at(platform.lake, "main")
     validation = validate_window(reader, platform.ledger, tables, table, keys)
     rejected = {key for key in keys if f"{table} {key}" in validation.rejected}
@@ -141,7 +141,7 @@ def build_missing_upstream(
 def _to_build(
     platform: Platform, tables: DeclaredTables, graph: BaseAssetGraph, wanted: Iterable[AssetKeyPartitionKey]
 ) -> set[AssetKeyPartitionKey]:
-    """Return the partitions upstream of `wanted`, at any depth, that materializing can mend according to the guard."""
+    """Return the partitions upstream of `wanted`, at any depth, that materializing can fix according to the guard."""
     wants: dict[str, set[str]] = {}
     for each in wanted:
         for parent in graph.get_parents_partitions(each.asset_key, each.partition_key).parent_partitions:

@@ -98,7 +98,7 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
             "Name another version, or leave init_from out"
         )
     helps = (
-        "accept the partition (ml-assets accept TABLE PARTITION --reason '…') or mend it, name a version of other "
+        "accept the partition (ml-assets accept TABLE PARTITION --reason '…') or fix it, name a version of other "
         "rows, or leave init_from out"
     )
     try:

@@ -339,7 +339,7 @@ def _named(version: RegisteredVersion) -> str:
 
 def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str]) -> str:
     return (
-        f"{_named(version)} is not promoted for what it was trained on: {in_words(despite)}. Mend the source and "
+        f"{_named(version)} is not promoted for what it was trained on: {in_words(despite)}. Fix the source and "
         "materialize the partition, or accept it (ml-assets accept TABLE PARTITION --reason '…'); where its rows were "
         "replaced since, materialize the model again. To promote it all the same, which the log records: "
         f"ml-assets promote {version.model} {version.number} --despite-inputs --reason '…'"

@@ -158,7 +158,7 @@ class BlobReader:
         except Exception as error:  # it is the user's code
             raise InputRefused(
                 f"the blob {self._column!r} of {name} ({len(content)} bytes) cannot be read, `decode` failed with "
-                f"{type(error).__name__}: {error}. Mend it, or leave such rows out"
+                f"{type(error).__name__}: {error}. Fix it, or leave such rows out"
             ) from error
         if array.dtype.kind not in "biuf":
             raise InputRefused(

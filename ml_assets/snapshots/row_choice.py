@@ -139,7 +139,7 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
                 f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row. Left out: "
                 f"{reasons or 'none, the partitions are empty'}. A label was known in time where "
                 f"{spec.label_known_at!r} is at most {spec.cutoffs.in_words[name]}. "
-                "Move the window, shorten its embargo, or mend the feature function"
+                "Move the window, shorten its embargo, or fix the feature function"
             )
     if spec.objective is not None:
         _require_two_labels(chosen)
@@ -206,7 +206,7 @@ def _require_two_labels(chosen: ChosenRows) -> None:
     if labels.n_unique() == 1:
         raise SnapshotError(
             f"label {chosen.spec.label!r} is {labels[0]} in all {len(labels)} training rows, so there is nothing to "
-            "learn: train on a longer window, or mend the feature function"
+            "learn: train on a longer window, or fix the feature function"
         )
 
 

@@ -32,7 +32,7 @@ class Plan:
     refused: Mapping[str, str]
     """Key → sentence that names the inputs it lacks."""
     missing: Mapping[str, tuple[str, ...]]
-    """Table → sorted keys that materializing can mend, without rejected keys."""
+    """Table → sorted keys that materializing can fix, without rejected keys."""
 
 
 def plan(

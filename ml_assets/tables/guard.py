@@ -51,7 +51,7 @@ class WindowValidation:
     stale: Mapping[str, str]
     """Key of the window → changes since it was made."""
     to_build: Mapping[str, tuple[str, ...]]
-    """Table → unusable or missing keys that materializing can mend, in the order of building. Keys that need a
+    """Table → unusable or missing keys that materializing can fix, in the order of building. Keys that need a
     rejected partition are left out."""
     inputs: tuple[Mapping[str, str | int], ...]
     """Summary for people: a row for the table of the window and for each table behind it."""
@@ -186,7 +186,7 @@ def _stale(found: Mapping[Node, PartitionState]) -> dict[Node, str]:
 
 
 def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> set[Node]:
-    """Return the nodes that materializing can mend: in the window, behind it, and missing inputs of these."""
+    """Return the nodes that materializing can fix: in the window, behind it, and missing inputs of these."""
     doomed = reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
     todo = [node for node in found if found[node].state == "unusable"]
     todo += [node for node in window if found[node].state == "missing"]

@@ -136,7 +136,7 @@ def _null(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]
     return (
         " and ".join(parts),
         "a value in every row",
-        f"The column {name!r} may not be empty. Mend the source, or set `nullable: true` for it if a missing "
+        f"The column {name!r} may not be empty. Fix the source, or set `nullable: true` for it if a missing "
         "value has a meaning.",
     )
 
@@ -148,7 +148,7 @@ def _out_of_range(name: str, column: Column, failing: pl.Series) -> tuple[str, s
     return (
         _extent(failing),
         " and ".join(bounds),
-        f"Values of {name!r} are outside their range.{unit} Mend the source, or widen `ge` and `le` in the "
+        f"Values of {name!r} are outside their range.{unit} Fix the source, or widen `ge` and `le` in the "
         "contract.",
     )
 
@@ -161,7 +161,7 @@ def _unknown_category(name: str, column: Column, failing: pl.Series) -> tuple[st
         found,
         limit,
         f"{found} is not among the {len(known)} values of {name!r} that the contract knows. If it is real, "
-        "add it to `isin`; else mend the source.",
+        "add it to `isin`; else fix the source.",
     )
 
 
@@ -169,7 +169,7 @@ def _pattern(name: str, column: Column, failing: pl.Series) -> tuple[str, str, s
     return (
         _most_frequent(failing),
         f"matches {column.pattern}",
-        f"Values of {name!r} do not have their form. Mend the source, or change `pattern` in the contract.",
+        f"Values of {name!r} do not have their form. Fix the source, or change `pattern` in the contract.",
     )
 
 

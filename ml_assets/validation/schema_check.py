@@ -52,7 +52,7 @@ def _missing(name: str, dtype: str, drift: SchemaDrift) -> Finding:
         measured="no such column",
         limit=f"a column of type {dtype}",
         explanation=(
-            f"The column {name!r} is missing.{renamed} Mend the source, or take the column out of the "
+            f"The column {name!r} is missing.{renamed} Fix the source, or take the column out of the "
             "contract if nothing needs it any more."
         ),
     )

@@ -54,7 +54,7 @@ def test_a_misspelt_setting_is_named_with_the_nearest(
     monkeypatch.setenv("ML_ASSETS_KUBERNETES_S3_ENDPOINT_URL", "http://s3")
     monkeypatch.setenv("ML_ASSETS_LAKE_ULR", "http://lake")
     (failed,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("FAIL")]
-    assert failed.endswith(" ML_ASSETS_LAKE_ULR is no setting: did you mean ML_ASSETS_LAKE_URL?")
+    assert failed.endswith(" ML_ASSETS_LAKE_ULR is not a setting: did you mean ML_ASSETS_LAKE_URL?")
 
 
 @pytest.mark.parametrize(

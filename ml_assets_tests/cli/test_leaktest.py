@@ -72,7 +72,10 @@ def test_a_lookback_too_short_is_named_with_column_day_and_values(
 def test_a_single_partition_says_that_its_lookback_was_not_tested(filled_terminal: Terminal) -> None:
     said = filled_terminal(*LEAKTEST, "--first", "2024-01-08")
     assert said.status == 0
-    assert "lookback not tested: 2024-01-08 alone is the whole range; choose an earlier --first" in said.out
+    assert (
+        "lookback not tested: 2024-01-08 is the only partition of the range; choose an earlier --first"
+        in said.out
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_home_that_cannot_be_written_is_named_with_the_setting(
     home = tmp_path / "file" / "home"
     refused = Terminal(home)(*typed)
     assert refused.status == 1
-    assert refused.err.startswith(f"Error: the home {home} cannot be written (Not a directory): ")
+    assert refused.err.startswith(f"Error: cannot write to the home {home} (Not a directory): ")
     assert "set ML_ASSETS_HOME to another folder" in refused.err
     assert refused.err.count("\n") == 1
 

@@ -124,4 +124,4 @@ def test_an_embargo_that_leaves_a_split_without_rows_is_refused(late: Installati
     assert (
         f"has no row. Left out: {LABEL_TOO_LATE}: {2 * ROWS_A_DAY}. A label was known in time where" in said
     )
-    assert "Move the window, shorten its embargo, or mend the feature function" in said
+    assert "Move the window, shorten its embargo, or fix the feature function" in said

@@ -259,19 +259,19 @@ VALUES = [
         "    label: units",
         "    time_zone: Europe/Berln\n    label: units",
         "time_zone",
-        "features.time_zone: 'Europe/Berln' is no time zone: did you mean 'Europe/Berlin'?",
+        "features.time_zone: 'Europe/Berln' is not a time zone: did you mean 'Europe/Berlin'?",
     ),
     (
         "    event_time: week",
         "    event_time: week\n    event_time_zone: Europe",
         "event_time_zone",
-        "contract.event_time_zone: 'Europe' is no time zone",
+        "contract.event_time_zone: 'Europe' is not a time zone",
     ),
     (
         "  seed: 11",
         "  schedule: {cron: 0 3 * * *, time_zone: Mars/Phobos, latest: ml_assets.defs.store_demand.source.latest}",
         "schedule",
-        "schedule.time_zone: 'Mars/Phobos' is no time zone: write one such as Europe/Berlin",
+        "schedule.time_zone: 'Mars/Phobos' is not a time zone: write a name such as Europe/Berlin",
     ),
     (
         "  seed: 11",

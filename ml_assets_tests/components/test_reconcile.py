@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.reconcile import Apart, compare, reconcile, tell_of_main
+from ml_assets.components.reconcile import Apart, compare, reconcile, report_missing_materializations
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.components.installation import Installation, key_of
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
@@ -26,7 +26,7 @@ def forgetful(installation: Installation) -> Installation:
 
 def test_partitions_of_main_are_told_with_the_version_they_have(forgetful: Installation) -> None:
     reader = forgetful.main
-    apart = [Apart(READINGS, untold=tuple(DAYS[1:]), gone=())]
+    apart = [Apart(READINGS, unreported=tuple(DAYS[1:]), gone=())]
     assert compare(forgetful.instance, reader, TABLES) == apart
     assert reconcile(forgetful.instance, reader, TABLES) == apart
     assert compare(forgetful.instance, reader, TABLES) == []
@@ -57,11 +57,11 @@ def test_an_accepted_day_and_one_that_main_lost_are_apart(installation: Installa
         dg.AssetMaterialization(key_of(READINGS), partition=DAYS[-1])
     )
     assert compare(installation.instance, installation.main, TABLES) == [
-        Apart(READINGS, untold=(bad,), gone=(DAYS[-1],))
+        Apart(READINGS, unreported=(bad,), gone=(DAYS[-1],))
     ]
     reconcile(installation.instance, installation.main, TABLES)
     assert compare(installation.instance, installation.main, TABLES) == [
-        Apart(READINGS, untold=(), gone=(DAYS[-1],))
+        Apart(READINGS, unreported=(), gone=(DAYS[-1],))
     ]
 
 
@@ -73,13 +73,13 @@ def test_a_sensor_tells_where_nobody_types_a_command(forgetful: Installation) ->
             resources={"platform": forgetful.platform},
             cursor=cursor,
         )
-        answer: Any = tell_of_main(context)
+        answer: Any = report_missing_materializations(context)
         return answer
 
     told = evaluate()
     assert told.skip_reason is not None
-    assert told.skip_reason.skip_message == f"told of {READINGS}: {', '.join(DAYS[1:])}"
+    assert told.skip_reason.skip_message == f"reported {READINGS}: {', '.join(DAYS[1:])}"
     assert forgetful.instance.get_materialized_partitions(key_of(READINGS)) == set(DAYS)
     again = evaluate(told.cursor)
     assert again.skip_reason is not None
-    assert again.skip_reason.skip_message == "main is as it was"
+    assert again.skip_reason.skip_message == "main did not change"

@@ -52,7 +52,7 @@ def frame_of(schema: dict[str, str]) -> pl.DataFrame:
             "cannot be nullable: x",
         ),
         ([{"name": "x", "dtype": "int64"}], {"event_time": "x"}, "must be of type datetime or date"),
-        ([{"name": "x", "dtype": "int64"}], {"event_time_zone": "America/Gotham"}, "is no time zone"),
+        ([{"name": "x", "dtype": "int64"}], {"event_time_zone": "America/Gotham"}, "is not a time zone"),
         ([{"name": "x", "dtype": "int64"}], {"max_future_hours": -1}, "greater than or equal to 0"),
         ([], {}, "at least one column"),
     ],

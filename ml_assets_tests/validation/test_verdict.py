@@ -25,7 +25,7 @@ UNKNOWN = Finding(
     limit="one of 16 values",
     failing_rows=3,
     examples=("'ZZ' in row 12",),
-    explanation="Add it or mend the source.",
+    explanation="Add it or fix the source.",
 )
 FEW_ROWS = Finding(rule="volume", severity="warn", measured="700 rows", limit="±20%", explanation="Look.")
 
@@ -54,7 +54,7 @@ def test_explanation_names_partition_rule_rows_and_remedy() -> None:
     assert verdict(FEW_ROWS, UNKNOWN).explain().splitlines() == [
         "datasets/flights 2013-01-01: rejected, 842 rows, 2 findings",
         "  block unknown_category carrier: 'ZZ' (3 rows); expected one of 16 values [3 rows]",
-        "    Add it or mend the source.",
+        "    Add it or fix the source.",
         "    for example 'ZZ' in row 12",
         "  warn volume: 700 rows; expected ±20%",
         "    Look.",

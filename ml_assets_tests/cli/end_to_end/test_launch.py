@@ -28,10 +28,7 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
 
 
 def test_the_plan_knows_that_it_was_trained(filled_terminal: Terminal, trained: Said) -> None:
-    assert (
-        "It has been trained and evaluated before"
-        in filled_terminal("plan", "store_demand", TRAINED_WEEK).out
-    )
+    assert "It was trained and evaluated before" in filled_terminal("plan", "store_demand", TRAINED_WEEK).out
 
 
 @pytest.mark.parametrize(
@@ -42,8 +39,8 @@ def test_the_plan_says_that_other_settings_train_anew(
 ) -> None:
     redeclared(**change)
     said = filled_terminal("plan", "store_demand", TRAINED_WEEK).out
-    assert "finds the finished training" not in said
-    assert "It was trained with other settings, code or columns before" in said
+    assert "reuses the finished" not in said
+    assert "Its settings, code or columns changed since it was trained" in said
 
 
 def test_promoting_names_author_and_reason_and_the_log_keeps_them(
@@ -75,7 +72,7 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
         line for line in filled_terminal("doctor").out.splitlines() if line.startswith("FAIL  production")
     ]
     assert (
-        "store_demand version 1 is in production, and of what it was trained on datasets/sales 2023-10-09 is"
+        "store_demand version 1 is in production, and among its training inputs datasets/sales 2023-10-09 is"
         in failed
     )
     assert "2023-10-02" not in failed
@@ -89,7 +86,7 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
     assert filled_terminal("demote", "store_demand").status == 2
     assert filled_terminal("promote", "store_demand", "1", "--reason", "the first").status == 0
     demoted = filled_terminal("demote", "store_demand", "--reason", "prices were wrong")
-    assert demoted.out.startswith("store_demand version 1 is in production no longer; nothing is.")
+    assert demoted.out.startswith("store_demand version 1 is no longer in production. No version is.")
     log = filled_terminal("promote", "store_demand", "--log").out
     assert "none       by ada: prices were wrong" in log
     assert "    on evaluation " in log
@@ -131,16 +128,20 @@ def test_promotions_that_cannot_be_are_refused_in_a_sentence(
             WEEK,
             f"with the model's other assets: ml-assets launch store_demand {WEEK}",
         ),
-        ("sales", WEEK, "'sales' is a table: ml-assets launch datasets/sales PARTITIONS"),
+        (
+            "sales",
+            WEEK,
+            "'sales' is a table: give its folder, too: ml-assets launch datasets/sales PARTITIONS",
+        ),
         ("store_deman", WEEK, "did you mean 'store_demand'?"),
-        ("datasets/sales", "2024-01-02", "the one before it is '2024-01-01'"),
+        ("datasets/sales", "2024-01-02", "the partition before it is '2024-01-01'"),
         ("datasets/sales", f"{WEEK}..2023-12-25", "ends before it begins"),
-        ("datasets/sales", "", "name one, or a range FIRST..LAST"),
+        ("datasets/sales", "", "name a partition, or a range FIRST..LAST"),
         ("datasets/airports", WEEK, f"has no partitions: leave out '{WEEK}'"),
         (
             "store_demand",
             f"{WEEK}..2024-01-08",
-            "one partition at a time: ml-assets launch store_demand 2024-01-08",
+            "for one partition: ml-assets launch store_demand 2024-01-08",
         ),
     ],
 )

@@ -51,13 +51,17 @@ def test_a_partition_that_is_too_early_is_told_the_first_possible_one(
     redeclared(window=WindowSection(train=47, validation=4, holdout=4))
     early = filled_terminal("plan", "store_demand", WEEK).out
     assert early.endswith(
-        "The first partition that has them is 2024-02-12: ml-assets plan store_demand 2024-02-12\n"
+        "2024-02-12 is the first partition with a complete window: ml-assets plan store_demand 2024-02-12\n"
     )
-    assert "too early" in filled_terminal("plan", "store_demand", "2024-02-05").out
-    assert "too early" not in filled_terminal("plan", "store_demand", "2024-02-12").out
+    assert (
+        "It would refuse: the window needs 55 partitions and has 54."
+        in filled_terminal("plan", "store_demand", "2024-02-05").out
+    )
+    assert "the window needs" not in filled_terminal("plan", "store_demand", "2024-02-12").out
     redeclared(window=WindowSection(train=200, validation=4, holdout=4))
     assert (
-        f"{FEATURES} has fewer: choose a shorter window." in filled_terminal("plan", "store_demand", WEEK).out
+        f"{FEATURES} has fewer partitions: choose a shorter window."
+        in filled_terminal("plan", "store_demand", WEEK).out
     )
 
 
@@ -85,7 +89,7 @@ def test_a_week_rejected_at_its_source_is_named_as_rejected_not_as_missing(
     said = filled_terminal("plan", "store_demand", "2024-01-15")
     assert f"  rejected  {SALES} 2024-01-15: out_of_range in units" in said.out
     assert f"  missing   {SALES}" not in said.out
-    assert "mend the sources of what is rejected" in said.out
+    assert "Fix the sources of the rejected partitions" in said.out
 
     wrong_sales.clear()
     assert filled_terminal("launch", SALES, "2024-01-15").status == 0
@@ -115,7 +119,7 @@ def test_a_week_rejected_after_its_features_is_named_as_refused(
     said = filled_terminal("plan", "store_demand", WEEK)
     assert f"  rejected  {SALES} 2023-10-02: out_of_range in units" in said.out
     assert f"read by {FEATURES} 2023-10-02, {FEATURES} 2023-10-09" in said.out
-    assert "It would refuse: mend the sources" in said.out
+    assert "It would refuse. Fix the sources" in said.out
     wrong_sales.clear()
     assert filled_terminal("launch", SALES, "2023-10-02").status == 0
     assert "rejected" not in filled_terminal("plan", "store_demand", WEEK).out
@@ -125,10 +129,10 @@ def test_a_week_rejected_after_its_features_is_named_as_refused(
     ("model", "partition", "said"),
     [
         ("store_deman", WEEK, "there are: flight_delay, flight_delay_nightly, store_demand"),
-        ("store_demand", "2024-01-02", "they go from 2024-01-01 to 2024-06-24; the one before it is '2024-01-01'"),
+        ("store_demand", "2024-01-02", "only 2024-01-01 to 2024-06-24; the partition before it is '2024-01-01'"),
         ("store_demand", "yesterday", "no partition 'yesterday', which is not a date: write YYYY-MM-DD"),
         ("store_demand", "2012-13-45", "no partition '2012-13-45', which is not a date: write YYYY-MM-DD"),
-        ("store_demand", "2024-01-01..2024-01-08", "one partition at a time"),
+        ("store_demand", "2024-01-01..2024-01-08", "a plan is for one partition"),
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_refused_with_what_does(

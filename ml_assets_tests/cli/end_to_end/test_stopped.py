@@ -64,7 +64,8 @@ def _assert_one_line_was_said(terminal: Terminal, command: subprocess.Popen[byte
     assert command.wait(PATIENCE) == 130
     said = [line for line in (terminal.home / "said").read_text().splitlines() if line]
     assert said == [
-        f"Stopped. What had landed stays; the same command goes on from there: ml-assets launch {TABLE} {FIRST}..{LAST}"
+        "Stopped. Finished work is kept; the same command continues from there: "
+        f"ml-assets launch {TABLE} {FIRST}..{LAST}"
     ]
 
 
@@ -107,7 +108,7 @@ def test_stopped_after_its_merge_the_next_run_tells_dagster(
         _assert_one_line_was_said(terminal, command)
 
     (failed,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("FAIL")]
-    assert f"on main, and unknown to Dagster: {TABLE}: {FIRST}, 2023-01-09" in failed
+    assert f"on main, but unknown to Dagster: {TABLE}: {FIRST}, 2023-01-09" in failed
     next_run = terminal("launch", TABLE, FIRST)
     assert next_run.status == 0, next_run.err
     assert all(run.is_finished for run in instance.get_runs())
