@@ -33,7 +33,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from resources.files import locked
-from resources.job.errors import Cancelled
 from resources.mlflow_client import (
     TrackerError,
     TrackerRefused,
@@ -458,8 +457,7 @@ class TrackedRun:
         if error is None:
             self.finish("FINISHED")
         else:
-            is_failure = isinstance(error, Exception) and not isinstance(error, Cancelled)
-            self.finish("FAILED" if is_failure else "KILLED")
+            self.finish("FAILED" if isinstance(error, Exception) else "KILLED")
 
 
 def _run_and_start(spool: Path) -> tuple[str, str]:

@@ -54,12 +54,6 @@ class AttemptsExhausted(TrainingFailed):
     """Every attempt of the budget failed. The message holds the last exit code and the last log lines."""
 
 
-class Cancelled(TrainingFailed):
-    """A person stopped the run. The workers saved a checkpoint and ended."""
-
-    final = True
-
-
 class OutOfMemory(TrainingFailed):
     """A step did not fit into a worker's memory or its GPU's (exit 67), or a pod exceeded its memory limit. The same
     job would fail again."""

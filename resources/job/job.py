@@ -69,8 +69,6 @@ class TrainingJob:
     initial_weights: str = ""
     """SHA-256 of the file with the initial weights. Empty: random weights from the seed."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
-    nonce: str = ""
-    """Any text. Another text gives the same training another fingerprint, so that it runs again."""
     script: str = ""
     """Import path `package.module` of a script with its own training loop. Each worker runs it."""
     arguments: tuple[str | int | float, ...] = ()
