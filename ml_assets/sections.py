@@ -16,22 +16,47 @@ from pydantic_core import InitErrorDetails
 from ml_assets.renamed_keys import RENAMED_KEYS, RENAMED_WORDS
 
 
-def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str]) -> None:
+class WrongKey(ValueError):
+    """A section does not have this key."""
+
+    def __init__(self, sentence: str, meant: str | None) -> None:
+        """Keep the right key in `meant`; None if no key is near."""
+        super().__init__(sentence)
+        self.meant = meant
+
+
+class OldWord(ValueError):
+    """The value of a key has another name now."""
+
+    def __init__(self, sentence: str, meant: str) -> None:
+        """Keep the current word in `meant`."""
+        super().__init__(sentence)
+        self.meant = meant
+
+
+def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str | ValueError]) -> None:
     """Raise a `ValidationError` with each sentence of `why` at its path of keys; do nothing if `why` is empty.
 
     A plain `ValueError` of a section would be reported at the section's line, not at the key's.
     """
     # A built-in error type: Dagster rebuilds the error with line numbers and knows no others.
     errors = [
-        InitErrorDetails(type="value_error", loc=path, input=None, ctx={"error": ValueError(sentence)})
-        for path, sentence in why.items()
+        InitErrorDetails(
+            type="value_error",
+            loc=path,
+            input=None,
+            ctx={"error": said if isinstance(said, ValueError) else ValueError(said)},
+        )
+        for path, said in why.items()
     ]
     if errors:
         raise ValidationError.from_exception_data(title, errors)
 
 
-def refuse_unknown_keys(section: str, value: Any, known: Iterable[str], *bases: str) -> None:
-    """Raise a `ValidationError` at each key of the mapping `value` that is not `known`.
+def refuse_unknown_keys(
+    section: str, value: Any, known: Iterable[str], *bases: str, at: tuple[str, ...] = ()
+) -> None:
+    """Raise a `ValidationError` at each key of the mapping `value` that is not `known`, below the path `at`.
 
     If `RENAMED_KEYS` has the key for `section` or one of its `bases`, the message names the current key. Otherwise it
     names the nearest known key, or all known keys if none is near.
@@ -40,19 +65,19 @@ def refuse_unknown_keys(section: str, value: Any, known: Iterable[str], *bases: 
         return
     legal = sorted(known)
     renamed = ChainMap(*(dict(RENAMED_KEYS.get(name, {})) for name in (section, *bases)))
-    why: dict[tuple[str | int, ...], str] = {}
+    why: dict[tuple[str | int, ...], str | ValueError] = {}
     for key in value:
         if key in legal:
             continue
         if key in renamed:
-            why[key,] = f"`{key}` is called `{renamed[key]}` now"
+            why[*at, key] = WrongKey(f"`{key}` is called `{renamed[key]}` now", renamed[key])
             continue
-        nearest = get_close_matches(str(key), legal, n=1)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else f"known keys: {', '.join(legal)}"
-        why[key,] = f"unknown key '{key}': {hint}"
+        nearest, *_ = [*get_close_matches(str(key), legal, n=1), None]
+        hint = f"did you mean '{nearest}'?" if nearest else f"known keys: {', '.join(legal)}"
+        why[*at, key] = WrongKey(f"unknown key '{key}': {hint}", nearest)
     for key, words in RENAMED_WORDS.get(section, {}).items():
         if isinstance(word := value.get(key), str) and word in words:
-            why[key,] = f"`{word}` is called `{words[word]}` now"
+            why[*at, key] = OldWord(f"`{word}` is called `{words[word]}` now", words[word])
     refuse_at(section, why)
 
 

@@ -1,7 +1,7 @@
 """Documents of all `defs.yaml` files, and the faults of each: file, line, key, and the nearest right word.
 
-Here: reading the files, and turning errors of the YAML reader and of pydantic into lines. Not here: faults across
-documents (`declarations`), and the rules of a section, which the section itself declares.
+Here: reading the files, and the lines of their faults. Not here: faults of the attributes (`attribute_faults`), and
+faults across documents (`declarations`).
 """
 
 import importlib
@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
-from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.checkout import ROOT
+from ml_assets.components.attribute_faults import attribute_faults
 from resources.words import did_you_mean
 
 _KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
@@ -85,36 +85,13 @@ def _faults_of_document(document: ValueAndSourcePositionTree) -> Iterator[str]:
         return
     model = component.get_model_cls()
     if model is not None:
-        try:
-            TypeAdapter(model).validate_python({} if said.get("attributes") is None else said["attributes"])
-        except ValidationError as error:
-            yield from _validation(error, document)
-
-
-def _validation(error: ValidationError, document: ValueAndSourcePositionTree) -> list[str]:
-    placed: list[tuple[str, str]] = []
-    for one in error.errors():
-        path = ["attributes", *one["loc"]]
-        key = ".".join(map(str, path))
-        placed.append((key, f"{place_of(document, path)} {key}: {_words(one)}"))
-    keys = [key for key, _ in placed]
-    # A faulty part makes the whole around it faulty, too. Report only the part.
-    return [line for key, line in placed if not any(other.startswith(f"{key}.") for other in keys)]
-
-
-def _words(error: Any) -> str:
-    match error["type"]:
-        case "missing":
-            return "this key is needed"
-        case "value_error":
-            return str(error["msg"]).removeprefix("Value error, ")
-        case "literal_error":
-            given, expected = str(error["input"]), str(error["ctx"]["expected"])
-            return f"'{given}' should be {expected}"
-        case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^[A-Za-z0-9_]+$":
-            return f"'{error['input']}' has other characters than A to Z, a to z, 0 to 9 and _"
-        case _:
-            return f"{error['msg']}; found {str(error['input'])[:80]!r}"
+        lines: list[tuple[int, str]] = []
+        for below, words in attribute_faults(model, said.get("attributes")):
+            path = ("attributes", *below)
+            place = place_of(document, path)
+            line = int(place.rpartition(":")[2])
+            lines.append((line, f"{place} {'.'.join(map(str, path))}: {words}"))
+        yield from (text for _, text in sorted(lines, key=lambda one: one[0]))
 
 
 def _component_at(path: str) -> Any:

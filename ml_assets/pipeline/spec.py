@@ -234,7 +234,8 @@ class PipelineSpec(Section):
         refuse_unknown_keys("training", value, TrainingSettings.__dataclass_fields__)
         if isinstance(value, dict):
             parallel = cast("dict[Any, Any]", value).get("parallel")
-            refuse_unknown_keys("training.parallel", parallel, Parallel.__dataclass_fields__)
+            known = Parallel.__dataclass_fields__
+            refuse_unknown_keys("training.parallel", parallel, known, at=("parallel",))
         return cast(Any, value)
 
     @field_validator("name")

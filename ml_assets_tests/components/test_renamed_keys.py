@@ -55,6 +55,46 @@ def test_an_old_word_is_refused_with_the_word_of_today() -> None:
     assert str(refused.value).endswith("attributes.inputs.0.lookback: `whole` is called `all` now")
 
 
+OF_TODAY = "`{}` is called `{}` now"
+# What is right → what is written, path of the key, and what is said of it: at every level, one within the other.
+FAULTS = [
+    ("group_name: store_demand", "group: store_demand", "group", OF_TODAY.format("group", "group_name")),
+    ("latest: ml_assets", "newest: ml_assets", "source.newest", OF_TODAY.format("newest", "latest")),
+    ("primary_key: [week", "key: [week", "contract.key", OF_TODAY.format("key", "primary_key")),
+    ("dtype: bool", "dtype: bol", "contract.columns.3.dtype", "'bol' should be "),
+    ("lookback: 4", "lookback: whole", "inputs.0.lookback", OF_TODAY.format("whole", "all")),
+    ("known_at:\n", "known:\n", "inputs.0.known", OF_TODAY.format("known", "known_at")),
+    ("column: closed_at,", "at: closed_at,", "inputs.0.known.0.at", OF_TODAY.format("at", "column")),
+    ("nullable: true", "nulable: true", "contract.columns.6.nulable",
+     "unknown key 'nulable': did you mean 'nullable'?"),
+    ("label: units", "labl: units", "features.labl", "unknown key 'labl': did you mean 'label'?"),
+    ("holdout: 8", "holdout: eight", "window.holdout", "Input should be a valid integer"),
+    ("training:\n", "trainings:\n", "trainings", "unknown key 'trainings': did you mean 'training'?"),
+    ("patience: 5", "patience: five", "trainings.patience", "Input should be a valid integer"),
+    ("workers: 2\n", "workers: 2\n    parallel: {tensors: 1}\n", "trainings.parallel.tensors",
+     "unknown key 'tensors': did you mean 'tensor'?"),
+    ("log_every_steps: 10", "metric_steps: 10", "trainings.metric_steps",
+     OF_TODAY.format("metric_steps", "log_every_steps")),
+    ("seed: 11", "colour: red", "colour", "unknown key 'colour': known keys: "),
+    ("bootstrap_unit:", "block:", "evaluation.block", OF_TODAY.format("block", "bootstrap_unit")),
+    ("margin: -5.0", "by: -5.0", "evaluation.gates.1.by", OF_TODAY.format("by", "margin")),
+]  # fmt: skip
+
+
+def test_all_wrong_keys_and_values_of_a_file_are_named_in_one_run() -> None:
+    text = DECLARED
+    for right, wrong, _, _ in FAULTS:
+        assert right in text
+        text = text.replace(right, wrong, 1)
+    with pytest.raises(DeclarationRefused) as refused:
+        load(text)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == len(FAULTS)
+    for line, (_, wrong, path, said) in zip(lines, FAULTS, strict=True):
+        at = text[: text.index(wrong.rstrip()) + len(wrong.rstrip())].count("\n") + 1
+        assert line.partition("demand/defs.yaml:")[2].startswith(f"{at} attributes.{path}: {said}")
+
+
 def _with_key(section: str, key: str) -> tuple[str, int]:
     """Return the store chain with `key` in a section, and the key's line."""
     text = PLACES[section][0]
