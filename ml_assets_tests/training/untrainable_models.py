@@ -182,6 +182,23 @@ class StandsStill(Numbers):
         return super().hidden(numeric, category)
 
 
+class StuckInValidation(Numbers):
+    """Rank 1 never comes back from a validation after it has learned; the others wait for its loss."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self._first = self.first.weight.detach().clone()
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        while (
+            not self.training
+            and os.environ["RANK"] == "1"
+            and not torch.equal(self.first.weight, self._first)
+        ):
+            pass
+        return super().hidden(numeric, category)
+
+
 class OneRank(Numbers):
     """Something happens to rank 1 once it has learned; rank 0 waits for its gradient."""
 

@@ -43,7 +43,7 @@ def report_end(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> 
 def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> str:
     """Return the cause of an attempt's end in words; see `report_end` for the arguments."""
     if hung:
-        first = min(hung)
+        first = next(iter(hung))  # others hang because of it
         return f"rank {first} {hung[first]}"
     if end.code == ExitCode.PREEMPTED:
         return "it was asked to stop (SIGTERM), and saved"

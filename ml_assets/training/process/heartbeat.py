@@ -2,7 +2,8 @@
 
 A stopped or stuck rank closes no connection, so the others would wait for it until a collective times out. A heartbeat
 has two parts. A thread of the rank writes it twice a second; a process that is stopped, or that hangs in a call that
-holds the GIL, does not. It also holds a counter of the loop's progress; a loop that waits forever does not raise it.
+holds the GIL, does not. It also holds a counter of the loop's progress; a loop that waits forever does not raise it. If
+one rank stands still, the others soon wait for it: a flag tells the ranks that wait from the rank to name.
 Heartbeats are files in the job's temporary folder on this machine. Not here: starting ranks (node.agent), the decision
 after an end (the launcher).
 """
@@ -11,8 +12,10 @@ import faulthandler
 import logging
 import math
 import os
+import re
 import signal
 import struct
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +23,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from resources.job.job import TrainingJob
 
@@ -38,7 +42,13 @@ _FIRST_STEP = 15.0
 Without a bound, a first all-reduce that never returned held its GPUs forever."""
 _LAST_WORDS_SECONDS = 0.5
 """Time from the request for a stack trace to SIGKILL."""
-_SIGN = struct.Struct("<qqd")  # process, `Heartbeat.done`, time.monotonic()
+_SIGN = struct.Struct(
+    "<qqd?"
+)  # process, `Heartbeat.done`, time.monotonic(), True if it waits for another rank
+_WAITS_IN = re.compile(
+    r"[/\\](torch[/\\](distributed[/\\].*|autograd[/\\]graph)|training[/\\](process[/\\]group|script[/\\]meeting))\.py$"
+)
+"""Files whose code waits for other ranks. Backward passes do so in autograd's engine: hooks of DDP are not Python."""
 _NAME = "heartbeat-{}"
 
 
@@ -111,7 +121,14 @@ class Heartbeat:
 
     def _write(self) -> None:
         with suppress(OSError):  # the write that needs the space reports a full disk
-            os.pwrite(self._descriptor, _SIGN.pack(os.getpid(), self.done, time.monotonic()), 0)
+            sign = _SIGN.pack(os.getpid(), self.done, time.monotonic(), _waits_for_rank())
+            os.pwrite(self._descriptor, sign, 0)
+
+
+def _waits_for_rank() -> bool:
+    """Return True if the main thread of this process waits in a collective call."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # pyright: ignore[reportPrivateUsage]
+    return frame is not None and _WAITS_IN.search(frame.f_code.co_filename) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,15 +225,41 @@ class Watch:
             if now - looked > _ASLEEP_SECONDS:  # this process was suspended too, so silence means nothing
                 self._awake = now
             looked = now
-            for rank in self._ranks:
-                sign = _read(rank)
-                if sign is None or rank in self.ended:
-                    continue
-                pid, done, at = sign
-                why = self._seen[rank].why_end(done, max(at, self._awake), now, self._patience)
-                if why and _is_there(pid):
-                    self.ended[rank] = why
-                    _end(rank, pid, why)
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Kill a rank that was silent for too long at `now`; the others lose it, and end by themselves.
+
+        The log has to name the rank that stands still, not one that waits for it.
+        """
+        signs = {
+            rank: sign
+            for rank in self._ranks
+            if rank not in self.ended and (sign := _read(rank)) is not None and _is_there(sign.pid)
+        }
+        alive = {rank: max(sign.at, self._awake) for rank, sign in signs.items()}
+        whys = {
+            rank: self._seen[rank].why_end(sign.done, alive[rank], now, self._patience)
+            for rank, sign in signs.items()
+        }
+        if not (late := [rank for rank, why in whys.items() if why]):
+            return
+        # A stopped process says what it did before.
+        timeout = self._patience.heartbeat_timeout_seconds
+        waiting = {rank for rank, sign in signs.items() if sign.waits and now - alive[rank] <= timeout}
+        rank = min(late, key=lambda one: one in waiting)
+        why = whys[rank]
+        if rank in waiting:
+            half = (now + self._seen[rank].since) / 2
+            still = [one for one in signs if one not in waiting and signs[one].done >= 0]
+            awaited = min(still, key=lambda one: self._seen[one].since, default=rank)
+            if self._seen[awaited].since <= half and awaited != rank:
+                took = now - self._seen[awaited].since
+                rank, why = awaited, f"did no step for {took:.0f} s; rank {rank} waits for it and {why}"
+            else:
+                why = f"{why}; it waits for another rank"
+        self.ended[rank] = why
+        _end(rank, signs[rank].pid, why)
 
 
 def _end(rank: int, pid: int, why: str) -> None:
@@ -227,12 +270,21 @@ def _end(rank: int, pid: int, why: str) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _read(rank: int) -> tuple[int, int, float] | None:
+class _Sign(NamedTuple):
+    """Content of a heartbeat."""
+
+    pid: int
+    done: int
+    at: float
+    waits: bool
+
+
+def _read(rank: int) -> _Sign | None:
     try:
         content = _path(rank).read_bytes()
     except FileNotFoundError:
         return None
-    return _SIGN.unpack(content) if len(content) == _SIGN.size else None
+    return _Sign(*_SIGN.unpack(content)) if len(content) == _SIGN.size else None
 
 
 def _is_there(pid: int) -> bool:
