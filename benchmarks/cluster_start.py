@@ -100,7 +100,7 @@ def _start(
         "validation and snapshot": began[f"{MODEL}.train"],
         "tracker, inputs to S3, Job": _when(r"started train-", said),
         "pods": pods,
-        "staging and imports": _when(r"imported and met", said),
+        "staging and imports": _when(r"imported the libraries and met", said),
         "rendezvous": next(event.time for event in events if event.kind == "started"),
         "first ten steps": next(event.time for event in events if event.kind == "metrics"),
     }

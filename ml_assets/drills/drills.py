@@ -67,7 +67,7 @@ def _kill_rank(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check],
     injector = FaultInjector(_AT_STEP, lambda seen: seen.signal_ranks(1, number=signal.SIGKILL), tell)
     return [
         *_survived(fixture, folder, fixture.job, injector, LocalLauncher()),
-        *_resumed(injector, _LIMITS["rank"], CHECKPOINT_STEPS, "rank 1 was ended by SIGKILL"),
+        *_resumed(injector, _LIMITS["rank"], CHECKPOINT_STEPS, "rank 1 was killed by SIGKILL"),
     ], injector
 
 
@@ -123,7 +123,7 @@ def _sigterm(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], F
     return [
         *checks,
         at_most("saved and out", saved, _SAVE_SECONDS, "s"),
-        *_resumed(injector, _LIMITS["rank"], 0, "it was asked to stop (SIGTERM)"),
+        *_resumed(injector, _LIMITS["rank"], 0, "it saved a checkpoint and stopped after SIGTERM"),
     ], injector
 
 
@@ -141,7 +141,7 @@ def _corrupt_checkpoint(fixture: Fixture, folder: Path, tell: Tell) -> tuple[lis
     return [
         *checks,
         equal("went on from the one before", resumed[0] if resumed else 0, damaged[0] - CHECKPOINT_STEPS),
-        *_resumed(injector, _LIMITS["rank"], 2 * CHECKPOINT_STEPS, "rank 1 was ended by SIGKILL"),
+        *_resumed(injector, _LIMITS["rank"], 2 * CHECKPOINT_STEPS, "rank 1 was killed by SIGKILL"),
     ], injector
 
 

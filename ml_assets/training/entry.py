@@ -116,5 +116,8 @@ def _count_rows(run: Run) -> dict[str, Any]:
         mirror.pull([file for file in sorted(mirror.files()) if file.startswith("rows/")])
     count = count_rows(run.folder, run.order.rows, run.order.steps_per_epoch)
     if count.lost or any(count.repeated.values()):
-        log.error("resuming went wrong: %s. Report this as a bug, with the folder's rows/", count)
+        log.error(
+            "a resume skipped or repeated rows: %s. Report this bug with the folder rows/ of the training",
+            count,
+        )
     return {"rows_repeated": count.repeated, "rows_lost": count.lost}

@@ -75,7 +75,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
             save()
         heartbeat.rest()
         run.wait_until_saved()
-        raise Preempted(f"asked to stop: saved at step {progress.step}")
+        raise Preempted(f"stopped on request: saved a checkpoint at step {progress.step}")
 
     heartbeat.begin()
     while True:

@@ -110,7 +110,7 @@ def test_a_script_killed_in_its_pod_resumes_from_its_own_checkpoint(
     assert {event.step for event in launch.events if event.kind == "epoch"} == set(range(1, epochs + 1))
     assert [event.step for event in launch.events if event.kind == "finished"] == [epochs]
     (recovery,) = recoveries_of(launch.events)
-    assert "rank 0 was ended by SIGKILL" in recovery.cause
+    assert "rank 0 was killed by SIGKILL" in recovery.cause
 
 
 def test_a_script_without_torch_trains_in_a_pod_what_it_trains_here(

@@ -40,7 +40,7 @@ LOSS = LossCurve(
 RECOVERIES = (
     Recovery(
         attempt=2,
-        cause="rank 1 was ended by SIGKILL <b>at night</b>",
+        cause="rank 1 was killed by SIGKILL <b>at night</b>",
         seconds=4.44,
         from_step=1200,
         steps_lost=7,
@@ -118,7 +118,7 @@ def test_what_interrupted_the_training_and_its_cost_are_on_it(html: str, report:
     (row,) = re.findall(r"<tr>\s*<td class=\"n\">2</td>(.*?)</tr>", html, re.DOTALL)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
     assert cells == [
-        "rank 1 was ended by SIGKILL &lt;b&gt;at night&lt;/b&gt;",
+        "rank 1 was killed by SIGKILL &lt;b&gt;at night&lt;/b&gt;",
         "4 → 2",
         "4.4 s",
         "1,200",

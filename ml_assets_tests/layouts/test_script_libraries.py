@@ -247,15 +247,15 @@ MULTICLASS = (CONTENTS.fitted.encode(ROWS)[1][:, 0] % 3).astype(np.float64)
     ("objective", "fit", "said"),
     [
         ("regression", by_lightgbm("regression", VALUE, boosting="rf", bagging_fraction=0.6, bagging_freq=1),
-         "graph that onnxmltools made of Booster answers .* the Booster itself .*Leave unusual ones out"),
-        ("regression", by_lightgbm("cross_entropy", FLAG), "onnxmltools cannot make an ONNX graph of Booster"),
-        ("binary", by_xgboost("binary:logitraw", FLAG), "made of Booster answers .* the Booster itself"),
+         "graph that onnxmltools made from Booster answers .* the Booster itself .*Leave unusual options out"),
+        ("regression", by_lightgbm("cross_entropy", FLAG), "onnxmltools cannot convert Booster to an ONNX graph"),
+        ("binary", by_xgboost("binary:logitraw", FLAG), "made from Booster answers .* the Booster itself"),
         ("binary", by_lightgbm("regression", VALUE), "must answer the probability of the label 1"),
         ("regression", estimator(lightgbm.LGBMClassifier(n_estimators=2, **ONE_THREAD), FLAG),
-         "LGBMClassifier is a classifier, the objective is regression: fit a regressor"),
+         "LGBMClassifier is a classifier, but the objective is regression: fit a regressor"),
         ("binary", estimator(make_pipeline(SimpleImputer(), RidgeClassifier()), FLAG),
-         "Pipeline answers labels and no probabilities: take a classifier with predict_proba"),
-        ("binary", estimator(RandomForestClassifier(2), MULTICLASS), "tells 3 classes apart"),
+         "Pipeline answers labels, not probabilities: use a classifier with predict_proba"),
+        ("binary", estimator(RandomForestClassifier(2), MULTICLASS), "has 3 classes"),
         ("regression", estimator(RandomForestRegressor(5), VALUE), "missing values in scikit-learn's forests"),
         ("regression", estimator(HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]), VALUE),
          "fit with categorical_features=None"),
@@ -269,12 +269,10 @@ def test_a_model_that_does_not_become_the_same_graph_is_refused(objective: str, 
 
 def test_a_model_that_cannot_be_asked_is_refused_with_what_helps() -> None:
     for model in (HistGradientBoostingRegressor(), Ridge().fit(np.nan_to_num(X), VALUE)):
-        with pytest.raises(
-            BadConfiguration, match=r"(?s)cannot be asked for the first 300.*make_pipeline\(SimpleImp"
-        ):
+        with pytest.raises(BadConfiguration, match=r"(?s)failed on the first 300.*make_pipeline\(SimpleImp"):
             check_model(model, example_of("regression"))
     narrow = lightgbm.train(ONE_THREAD, lightgbm.Dataset(X[:, :3], VALUE), 2)
-    with pytest.raises(BadConfiguration, match="Hand in a fitted model of the matrix"):
+    with pytest.raises(BadConfiguration, match="Hand in a model fitted on the matrix"):
         check_model(narrow, example_of("regression"))
 
 

@@ -245,7 +245,7 @@ def test_a_script_that_makes_no_progress_resumes_from_its_checkpoint(
     result = watcher.run(job, tmp_path)
     assert result.resumed_from_steps == (1,)
     (recovery,) = recoveries_of(read_events(tmp_path))
-    assert "rank 0 did no step for" in recovery.cause
+    assert "rank 0 finished no step for" in recovery.cause
     assert "in stand_still_once" in (tmp_path / "log.txt").read_text()  # where it hung
 
 
@@ -303,5 +303,5 @@ def test_a_rank_that_ends_without_its_part_of_a_checkpoint_is_named(tmp_path: Pa
     job = dataclasses.replace(
         job, script="ml_assets_tests.scripts.misbehaving", hyperparameters={"how": "uneven"}
     )
-    with pytest.raises(BadConfiguration, match="rank 1 came to its end, and rank 0 waits for its part"):
+    with pytest.raises(BadConfiguration, match="rank 1 has ended, but rank 0 waits for its part"):
         Watcher().run(job, tmp_path)

@@ -72,7 +72,7 @@ def test_a_checkpoint_of_another_training_counts_for_nothing(
     folder_of(tmp_path / "other", 20).rename(folder_of(tmp_path, 20))
     assert checkpoints.newest_good() == 10
     with pytest.raises(
-        CheckpointDamaged, match=r"is of training another one, not of f: .* name it in init_from"
+        CheckpointDamaged, match=r"belongs to training another one, not to f: .* name it in init_from"
     ):
         checkpoints.load(20)
 

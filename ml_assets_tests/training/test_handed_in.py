@@ -150,7 +150,7 @@ def test_a_module_is_read_back_without_the_script_and_takes_raw_numbers(
         ),
         (OneInput, r"called with numbers \[rows, 3\] and category ids \[rows, 1\]"),
         (Logarithm, r"the module handed in answered nan to validation row \d+"),
-        (OverRows, "asked for one row alone, answers .*: let the answer to a row depend on that row alone"),
+        (OverRows, "given a single row, answers .*: let the answer to a row depend on that row alone"),
         (Chance, "the same at every call|depend on that row alone"),
         (Entangled, "cannot be served apart from the script: Only Tensors created explicitly"),
         (Pair, "gave an output of tuple for 201 rows"),
@@ -286,17 +286,17 @@ def _sized(*sizes: int) -> Callable[[], onnx.ModelProto]:
         (
             lambda: graph_of([], [SUM], inputs=2),
             "regression",
-            r"inputs \['x', 'z'\]: it must have one, the matrix.*FloatTensorType\(\[None, 4\]\)",
+            r"inputs \['x', 'z'\]: it must have one input, the matrix.*FloatTensorType\(\[None, 4\]\)",
         ),
         (
             lambda: graph_of([], [SUM, value("known", 4)]),
             "regression",
-            r"outputs 'sum' \[rows, 1\] float, 'known' \[rows, 4\] float: it must have one, a number a row",
+            r"outputs 'sum' \[rows, 1\] float, 'known' \[rows, 4\] float: it must have one, a number for each row",
         ),
         (
             lambda: graph_of([ONE, *BOTH], [LABEL, value("both", 2)]),
             "regression",
-            "a label 'label' and probabilities 'both', as a classifier does; the objective is regression",
+            "a label 'label' and probabilities 'both', as a classifier does, but the objective is regression",
         ),
         (
             lambda: graph_of([ONE, *BOTH], [LABEL]),
@@ -307,7 +307,7 @@ def _sized(*sizes: int) -> Callable[[], onnx.ModelProto]:
         (
             lambda: graph_of([], [SUM]),
             "binary",
-            r"answered -?[\d.]+ to .*with objective binary it must answer the probability .*take the sigmoid",
+            r"answered -?[\d.]+ to .*with objective binary it must answer the probability .*Apply the sigmoid",
         ),
         (_sized(201, 1), "regression", "onnxruntime, which serves the model, cannot run the ONNX graph on the first"),
         (

@@ -76,7 +76,7 @@ def test_a_loop_that_stands_still_is_ended_and_its_log_says_where() -> None:
         rank = _started("wait_for_ever()")
         _, log = rank.communicate(timeout=10)
     assert rank.returncode == -signal.SIGKILL
-    assert "did no step for" in watch.ended[0]
+    assert "finished no step for" in watch.ended[0]
     assert "in wait_for_ever" in log
 
 
@@ -104,7 +104,9 @@ def test_a_loop_is_judged_by_its_longest_step() -> None:
     heartbeat.moved()
     assert not why_end(9001)
     assert not why_end(9001 + 39_000)
-    words = r"did no step for 41000 s, the longest before took 4000\.0 s \(stall_timeout_seconds 600\)"
+    words = (
+        r"finished no step for 41000 s, its longest step before took 4000\.0 s \(stall_timeout_seconds 600\)"
+    )
     assert re.match(words, why_end(9001 + 41_000))
 
 
@@ -140,11 +142,11 @@ def test_a_loop_that_saves_after_each_step_is_not_stalled() -> None:
     ("code", "hung", "killed", "words"),
     [
         (137, {1: "gave no sign of life for 3.1 s"}, [], "rank 1 gave no sign of life for 3.1 s"),
-        (137, {}, [2], r"rank 0 was ended by SIGKILL \(the kernel"),
-        (139, {}, [], "rank 0 was ended by SIGSEGV"),
-        (ExitCode.PEER_LOST, {}, [1], r"rank 1 ended without a word, as by os\._exit\(0\)"),
+        (137, {}, [2], r"rank 0 was killed by SIGKILL \(the kernel"),
+        (139, {}, [], "rank 0 was killed by SIGSEGV"),
+        (ExitCode.PEER_LOST, {}, [1], r"rank 1 exited without a message, as by os\._exit\(0\)"),
         (ExitCode.PEER_LOST, {}, [], "a rank of another node was lost"),
-        (ExitCode.PREEMPTED, {}, [], r"it was asked to stop \(SIGTERM\), and saved"),
+        (ExitCode.PREEMPTED, {}, [], r"it saved a checkpoint and stopped after SIGTERM"),
         (1, {}, [], "rank 0 ended with exit code 1"),
     ],
 )

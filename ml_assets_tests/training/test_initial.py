@@ -55,7 +55,7 @@ def test_weights_of_another_model_are_refused_by_each_value_that_differs(
     with pytest.raises(BadConfiguration) as refused:
         prepared(small_job(snapshot), weights, tmp_path)
     assert str(refused.value).startswith(
-        f"{MODELS}.tiny cannot begin with these weights, 3 values are not alike: "
+        f"{MODELS}.tiny cannot start from these weights, 3 values differ: "
         "extra: only in init_from; head.0.weight: (9, 5) in init_from, (8, 5) here; head.3.bias: not in init_from. "
     )
 
@@ -69,7 +69,7 @@ def test_other_weights_than_the_job_names_end_it(
         save_file(weights, tmp_path / INITIAL)
     with (
         one_rank() as group,
-        pytest.raises(InputChanged, match="the job begins with 555555555555: launch it again"),
+        pytest.raises(InputChanged, match="the job starts from 555555555555: launch it again"),
     ):
         prepare(job, tmp_path, group)
 

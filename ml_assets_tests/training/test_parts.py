@@ -25,7 +25,7 @@ from resources.job.errors import BadConfiguration
         (f"{MODELS}.missing", "has no attribute 'missing'"),
         ("missing", "Write package.module.function"),
         (f"{MODELS}.no_module", "returned str, not a torch.nn.Module"),
-        (f"{MODELS}.no_parameters", "has nothing to train"),
+        (f"{MODELS}.no_parameters", "has no parameters to train"),
         (f"{MODELS}.two_columns", r"does not take the columns of the snapshot|output of shape \(2, 2\)"),
     ],
 )

@@ -16,7 +16,7 @@ from resources.job.events import read_events
 from resources.job.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
 
 
-@pytest.mark.parametrize(("ended", "cause"), [(True, "rank 1 was ended by SIGSEGV"), (False, UNKNOWN_CAUSE)])
+@pytest.mark.parametrize(("ended", "cause"), [(True, "rank 1 was killed by SIGSEGV"), (False, UNKNOWN_CAUSE)])
 def test_a_recovery_tells_cause_seconds_and_lost_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool, cause: str
 ) -> None:
@@ -30,7 +30,7 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
         log.write(step, np.array([step]))
     emit("metrics", 10, loss=1.0)
     if ended:
-        emit("ended", 0, code=139, cause="rank 1 was ended by SIGSEGV")
+        emit("ended", 0, code=139, cause="rank 1 was killed by SIGSEGV")
         emit("ended", 0, code=76, cause="a rank of another node was lost")  # the other node, which followed
     a_minute_ago = time.time() - 60
     os.utime(tmp_path / "rows/attempt-001-rank-0.bin", (a_minute_ago, a_minute_ago))

@@ -300,7 +300,7 @@ def _causes(watcher: Watcher) -> list[str]:
 @pytest.mark.parametrize(
     ("model", "cause"),
     [
-        ("OneRankGone", "rank 1 was ended by SIGSEGV"),
+        ("OneRankGone", "rank 1 was killed by SIGSEGV"),
         ("OneRankExits", "rank 1 ended with exit code 1: SystemExit: 0"),
         (
             "StandsStill",

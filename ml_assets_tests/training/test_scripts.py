@@ -106,7 +106,7 @@ def test_a_script_that_no_launcher_started_is_told_how_to(monkeypatch: pytest.Mo
     monkeypatch.delenv(JOB, raising=False)
     attach.cache_clear()
     with pytest.raises(
-        BadConfiguration, match=r"a pipeline starts this script, by naming it as `model.script`"
+        BadConfiguration, match=r"a pipeline that names this script as `model.script` sets it"
     ):
         attach()
 
@@ -151,7 +151,7 @@ def test_hyperparameters_are_its_command_line() -> None:
         "seed": None,
     }
     assert arguments_of(given) == ["--epochs=3", "--lr=-0.5", "--fast", "--layers", "64", "32", "--name=a b"]
-    with pytest.raises(BadConfiguration, match="optimizer is a mapping, which no command line can say"):
+    with pytest.raises(BadConfiguration, match="optimizer is a mapping, which a command line cannot express"):
         arguments_of({"optimizer": {"lr": 1}})
 
 
@@ -178,12 +178,12 @@ def test_a_finished_script_is_not_run_again(place: Path, snapshot: Snapshot) -> 
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
-        ("silent", 64, "came to its end without handing in a model"),
+        ("silent", 64, "ended without handing in a model"),
         ("nowise", 64, "refused its arguments, --how=nowise"),
         ("import", 64, "cannot be run: ModuleNotFoundError: No module named 'no_such_module'"),
         ("holdout", 64, "the holdout evaluates its model"),
         ("list", 64, "a list cannot be handed in"),
-        ("pickled", 64, "what was handed in is not a valid ONNX graph"),
+        ("pickled", 64, "the model handed in is not a valid ONNX graph"),
         ("trial", 64, "input 'x' of the ONNX graph is [rows, 99] float: it must be the matrix [rows, 4]"),
         ("nan", 65, "loss was nan after step 3"),
         ("memory", 67, "rank 0 of 1 ran out of memory of this machine: Unable to allocate"),
@@ -234,7 +234,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_one_before(training: Traini
 def test_only_rank_0_saves_by_itself(training: Training) -> None:
     other = dataclasses.replace(training, rank=1)
     with (
-        pytest.raises(BadConfiguration, match=r"let each call checkpoint\(step, all_ranks=True\)"),
+        pytest.raises(BadConfiguration, match=r"call checkpoint\(step, all_ranks=True\) on each rank"),
         other.checkpoint(1),
     ):
         pass

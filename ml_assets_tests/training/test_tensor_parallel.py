@@ -42,13 +42,13 @@ def test_a_model_is_cut_where_everything_divides(ranks: int) -> None:
     [
         (nn.Linear(2, 2), 2, "Linear has no tensor_plan"),
         (Model({}), 2, "Model has no tensor_plan"),
-        (Model(PLAN), 8, "cannot share out the 6 heads of layers.0: 6 / 8 = 0.75; use 1 or 2 or 3 or 6"),
+        (Model(PLAN), 8, "cannot divide the 6 heads of layers.0: 6 / 8 = 0.75; use 1 or 2 or 3 or 6"),
         (Model(PLAN, heads=8), 8, "the 12 outputs of layers.0.enter: 12 / 8 = 1.5"),
         (Model({"words": "colwise"}), 2, "the 9 outputs of words: 9 / 2 = 4.5; use 1 or 3 or 9"),
         (Model({"words": "rowwise"}), 3, "the 10 inputs of words"),
         (Model({"layers.*.norm": "colwise"}), 2, "layers.0.norm (LayerNorm) is 'colwise'"),
         (Model({"layers.*.enter": "columns"}), 2, "layers.0.enter (Linear) is 'columns'"),
-        (Model({"enter": "colwise"}), 2, "names 'enter', which it does not have"),
+        (Model({"enter": "colwise"}), 2, "names 'enter', but the model has no such part"),
     ],
 )
 def test_another_is_refused_with_the_reason(model: nn.Module, ranks: int, said: str) -> None:

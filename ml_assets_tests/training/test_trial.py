@@ -55,7 +55,7 @@ def steps(run: Run, count: int) -> None:
         (
             "ByRank",
             BITWISE,
-            "core.first.weight has other gradients in training where the model cannot ask for its",
+            "core.first.weight has different gradients in training if the model cannot read its",
         ),
         ("Judges", BITWISE, "a forward pass in validation changes core.judged"),
     ],

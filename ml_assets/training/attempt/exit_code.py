@@ -48,13 +48,14 @@ def _code_of(error: BaseException, folder: Path) -> int:
         case PeerFailed():
             return error.code
         case _ if is_lost_peer(error):
-            log.error("a rank that this one needs is gone: %s", error)
+            log.error("another rank, which this rank needs, is gone: %s", error)
             return ExitCode.PEER_LOST
         case OSError() if is_disk_full(error):
-            return report_failure(storage_failed(error, "what this rank keeps of its work", folder))
+            return report_failure(storage_failed(error, "a file of this rank", folder))
         case SystemExit():  # not from a script: script ranks return their exit code
             log.error(
-                "the model, or what it imports, called sys.exit(%s): let it raise an exception", error.code
+                "the model, or a module that it imports, called sys.exit(%s): raise an exception instead",
+                error.code,
             )
             return 1
         case _:

@@ -46,13 +46,13 @@ def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> st
         first = next(iter(hung))  # others hang because of it
         return f"rank {first} {hung[first]}"
     if end.code == ExitCode.PREEMPTED:
-        return "it was asked to stop (SIGTERM), and saved"
+        return "it saved a checkpoint and stopped after SIGTERM"
     if end.code > 128:
-        return f"rank {end.rank} was ended by {_signal(end.code - 128)}"
+        return f"rank {end.rank} was killed by {_signal(end.code - 128)}"
     if (
         killed and end.code == ExitCode.PEER_LOST
     ):  # a signal, or another code than 0, would have been noticed first
-        return f"rank {killed[0]} ended without a word, as by os._exit(0)"
+        return f"rank {killed[0]} exited without a message, as by os._exit(0)"
     if end.code == ExitCode.PEER_LOST:
         return "a rank of another node was lost"
     raised = f": {end.said[-1]}" if end.said else ""
@@ -97,4 +97,4 @@ def _signal(number: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-    return f"{name} (the kernel sends it where memory runs out)" if name == "SIGKILL" else name
+    return f"{name} (the kernel sends it when memory runs out)" if name == "SIGKILL" else name

@@ -11,5 +11,5 @@ def storage_failed(error: OSError, what: str, folder: Path) -> StorageFailed:
     why = "no space left on the disk" if is_disk_full(error) else str(error)
     return StorageFailed(
         f"{what} could not be written to {folder}: {why}. Free space there, lower keep_checkpoints, or give the "
-        "workers a larger disk; checkpoints written before are whole, the next attempt goes on from the newest"
+        "workers a larger disk; earlier checkpoints are complete, and the next attempt resumes from the newest"
     )

@@ -39,9 +39,7 @@ class ByteShuffle(StreamTransformExtension):
     def from_descriptor(version: str) -> "ByteShuffle":
         """Return the codec that reads streams of a version; only version 1 exists."""
         if version != "1":
-            raise ValueError(
-                f"version {version} of {ByteShuffle.registry_name()} is unknown to this software"
-            )
+            raise ValueError(f"this software cannot read version {version} of {ByteShuffle.registry_name()}")
         return ByteShuffle()
 
     def get_descriptor(self) -> str:

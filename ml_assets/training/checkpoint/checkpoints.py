@@ -127,7 +127,9 @@ class Checkpoints:
                     self.let_go(best_step)  # not needed here until the result is made from it
             except CheckpointDamaged as error:
                 log.warning(
-                    "the checkpoint of step %d cannot be used, trying the one before: %s", step, error
+                    "the checkpoint of step %d cannot be used, trying the previous checkpoint: %s",
+                    step,
+                    error,
                 )
                 self.let_go(step)
             else:
@@ -145,8 +147,8 @@ class Checkpoints:
         commit = CommitMarker.read(folder)
         if commit.fingerprint != self._fingerprint:
             raise CheckpointDamaged(
-                f"{folder} is of training {commit.fingerprint[:12]}, not of {self._fingerprint[:12]}: to begin with "
-                "the weights of another one, register it and name it in init_from"
+                f"{folder} belongs to training {commit.fingerprint[:12]}, not to {self._fingerprint[:12]}: to start "
+                "from the weights of another training, register its model and name it in init_from"
             )
         if INDEX not in commit.sha256:
             raise CheckpointDamaged(f"{folder} was written by another version of this software")

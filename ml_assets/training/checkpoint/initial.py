@@ -52,8 +52,8 @@ def begin_with(model: "FullModel", job: TrainingJob, folder: Path) -> None:
     found = file_sha256(file) if file.exists() else "missing"
     if found != job.initial_weights:
         raise InputChanged(
-            f"{file} is {found[:12]}, the job begins with {job.initial_weights[:12]}: launch it again, the file is "
-            "then put there again"
+            f"{file} has digest {found[:12]}, but the job starts from {job.initial_weights[:12]}: launch it again, "
+            "which copies the file again"
         )
     there = {
         name.removeprefix(_CORE): value for name, value in load_file(file).items() if name.startswith(_CORE)
@@ -67,7 +67,7 @@ def begin_with(model: "FullModel", job: TrainingJob, folder: Path) -> None:
     ]
     if unlike:
         raise BadConfiguration(
-            f"{job.model_function} cannot begin with these weights, {len(unlike)} values are not alike: "
+            f"{job.model_function} cannot start from these weights, {len(unlike)} values differ: "
             f"{'; '.join(sorted(unlike))}. Use the function and hyperparameters that init_from was trained with, or "
             "leave init_from out"
         )

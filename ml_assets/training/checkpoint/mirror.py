@@ -47,7 +47,9 @@ class Mirror:
         try:
             self._artifacts.abort_uploads(self._name)
         except ArtifactsError as error:
-            raise StorageFailed(f"half files could not be removed from {self.url}. {error}") from error
+            raise StorageFailed(
+                f"incomplete uploads could not be removed from {self.url}. {error}"
+            ) from error
 
     def pull(self, files: Sequence[str]) -> None:
         """Fetch `files` into the local folder. Raises `ArtifactMissing`, `ArtifactsRefused` (also if the server itself

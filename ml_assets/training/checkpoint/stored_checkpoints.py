@@ -126,6 +126,6 @@ class StoredCheckpoints(Checkpoints):
         newest = read_attempts(self.mirror.folder)[-1]
         if newest != self._attempt:
             raise StorageFailed(
-                f"attempt {newest.number} of this job has begun meanwhile, on other machines: this one ends, "
-                "its checkpoint is not stored"
+                f"attempt {newest.number} of this job runs on other machines: this older attempt ends and does not "
+                "store its checkpoint"
             )

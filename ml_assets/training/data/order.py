@@ -77,7 +77,7 @@ class RowOrder:
         """
         if world_size > self.lanes:
             raise BadConfiguration(
-                f"{world_size} workers are more than the {self.lanes} lanes, and each needs one: lower "
+                f"{world_size} workers are more than the {self.lanes} lanes, and each worker needs a lane: lower "
                 "`workers` or raise `lanes`"
             )
         return range(self.lanes * rank // world_size, self.lanes * (rank + 1) // world_size)

@@ -97,7 +97,7 @@ class Prefetcher:
     def _next(self, step: int) -> _Gathered:
         if step != self._step:
             raise ValueError(
-                f"step {step} was asked for, {self._step} is next: make a new prefetcher for another place"
+                f"step {step} was requested, but {self._step} is next: create a new prefetcher for another step"
             )
         if not self._ready:
             if not self._blocks:

@@ -98,7 +98,7 @@ class ShardCache:
                     return
             if time.monotonic() > deadline:
                 raise StorageFailed(
-                    f"{self.folder} may hold {self._limit} bytes of shards and all of them are being read: raise "
+                    f"{self.folder} may hold {self._limit} bytes of shards, and all of them are in use: raise "
                     "resources.shard_cache"
                 )
             time.sleep(_LOOK_SECONDS)

@@ -102,7 +102,7 @@ class ShardSource:
             raise BadConfiguration(
                 f"resources.shard_cache of {self.cache_bytes} bytes is too small: {local_ranks} workers on a machine x "
                 f"(2 x {lanes} lanes + 2) = {room} shards of up to {largest} bytes are {room * largest}. Raise it, "
-                "lower `lanes`, or leave it out: all shards then come before the training starts"
+                "lower `lanes`, or leave it out: all shards are then downloaded before the training starts"
             )
         above, _, name = self.url.rpartition("/")
         artifacts = open_artifacts(above, snapshot.folder.parent)

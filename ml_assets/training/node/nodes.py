@@ -66,7 +66,7 @@ class Nodes:
                 time.sleep(_POLL_SECONDS)
             self._leave(about, deadline)
         except DistError as error:
-            log.warning("node 0 is gone, with the store the nodes meet in: %s", error)
+            log.warning("node 0 is gone, and with it the store of the rendezvous: %s", error)
         return max(codes, key=_weight)
 
     def _leave(self, about: str, deadline: float) -> None:

@@ -101,7 +101,7 @@ class PodSettings:
             )
         except KeyError as error:
             raise BadConfiguration(
-                f"{error.args[0]} is not set: pods of a training are started by a launcher, which sets it"
+                f"{error.args[0]} is not set: start the pods of a training by a launcher, which sets it"
             ) from error
 
 
@@ -138,7 +138,7 @@ def _run(settings: PodSettings) -> int:
     )
 
     nodes = Nodes(settings.node)
-    log.info("imported and met in %.1f s", time.monotonic() - started)
+    log.info("imported the libraries and met the other nodes in %.1f s", time.monotonic() - started)
     code = nodes.agree("staged", code)
     if job is None or code:
         return code
@@ -175,7 +175,9 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
     except ArtifactMissing as error:
         raise BadConfiguration(f"there is no {JOB} in {settings.folder}: launch the job again") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise BadConfiguration(f"{settings.folder}/{JOB} is no job: {error}. Launch it again") from error
+        raise BadConfiguration(
+            f"{settings.folder}/{JOB} is not a valid job: {error}. Launch it again"
+        ) from error
     wanted = {ATTEMPTS, EVENTS} if settings.node.rank == 0 else set[str]()  # rank 0 appends to them
     if job.initial_weights:
         wanted.add(INITIAL)
@@ -207,7 +209,7 @@ def _store_events(settings: PodSettings, folder: Path) -> None:
         try:
             Mirror(settings.folder, folder).push([EVENTS])
         except StorageFailed as error:
-            log.warning("the last events are in the log of this pod alone: %s", error)
+            log.warning("the last events could not be stored, only the log of this pod has them: %s", error)
 
 
 if __name__ == "__main__":

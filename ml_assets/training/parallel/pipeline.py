@@ -83,21 +83,21 @@ def refuse_undivided(core: nn.Module, stages: int) -> None:
     if len(parts) < stages:
         raise BadConfiguration(
             f"parallel.pipeline {stages} is more than the {len(parts)} parts of {type(core).__name__}: each worker "
-            f"needs one, use {len(parts)} at most"
+            f"needs a part, use {len(parts)} at most"
         )
     for number in range(stages):
         mine = _share(parts, number, stages)
         if not any(one.requires_grad for _, part in mine for one in part.parameters()):
             raise BadConfiguration(
-                f"parallel.pipeline {stages} leaves a worker {', '.join(name for name, _ in mine)} of "
-                f"{type(core).__name__} alone, with nothing to train: use fewer stages"
+                f"parallel.pipeline {stages} gives a worker only {', '.join(name for name, _ in mine)} of "
+                f"{type(core).__name__}, which has nothing to train: use fewer stages"
             )
     owners: dict[nn.Parameter, str] = {}
     for name, part in parts:
         for parameter in part.parameters():
             if owners.setdefault(parameter, name) != name:
                 raise BadConfiguration(
-                    f"{owners[parameter]} and {name} share a parameter, and may lie on different workers: give each "
+                    f"{owners[parameter]} and {name} share a parameter, but may be on different workers: give each "
                     "its own, or leave parallel.pipeline out"
                 )
     left_over = [name for name, parameter in core.named_parameters() if parameter not in owners]
@@ -109,8 +109,8 @@ def refuse_undivided(core: nn.Module, stages: int) -> None:
     for name, part in core.named_modules():
         if getattr(part, "track_running_stats", False):
             raise BadConfiguration(
-                f"{name} ({type(part).__name__}) keeps running statistics, and passes through a pipeline are filled up "
-                "with rows that do not count: use nn.LayerNorm or nn.GroupNorm, or leave parallel.pipeline out"
+                f"{name} ({type(part).__name__}) keeps running statistics, and a pipeline pads its passes with rows "
+                "that must not count: use nn.LayerNorm or nn.GroupNorm, or leave parallel.pipeline out"
             )
 
 
@@ -199,7 +199,7 @@ def _parts(core: nn.Module) -> list[tuple[str, nn.Module]]:
     plan = getattr(core, "pipeline_plan", None)
     if not isinstance(plan, tuple | list) or not plan:
         raise BadConfiguration(
-            f"parallel.pipeline needs a model that says what its parts are, and {type(core).__name__} has no "
+            f"parallel.pipeline needs a model that declares its parts, and {type(core).__name__} has no "
             'pipeline_plan, such as ("enter", "blocks.*", "leave")'
         )
     return [found for pattern in plan for found in matching(core, str(pattern), "pipeline_plan")]

@@ -20,5 +20,7 @@ def matching(core: nn.Module, pattern: str, plan: str) -> list[tuple[str, nn.Mod
         if len(parts := name.split(".")) == len(wanted) and all(map(fnmatchcase, parts, wanted))
     ]
     if not found:
-        raise BadConfiguration(f"{plan} of {type(core).__name__} names {pattern!r}, which it does not have")
+        raise BadConfiguration(
+            f"{plan} of {type(core).__name__} names {pattern!r}, but the model has no such part"
+        )
     return found

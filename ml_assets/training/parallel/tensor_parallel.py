@@ -44,7 +44,7 @@ def refuse_uncuttable(core: nn.Module, ranks: int) -> None:
         heads = getattr(module, "heads", None)
         if isinstance(heads, int) and heads % ranks:
             raise BadConfiguration(
-                f"parallel.tensor {ranks} cannot share out the {heads} heads of {name or type(core).__name__}: "
+                f"parallel.tensor {ranks} cannot divide the {heads} heads of {name or type(core).__name__}: "
                 f"{heads} / {ranks} = {heads / ranks:g}; use {_divisors(heads)}"
             )
     for name, module, style in _planned(core):
@@ -70,7 +70,7 @@ def _planned(core: nn.Module) -> Iterator[tuple[str, nn.Module, str | ParallelSt
     plan = getattr(core, "tensor_plan", None)
     if not isinstance(plan, Mapping) or not plan:
         raise BadConfiguration(
-            f"parallel.tensor needs a model that says what of it can be cut, and {type(core).__name__} has no "
+            f"parallel.tensor needs a model that declares its divisible layers, and {type(core).__name__} has no "
             'tensor_plan, such as {"layers.*.up": "colwise", "layers.*.down": "rowwise"}'
         )
     for pattern, style in plan.items():

@@ -211,7 +211,7 @@ def join_group(settings: TrainingSettings, *, folder_each_node: bool = False) ->
     )
     if group.world_size > settings.workers:
         raise BadConfiguration(
-            f"{group.world_size} ranks were started for {settings.workers} workers: start a job by its launcher"
+            f"{group.world_size} ranks were started for {settings.workers} workers: start a job with its launcher"
         )
     yield group
     distributed.barrier()  # a rank that left early would close connections that others still use

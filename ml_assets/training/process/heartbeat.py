@@ -183,7 +183,7 @@ class Seen:
             )
         if done > 0 and still > max(patience.stall_timeout_seconds, _STILL_STEPS * self.longest):
             return (
-                f"did no step for {still:.0f} s, the longest before took {self.longest:.1f} s "
+                f"finished no step for {still:.0f} s, its longest step before took {self.longest:.1f} s "
                 f"(stall_timeout_seconds {patience.stall_timeout_seconds:g})"
             )
         return ""
@@ -263,7 +263,7 @@ class Watch:
 
 
 def _end(rank: int, pid: int, why: str) -> None:
-    log.error("local rank %d (process %d) %s: it is ended", rank, pid, why)
+    log.error("local rank %d (process %d) %s: killing it", rank, pid, why)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR2)
         time.sleep(_LAST_WORDS_SECONDS)

@@ -89,8 +89,8 @@ def attach() -> "Training":
         job_file, folder = Path(os.environ[JOB]), Path(os.environ[FOLDER])
     except KeyError as error:
         raise BadConfiguration(
-            f"{error.args[0]} is not set: a pipeline starts this script, by naming it as `model.script`. To start it "
-            f"by hand, on a job that was launched before: {JOB}=…/job.json {FOLDER}=/tmp/trial torchrun -m …"
+            f"{error.args[0]} is not set: a pipeline that names this script as `model.script` sets it. To start the "
+            f"script by hand on a launched job: {JOB}=…/job.json {FOLDER}=/tmp/trial torchrun -m …"
         ) from None
     job = TrainingJob.from_json(job_file.read_text())
     try:
@@ -261,13 +261,13 @@ class Training:
         """
         if (self.rank and not all_ranks) or step < 1:
             raise BadConfiguration(
-                f"rank 0 saves, after step 1 or later: this is rank {self.rank}, step {step}. Where each rank has "
-                "something to save, let each call checkpoint(step, all_ranks=True)"
+                f"only rank 0 saves, after step 1 or later: this is rank {self.rank}, step {step}. If each rank has "
+                "files to save, call checkpoint(step, all_ranks=True) on each rank"
             )
         meeting = self.meeting if all_ranks else Meeting(None, 0, 1)
         if meeting is None:
             raise BadConfiguration(
-                "the ranks have no store to meet in: start them with torchrun, whose agent has one"
+                "the ranks have no common store: start them with torchrun, whose agent has a store"
             )
         started = time.monotonic()
         self.heartbeat.rest()  # a store has its own timeout
@@ -297,7 +297,9 @@ class Training:
     def _refuse_unlike(self, step: int, steps: list[int]) -> None:
         if set(steps) != {step}:
             said = ", ".join(f"rank {rank} of step {one}" for rank, one in enumerate(steps))
-            raise BadConfiguration(f"ranks save different checkpoints ({said}): let each save the same steps")
+            raise BadConfiguration(
+                f"ranks save different checkpoints ({said}): save the same steps on each rank"
+            )
 
     @property
     def _stores_for_its_machine(self) -> bool:
@@ -354,7 +356,7 @@ class Training:
         if self.rank:
             return
         if not math.isfinite(validation_loss):
-            raise Diverged(f"validation_loss was {validation_loss}: a model without one is not handed in")
+            raise Diverged(f"validation_loss was {validation_loss}: hand in a model with a finite loss")
         attempts, seconds = read_attempts(self.folder), sum(seconds_trained(self.folder))
         weights = write_model(check_model(model, self._example("validation")), self.folder)
         result = TrainingResult(

@@ -65,9 +65,7 @@ class Example:
     @property
     def answer_words(self) -> str:
         """Words for a graph's answer in an error."""
-        return (
-            "the probability of the label 1" if self.objective == "binary" else "the value that is predicted"
-        )
+        return "the probability of the label 1" if self.objective == "binary" else "the predicted value"
 
     def require_answers(
         self, answer: NDArray[Any], alone: NDArray[Any], who: str, *, is_probability: bool = True
@@ -86,22 +84,22 @@ class Example:
         wrong = np.flatnonzero(~np.isfinite(answer))
         if len(wrong):
             raise BadConfiguration(
-                f"{who} answered {answer[wrong[0]]} to {self._row_words(int(wrong[0]))}: whoever asks the served model "
-                "may leave values out, so it must give a finite number there; let a model that takes no missing values "
-                "fill them first (in scikit-learn make_pipeline(SimpleImputer(), …))"
+                f"{who} answered {answer[wrong[0]]} to {self._row_words(int(wrong[0]))}: requests to the served model "
+                "may lack values, so each answer must be a finite number. If the model takes no missing values, fill "
+                "them first (in scikit-learn make_pipeline(SimpleImputer(), …))"
             )
         if is_probability and self.objective == "binary":
             beyond = np.flatnonzero((answer < -1e-6) | (answer > 1 + 1e-6))
             if len(beyond):
                 raise BadConfiguration(
                     f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective binary "
-                    "it must answer the probability of the label 1, from 0 to 1. Of raw scores take the sigmoid"
+                    "it must answer the probability of the label 1, from 0 to 1. Apply the sigmoid to raw scores"
                 )
         self.require_same(
             answer[:1],
             alone.reshape(-1).astype(np.float64),
-            f"{who}, asked for one row alone,",
-            "among others",
+            f"{who}, given a single row,",
+            "among other rows",
             "let the answer to a row depend on that row alone (no softmax, mean or sort over rows)",
         )
 

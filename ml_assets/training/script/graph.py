@@ -37,8 +37,8 @@ def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes
     inputs, outputs = inputs_of(model.graph), list(model.graph.output)
     if len(inputs) != 1:
         raise BadConfiguration(
-            f"the ONNX graph has inputs {_names(inputs)}: it must have one, the matrix {example.matrix_words}. "
-            "Converters make one of initial_types=[('matrix', FloatTensorType([None, "
+            f"the ONNX graph has inputs {_names(inputs)}: it must have one input, the matrix {example.matrix_words}. "
+            "Converters create it from initial_types=[('matrix', FloatTensorType([None, "
             f"{width}]))]"
         )
     taken = inputs[0].type.tensor_type
@@ -85,7 +85,7 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
         import onnxruntime as _  # noqa: F401
     except ImportError as error:
         raise BadConfiguration(
-            f"{error.name} is not installed where the script runs, and a graph is tried with it before it counts: add "
+            f"{error.name} is not installed where the script runs, but it tests a graph before it is accepted: add "
             "onnx and onnxruntime to the packages of its image (resources.image)"
         ) from error
     try:
@@ -98,7 +98,7 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
             model.opset_import.append(onnx.helper.make_opsetid("", _OPSET))
     except Exception as error:  # protobuf and the checker have their own error types
         raise BadConfiguration(
-            f"what was handed in is not a valid ONNX graph: {error}. Give an onnx.ModelProto or its bytes; models of "
+            f"the model handed in is not a valid ONNX graph: {error}. Give an onnx.ModelProto or its bytes; models of "
             "LightGBM, XGBoost and scikit-learn are handed in as they are"
         ) from error
     return model
@@ -121,8 +121,8 @@ def _with_second_class(model: "onnx.ModelProto", example: Example) -> "onnx.Mode
         raise _wrong_outputs(model.graph.output)
     if example.objective != "binary":
         raise BadConfiguration(
-            f"the ONNX graph gives a label {label.name!r} and probabilities {second.name!r}, as a classifier does; the "
-            f"objective is {example.objective}: hand in a regressor"
+            f"the ONNX graph gives a label {label.name!r} and probabilities {second.name!r}, as a classifier does, "
+            f"but the objective is {example.objective}: hand in a regressor"
         )
     known = {one.name for one in (*model.graph.output, *model.graph.value_info)}
     if probabilities not in known:
@@ -175,8 +175,8 @@ def _fix_rows(taken: "onnx.ValueInfoProto") -> None:
 def _wrong_outputs(outputs: Any) -> BadConfiguration:
     said = ", ".join(f"{one.name!r} {_described(one)}" for one in outputs)
     return BadConfiguration(
-        f"the ONNX graph has the outputs {said}: it must have one, a number a row (of a classifier the probability of "
-        "the second class), or a label and the probabilities of two classes, of which the second is taken"
+        f"the ONNX graph has the outputs {said}: it must have one, a number for each row (for a classifier the "
+        "probability of the second class), or two, a label and the probabilities of two classes"
     )
 
 

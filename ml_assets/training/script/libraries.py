@@ -47,33 +47,33 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
         raise
     except Exception as error:  # libraries raise types of their own
         raise BadConfiguration(
-            f"{name} cannot be asked for {example.rows_words}: {type(error).__name__}: {error}. Hand in a fitted model "
-            f"of the matrix {example.matrix_words}; one that takes no missing values needs them filled first, in "
-            "scikit-learn by make_pipeline(SimpleImputer(), …)"
+            f"{name} failed on {example.rows_words}: {type(error).__name__}: {error}. Hand in a model fitted on the "
+            f"matrix {example.matrix_words}; if it takes no missing values, fill them first, in scikit-learn by "
+            "make_pipeline(SimpleImputer(), …)"
         ) from error
     try:
         graph = convert()
     except ImportError as error:
         raise BadConfiguration(
-            f"{error.name} is not installed where the script runs, and a {name} is made a graph with it: add "
-            f"{_CONVERTERS[library]}, onnx and onnxruntime to the packages of its image (resources.image), on this "
-            "machine pip install 'ml-assets[trees]'"
+            f"{error.name} is not installed where the script runs, but a {name} is converted to a graph with it: "
+            f"add {_CONVERTERS[library]}, onnx and onnxruntime to the packages of its image (resources.image), on "
+            "this machine pip install 'ml-assets[trees]'"
         ) from error
     except (BadConfiguration, MemoryError):
         raise
     except Exception as error:  # converters raise any type of error
         raise BadConfiguration(
-            f"{_CONVERTERS[library]} cannot make an ONNX graph of {name}: {type(error).__name__}: {error}. Train "
-            "another kind of model, or hand in a graph of your own"
+            f"{_CONVERTERS[library]} cannot convert {name} to an ONNX graph: {type(error).__name__}: {error}. Train "
+            "another kind of model, or hand in your own graph"
         ) from error
     checked = checked_graph(graph, example)
     example.require_same(
         expected,
         run_graph(checked, example.matrix).reshape(-1).astype(np.float64),
-        f"the ONNX graph that {_CONVERTERS[library]} made of {name}",
+        f"the ONNX graph that {_CONVERTERS[library]} made from {name}",
         f"the {name} itself",
-        "the converter does not know an option that it was trained with. Leave unusual ones out (boosting=rf and "
-        "zero_as_missing of LightGBM, missing values in scikit-learn's forests), or hand in a graph of your own",
+        "the converter does not know an option of the model. Leave unusual options out (boosting=rf and "
+        "zero_as_missing of LightGBM, missing values in scikit-learn's forests), or hand in your own graph",
     )
     return checked
 
@@ -83,19 +83,19 @@ def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
     if not hasattr(model, "predict_proba"):
         if hasattr(model, "classes_"):
             raise BadConfiguration(
-                f"{name} answers labels and no probabilities: take a classifier with predict_proba, or "
-                "CalibratedClassifierCV around this one"
+                f"{name} answers labels, not probabilities: use a classifier with predict_proba, or wrap it in "
+                "CalibratedClassifierCV"
             )
         return
     if example.objective != "binary":
         raise BadConfiguration(
-            f"{name} is a classifier, the objective is {example.objective}: fit a regressor"
+            f"{name} is a classifier, but the objective is {example.objective}: fit a regressor"
         )
     classes = getattr(model, "classes_", None)
     if classes is not None and len(classes) != 2:
         raise BadConfiguration(
-            f"{name} tells {len(classes)} classes apart: a pipeline's label has two, and both must be in the rows that "
-            "it is fitted on"
+            f"{name} has {len(classes)} classes: a pipeline's label has two, and both must be in the rows that it is "
+            "fitted on"
         )
 
 

@@ -110,8 +110,8 @@ class Meeting:
                     raise PeerFailed(int(self._store.get(failed))) from None
                 if has_left:
                     raise BadConfiguration(
-                        f"rank {rank} came to its end, and rank {self._rank} waits for its part of a checkpoint: let "
-                        "each rank call checkpoint(step, all_ranks=True) equally often"
+                        f"rank {rank} has ended, but rank {self._rank} waits for its part of a checkpoint: call "
+                        "checkpoint(step, all_ranks=True) equally often on each rank"
                     ) from None
             else:
                 return json.loads(self._store.get(key))

@@ -175,7 +175,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
     example.require_same(
         expected,
         found,
-        "the trace of the module, which is served,",
+        "the served trace of the module",
         "the module itself",
         "let its forward be tensor operations alone, the same at every call (no random numbers, no state)",
     )

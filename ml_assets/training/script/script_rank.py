@@ -77,7 +77,7 @@ def run_script(heartbeat: Heartbeat) -> int:
         training.meeting.leave()
     if code == ExitCode.DONE and training.rank == 0 and not training.is_finished:
         raise BadConfiguration(
-            f"{script} came to its end without handing in a model: let it call training.finish(model, …) on rank 0"
+            f"{script} ended without handing in a model: call training.finish(model, …) on rank 0"
         )
     return code
 
@@ -105,7 +105,7 @@ def _run_module(script: str, arguments: list[str]) -> int:
     except SystemExit as end:
         if end.code == _USAGE:
             raise BadConfiguration(
-                f"{script} refused its arguments, {' '.join(arguments)}: its own words are in the log. They are "
+                f"{script} refused its arguments, {' '.join(arguments)}: the log has its message. The arguments are "
                 "the pipeline's `model.arguments` and `model.hyperparameters`"
             ) from end
         if is_lost_peer(end.__context__):  # accelerate and others exit this way after a lost peer
@@ -129,7 +129,7 @@ def arguments_of(hyperparameters: Mapping[str, Any]) -> list[str]:
             arguments += [option, *map(str, cast("list[Any]", value))]
         elif isinstance(value, dict):
             raise BadConfiguration(
-                f"hyperparameter {name} is a mapping, which no command line can say: flatten it"
+                f"hyperparameter {name} is a mapping, which a command line cannot express: flatten it"
             )
         elif value is not None and value is not False:
             arguments.append(f"{option}={value}")

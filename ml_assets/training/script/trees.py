@@ -35,15 +35,15 @@ def trees_to_onnx(estimator: Any) -> bytes:
     predictors: list[list[Any]] | None = getattr(estimator, "_predictors", None)
     if predictors is None:
         raise BadConfiguration(
-            f"{type(estimator).__name__} is no fitted histogram gradient boosting of scikit-learn: fit it first, or "
+            f"{type(estimator).__name__} is not a fitted histogram gradient boosting of scikit-learn: fit it first, or "
             "convert it with skl2onnx or onnxmltools"
         )
     if any(len(trees) != 1 for trees in predictors):
-        raise BadConfiguration(f"it tells {len(predictors[0])} classes apart: a pipeline's label has two")
+        raise BadConfiguration(f"it has {len(predictors[0])} classes: a pipeline's label has two")
     link = type(estimator._loss.link).__name__
     if link not in _LINKS:
         raise BadConfiguration(
-            f"loss {estimator.loss!r} has link {link}, which is not known here: choose another"
+            f"loss {estimator.loss!r} has the unsupported link {link}: choose another loss"
         )
     attributes = _ensemble(trees[0].nodes for trees in predictors)
     base = float(np.ravel(estimator._baseline_prediction)[0])
@@ -90,8 +90,8 @@ def _ensemble(trees: Iterable[NDArray[Any]]) -> dict[str, Any]:
         is_leaf = table["is_leaf"].astype(bool)
         if table["is_categorical"][~is_leaf].any():
             raise BadConfiguration(
-                "it splits by category, which ONNX's trees cannot: fit with categorical_features=None, then the ids of "
-                "categories are ordered numbers"
+                "it splits by category, which trees in ONNX cannot do: fit with categorical_features=None, so that the "
+                "ids of categories are ordered numbers"
             )
         numbers = np.arange(len(table))
         nodes["treeids"] += [tree] * len(table)

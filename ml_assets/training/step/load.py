@@ -42,7 +42,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     if not isinstance(core, nn.Module):
         raise BadConfiguration(f"{job.model_function} returned {type(core).__name__}, not a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in core.parameters()):
-        raise BadConfiguration(f"the model of {job.model_function} has nothing to train")
+        raise BadConfiguration(f"the model of {job.model_function} has no parameters to train")
     _refuse_lazy(job, core)
     _require_storable(job, core)
     _begin_unknown_at_mean(core, inputs)
@@ -87,8 +87,8 @@ def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
     for name, value in (*core.named_parameters(), *core.named_buffers()):
         if nn.parameter.is_lazy(value):
             raise BadConfiguration(
-                f"{name} of {job.model_function} has no shape before the first pass: give the layer its number of "
-                "inputs (len(inputs.numeric), or the width before it) in place of a lazy one"
+                f"{name} of {job.model_function} has no shape before the first pass: replace the lazy layer by one "
+                "with a number of inputs (len(inputs.numeric), or the width before it)"
             )
 
 

@@ -15,10 +15,10 @@ from resources.job.errors import OutOfMemory
 from resources.job.training_settings import TrainingSettings
 
 _FOR_SCRIPTS = (
-    "What helps is in the script, whose loop it is: fewer rows at once (a smaller batch, or several backward passes a "
-    "step), torch.utils.checkpoint, torch.autocast in bfloat16, fewer processes that load data; what of it is in "
-    "model.hyperparameters needs no change of code. With more memory alone (on a cluster resources.memory, for one "
-    "launch --resources memory=…) it goes on from its checkpoint"
+    "Change the script, which owns the loop: fewer rows at once (a smaller batch, or several backward passes a step), "
+    "torch.utils.checkpoint, torch.autocast in bfloat16, fewer processes that load data. A change of "
+    "model.hyperparameters needs no change of code. With only more memory (on a cluster resources.memory, for one "
+    "launch --resources memory=…) training resumes from its checkpoint"
 )
 
 
@@ -89,12 +89,12 @@ def _advice(settings: TrainingSettings, group: Group) -> str:
     steps = [f"{fewer} ({-(-rows // 2)} rows at once, the same batch)"]
     if settings.activation_checkpointing != "full":
         stronger = "full" if settings.activation_checkpointing == "selective" else "selective, then full"
-        steps.append(f"activation_checkpointing {stronger} (goes on from the checkpoint, the same weights)")
+        steps.append(f"activation_checkpointing {stronger} (resumes from the checkpoint, the same weights)")
     if settings.precision == "fp32":
-        steps.append("precision bf16 (what is kept for backward is half as large)")
+        steps.append("precision bf16 (halves the memory for backward)")
     if settings.parallel.shard != "full" and group.world_size > 1:
         steps.append(
-            f"parallel shard: full (a worker keeps 1/{group.world_size} of weights and what goes with them)"
+            f"parallel shard: full (a worker keeps 1/{group.world_size} of weights, gradients and optimizer state)"
         )
-    steps.append("a smaller global_batch (learns otherwise), or a larger device")
-    return f"It computes with {rows} rows at once ({made_of}). What helps, first what changes least: {'; '.join(steps)}"
+    steps.append("a smaller global_batch (other weights), or a larger device")
+    return f"It computes with {rows} rows at once ({made_of}). Remedies, the smallest change first: {'; '.join(steps)}"

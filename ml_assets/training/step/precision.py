@@ -29,13 +29,13 @@ def refuse_unable(precision: Precision, device: torch.device) -> None:
     if precision == "bf16" and device.type == "cuda":
         if not torch.cuda.is_bf16_supported(including_emulation=False):
             raise BadConfiguration(
-                f"precision bf16: {torch.cuda.get_device_name(device)} has no such numbers (Ampere is the first "
-                "that does). Use fp16, or fp32"
+                f"precision bf16: {torch.cuda.get_device_name(device)} does not support it (GPUs since Ampere "
+                "do). Use fp16, or fp32"
             )
     elif precision == "fp16" and device.type != "cuda":
         raise BadConfiguration(
-            f"precision fp16 needs a GPU, and this rank computes on the {device.type.upper()}: products of fp16 would "
-            "be slower there than those of fp32. Use bf16, or fp32"
+            f"precision fp16 needs a GPU, and this rank computes on the {device.type.upper()}: there fp16 would "
+            "be slower than fp32. Use bf16, or fp32"
         )
 
 

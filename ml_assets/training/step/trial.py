@@ -126,9 +126,9 @@ def _refuse_random_decoding(job: TrainingJob, validation: SplitReader, batch: Ba
             again = some_rows(validation, len(batch))
         if not all(map(_equal, batch.inputs, again.inputs)):
             raise BadConfiguration(
-                f"{job.decode} gave two results for the same bytes: it draws random numbers, or depends on something "
-                "besides the bytes, and determinism bitwise cannot hold. Put crops, flips and noise into the model's "
-                "forward, whose random numbers can be repeated, or use determinism tolerance"
+                f"{job.decode} gave two results for the same bytes: it draws random numbers, or reads something "
+                "other than the bytes, so that determinism bitwise cannot hold. Put crops, flips and noise into the "
+                "model's forward, whose random numbers can be repeated, or use determinism tolerance"
             )
 
 
@@ -200,7 +200,7 @@ def _refuse_gradients(gradients: Mapping[str, torch.Tensor | None], *, is_bitwis
     if unused and not is_bitwise:  # `bitwise` treats a missing gradient as zeros
         raise BadConfiguration(
             f"the loss does not depend on {', '.join(unused[:3])}{' and others' if len(unused) > 3 else ''}: workers "
-            "would wait for a gradient that never comes. Remove what is not used, or set requires_grad to False"
+            "would wait for a gradient that never comes. Remove unused parameters, or set requires_grad to False"
         )
     for name, gradient in gradients.items():
         if gradient is not None and gradient.is_sparse:
@@ -225,17 +225,17 @@ def _refuse_state(model: FullModel, what: str, compute: Callable[[], dict[str, t
     _refuse_other(
         first,
         compute(),
-        f"the same rows with the same random numbers gave {{}} two {numbers} in {what}: the model computes with "
-        "something that the platform does not know (a counter, a clock, a random generator of its own), so that "
+        f"the same rows with the same random numbers gave {{}} two {numbers} in {what}: the model uses "
+        "state that the platform does not know (a counter, a clock, a random generator of its own), so that "
         "determinism bitwise cannot hold. Draw from torch, numpy.random or random, or use determinism tolerance",
     )
     with _as_any_rank():
         _refuse_other(
             first,
             compute(),
-            f"{{}} has other {numbers} in {what} where the model cannot ask for its rank or the number of workers "
-            "(torch.distributed, RANK, WORLD_SIZE), so that determinism bitwise cannot hold. Leave that out of the "
-            "model, or use determinism tolerance",
+            f"{{}} has different {numbers} in {what} if the model cannot read its rank or the number of workers "
+            "(torch.distributed, RANK, WORLD_SIZE), so that determinism bitwise cannot hold. Remove their use from "
+            "the model, or use determinism tolerance",
         )
 
 

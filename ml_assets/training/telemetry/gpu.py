@@ -33,7 +33,7 @@ def gpu_figures(device: torch.device) -> dict[str, float]:
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
         used = nvml.nvmlDeviceGetMemoryInfo(handle).used
     except nvml.NVMLError as error:  # for example a GPU that MIG divides
-        log.debug("no figures of the GPU: %s", error)
+        log.debug("the metrics of the GPU cannot be read: %s", error)
         return figures
     return figures | {"gpu_utilization_pct": float(busy), "gpu_memory_gb": used / 1e9}
 

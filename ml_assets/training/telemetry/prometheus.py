@@ -74,7 +74,11 @@ def serve_figures(job: TrainingJob, all_addresses: bool) -> int | None:
     try:
         server = ThreadingHTTPServer(address, _handler_of(page))
     except OSError as error:
-        log.warning("no figures for Prometheus: port %d: %s. Choose another metrics_port", address[1], error)
+        log.warning(
+            "no metrics for Prometheus, port %d cannot be opened: %s. Choose another metrics_port",
+            address[1],
+            error,
+        )
         return None
     tell_also(page.note)
     threading.Thread(target=server.serve_forever, name="prometheus", daemon=True).start()
@@ -85,7 +89,7 @@ def _handler_of(page: Page) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404, "the figures are at /metrics")
+                self.send_error(404, "the metrics are at /metrics")
                 return
             content = page.text().encode()
             self.send_response(200)

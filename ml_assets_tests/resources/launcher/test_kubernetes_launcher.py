@@ -174,7 +174,7 @@ def test_storage_away_while_a_launcher_attaches_costs_no_healthy_pod(
             store.is_away = True
 
     api.on_done = go_away
-    with pytest.raises(ArtifactsUnavailable, match=r"S3 at .* did not answer .* asked for 1 s"):
+    with pytest.raises(ArtifactsUnavailable, match=r"S3 at .* did not answer .* within 1 s"):
         launch.run()
     assert store.refused
     assert of_the_training(api) == before

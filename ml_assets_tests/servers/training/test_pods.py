@@ -109,7 +109,7 @@ def test_a_lost_node_a_cut_off_checkpoint_and_a_preemption_change_no_bit(
     assert [recovery.cause for recovery in recoveries] == [
         "node 1 was lost",
         "there is room for 2 pods instead of 1",
-        "it was asked to stop (SIGTERM), and saved",
+        "it saved a checkpoint and stopped after SIGTERM",
     ]
     assert [recovery.rows_repeated for recovery in recoveries] == [0, 0, 0]
     assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == result.weights_sha256
@@ -138,7 +138,7 @@ def test_both_nodes_end_with_the_code_of_the_rank_that_was_killed(launch: Start,
     pods.wait_for("metrics", step=3)
     os.kill(pods.rank_pids()[1], signal.SIGKILL)
     assert pods.wait() == [KILLED, KILLED], pods.said()
-    assert "a rank that this one needs is gone" in pods.log(0).read_text()
+    assert "another rank, which this rank needs, is gone" in pods.log(0).read_text()
 
 
 def test_a_loss_that_is_not_finite_ends_both_nodes_for_good(launch: Start, snapshot: Snapshot) -> None:

@@ -90,7 +90,7 @@ def test_without_a_job_a_pod_says_where_it_looked(settings: PodSettings) -> None
 
 def test_a_job_that_cannot_be_read_is_refused(settings: PodSettings, tmp_path: Path) -> None:
     push_job(settings, tmp_path, "{")
-    with pytest.raises(BadConfiguration, match=r"job.json is no job"):
+    with pytest.raises(BadConfiguration, match=r"job.json is not a valid job"):
         staged(settings)
 
 
