@@ -13,6 +13,7 @@ from dagster._serdes import class_from_code_pointer
 from deployment.render import CODE_PORT, HELM, PAGES_PORT, helm_values, rendered
 from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import dagster_settings
+from ml_assets.cli.variables import unknown_variables
 from ml_assets.dagster_instance import (
     DAEMON_SILENCE_SECONDS,
     EVENT_BATCH,
@@ -173,6 +174,49 @@ def test_image_and_manifests_have_the_numbers_of_the_settings() -> None:
     assert ports == {"webserver": PAGES_PORT, "code-location": CODE_PORT}
     named = re.findall(r"(?:[pP]ort:|-p,) \"?(\d{4})\b", platform)
     assert {int(port) for port in named} == {PAGES_PORT, CODE_PORT}
+
+
+def test_manifests_have_what_the_settings_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts, ConfigMap, Secret and environment variables: a missing one shows only when a pod starts."""
+    folder = ROOT / "deployment" / "kubernetes"
+    base = {path.stem: path.read_text() for path in (folder / "base").glob("*.yaml")}
+    documents = [one for text in base.values() for one in yaml.safe_load_all(text)]
+    pods = {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]
+        for one in documents
+        if one.get("kind") == "Deployment"
+    }
+    accounts = {one["metadata"]["name"] for one in documents if one.get("kind") == "ServiceAccount"}
+    chart, launcher = helm_values(), on_a_cluster()["run_launcher"]["config"]
+    (code_location,) = chart["dagster-user-deployments"]["deployments"]
+    assert {launcher["service_account_name"], chart["serviceAccount"]["name"]} < accounts
+    assert chart["global"]["serviceAccountName"] == pods["webserver"]["serviceAccountName"]
+    assert chart["global"]["serviceAccountName"] == pods["daemon"]["serviceAccountName"]
+    assert code_location["serviceAccount"]["name"] == pods["code-location"]["serviceAccountName"]
+
+    (instance,) = yaml.safe_load(base["kustomization"])["configMapGenerator"]
+    assert instance["name"] == launcher["instance_config_map"]
+    team = (folder / "teams" / "example" / "kustomization.yaml").read_text()
+    (settings,) = yaml.safe_load(team)["configMapGenerator"]
+    assert [settings["name"]] == launcher["env_config_maps"]
+    (secret,) = launcher["env_secrets"]
+    assert f"#   {secret} " in team
+    named = set(re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", team))
+    assert set(_variables(on_a_cluster())) == set(VARIABLES) <= named
+    for name in named:
+        monkeypatch.setenv(name, "value")
+    assert unknown_variables() == []
+
+
+def _variables(value: Any) -> list[str]:
+    """Return the environment variables that Dagster fills in."""
+    match value:
+        case {"env": str(name)}:
+            return [name]
+        case dict():
+            return [name for inner in value.values() for name in _variables(inner)]
+        case _:
+            return []
 
 
 def test_network_policies_find_the_pods_of_the_chart() -> None:
