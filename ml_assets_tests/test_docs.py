@@ -171,7 +171,7 @@ _FREE = {"hyperparameters", "node_selector", "env", "slice", "labels"}
 
 @pytest.mark.parametrize("page", PAGES)
 def test_keys_of_yaml_exist(page: str) -> None:
-    known = {key for schema in _SECTIONS for key in _properties(schema)} | {"type", "attributes"}
+    known = {key for schema in _SECTIONS for key, _ in _properties(schema)} | {"type", "attributes"}
     written = [
         key
         for block in _blocks(ROOT / page, "yaml")
@@ -198,10 +198,29 @@ def test_dotted_keys_in_code_spans_exist(page: str) -> None:
     assert wrong == []
 
 
-def _properties(schema: Any) -> Iterator[str]:
-    """Yield all property names of a JSON schema, at any depth."""
+def test_defaults_on_the_pages_are_those_of_the_code() -> None:
+    """A number in parentheses behind a key is its default, as in "`retry_seconds` (3600)", "`margin` (default 0)"."""
+    defaults: dict[str, set[float]] = {}
+    for schema in _SECTIONS:
+        for key, value in _properties(schema):
+            if isinstance(value.get("default"), int | float):
+                defaults.setdefault(key, set()).add(float(value["default"]))
+    said = [
+        (page, key, float(number))
+        for page in PAGES
+        for key, number in re.findall(
+            r"`(?:\w+\.)*(\w+)` \((?:default:? )?(\d+(?:\.\d+)?)\)", (ROOT / page).read_text()
+        )
+        if key in defaults
+    ]
+    assert len(said) > 3
+    assert [one for one in said if one[2] not in defaults[one[1]]] == []
+
+
+def _properties(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all properties of a JSON schema, name and schema, at any depth."""
     if isinstance(schema, dict):
-        yield from schema.get("properties", {})
+        yield from schema.get("properties", {}).items()
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         yield from _properties(value)
 
