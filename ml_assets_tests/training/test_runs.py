@@ -306,7 +306,7 @@ def _causes(watcher: Watcher) -> list[str]:
             "StandsStill",
             "rank 1 did not finish its model, or its first step, within 3 s (15 × stall_timeout_seconds 0.2)",
         ),
-        ("StuckInValidation", "rank 1 did no step for"),
+        ("StuckInValidation", "rank 1 finished no step for"),
     ],
 )
 def test_the_rank_that_ended_first_is_named(

@@ -255,7 +255,7 @@ class Watch:
             awaited = min(still, key=lambda one: self._seen[one].since, default=rank)
             if self._seen[awaited].since <= half and awaited != rank:
                 took = now - self._seen[awaited].since
-                rank, why = awaited, f"did no step for {took:.0f} s; rank {rank} waits for it and {why}"
+                rank, why = awaited, f"finished no step for {took:.0f} s; rank {rank} waits for it and {why}"
             else:
                 why = f"{why}; it waits for another rank"
         self.ended[rank] = why
