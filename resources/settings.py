@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     ledger_url: Address | None = None
     """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
     dagster_url: Address | None = None
-    """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`. Default: SQLite under `home`."""
+    """PostgreSQL for Dagster's runs, events and schedules, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
     gpu_hour_price: float | None = Field(default=None, ge=0)
     """Price of one GPU hour, in any currency. If it is set, every run records its `cost`."""
     launcher: Literal["local", "kubernetes"] = "local"
