@@ -5,7 +5,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -90,22 +89,6 @@ def test_newest_step_makes_exactly_the_tables_the_code_works_with(
     context = MigrationContext.configure(connection, opts={"version_table": migrations.VERSION_TABLE})
     assert compare_metadata(context, metadata) == []
     assert migrations.revision_of(connection) == migrations.NEWEST
-
-
-def test_tables_from_before_the_steps_are_taken_over_with_their_rows(
-    url: str, connection: sa.Connection
-) -> None:
-    metadata.create_all(connection)  # as the first version made them
-    connection.execute(
-        sa.insert(metadata.tables["ledger_promotions"]),
-        {"model": "m", "version": "1", "alias": "production", "bundle_digest": "b", "author": "ada",
-         "reason": "first", "at": datetime.now(UTC)},
-    )  # fmt: skip
-    connection.commit()
-    ledger = Ledger(url)
-    assert ledger.revision() == "0001"
-    assert len(ledger.models.promotions("m")) == 1
-    assert ledger.revision() == migrations.NEWEST
 
 
 def test_going_back_and_forward_keeps_every_row(url: str) -> None:

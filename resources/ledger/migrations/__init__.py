@@ -18,16 +18,13 @@ if TYPE_CHECKING:
 NEWEST = "0006"
 """Revision that this code needs."""
 VERSION_TABLE = "ledger_version"
-_BEFORE_MIGRATIONS = "0001"
-"""Revision of the first installations, which did not record it."""
 
 
 def revision_of(connection: sa.Connection) -> str | None:
-    """Return the revision of a database; None if it is empty. Tables without a recorded revision have revision 0001."""
-    there = sa.inspect(connection)
-    if there.has_table(VERSION_TABLE):
-        return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-    return _BEFORE_MIGRATIONS if there.has_table("ledger_verdicts") else None
+    """Return the revision of a database; None if it has no ledger yet."""
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
 
 
 def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
@@ -46,8 +43,6 @@ def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
             f"the ledger has revision {found}, this version of ml-assets knows revisions up to {NEWEST}: use the "
             "newer version, or run with the newer version: ml-assets ledger downgrade " + NEWEST
         )
-    if found is not None and not sa.inspect(connection).has_table(VERSION_TABLE):
-        command.stamp(config, found)
     command.upgrade(config, to)
 
 
