@@ -33,6 +33,8 @@ LEAKAGE = "leakage"
 WEEK_SECONDS = 7 * 24 * 3600.0
 _DECLARATION, _TESTED = "declaration", "tested"
 """Metadata: digest of the tested declaration (check and result), time of the test (result)."""
+_READ = 100
+"""Results to search for the newest one of a test."""
 _ENDED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
 
 
@@ -47,9 +49,15 @@ class LeakageResult:
 
     @classmethod
     def newest(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Self | None:
-        """Read it from Dagster's history; None if the table was never tested."""
-        found = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=_ENDED)
-        evaluation = found[0].evaluation if found else None
+        """Read it from Dagster's history; None if the table was never tested.
+
+        Skips results that a person reported to Dagster by hand: they test nothing.
+        """
+        found = instance.event_log_storage.get_asset_check_execution_history(key, limit=_READ, status=_ENDED)
+        evaluations = [one.evaluation for one in found if one.evaluation is not None]
+        evaluation = next(
+            (one for one in evaluations if {_DECLARATION, _TESTED} <= one.metadata.keys()), None
+        )
         if evaluation is None:
             return None
         return cls(

@@ -7,7 +7,8 @@ A partition is in one of five states:
 
     rejected  its newest attempt was rejected, and no person accepted it
     unusable  main holds rows that no passing verdict covers, or that cannot be read with the others
-    missing   main does not hold it as a partition of the declared cadence
+    missing   main does not hold it as a partition of the declared cadence, or it is before the table's start or
+              after its end
     stale     its contract, code, lookback or inputs changed since it was made
     current   none of these
 
@@ -52,7 +53,7 @@ class WindowValidation:
     """Key of the window → changes since it was made."""
     to_build: Mapping[str, tuple[str, ...]]
     """Table → unusable or missing keys that materializing can fix, in the order of building. Keys that need a
-    rejected partition are left out."""
+    rejected partition, or one before the start or after the end of its table, are left out."""
     inputs: tuple[Mapping[str, str | int], ...]
     """Summary for people: a row for the table of the window and for each table behind it."""
 
@@ -188,6 +189,9 @@ def _stale(found: Mapping[Node, PartitionState]) -> dict[Node, str]:
 def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> set[Node]:
     """Return the nodes that materializing can fix: in the window, behind it, and missing inputs of these."""
     doomed = reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
+    # An input that the declared table cannot have. A built partition may have read it under an earlier declaration.
+    never = [node for node, one in found.items() if one.state == "missing" and not one.can_be_mended]
+    doomed |= reached_from({node: one for node, one in found.items() if one.manifest is None}, never)
     todo = [node for node in found if found[node].state == "unusable"]
     todo += [node for node in window if found[node].state == "missing"]
     chosen: set[Node] = set()
@@ -204,7 +208,9 @@ def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> s
 
 def _barred(found: Mapping[Node, PartitionState], node: Node, root: Mapping[Node, Node]) -> str:
     one = found[node]
-    if one.state in ("rejected", "unusable", "missing"):
+    if one.state == "missing":
+        return one.why
+    if one.state in ("rejected", "unusable"):
         return f"is {one.state}"
     table, key = root[node]
     return f"is made from {table} {key}, which is {found[root[node]].state}"

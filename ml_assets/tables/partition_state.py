@@ -91,13 +91,17 @@ def _standings(
     inputs = tables.inputs_of(table)
     for key in keys:
         manifest, row = manifests.get(key), newest.get(key)
-        is_ours = key in wrong or (
-            manifest is not None and (declared is None or manifest.cadence == declared.cadence.kind)
+        outside = _outside(declared, key)
+        is_ours = not outside and (
+            key in wrong
+            or (manifest is not None and (declared is None or manifest.cadence == declared.cadence.kind))
         )
         one = _own_state(declared, row, present.get(key) if is_ours else None, wrong.get(key, ""))
         one.verdict = row
         needed: dict[str, Sequence[str]] = {}
-        if _is_key(declared, key):
+        if outside and one.state == "missing":
+            one.why = f"is missing ({outside})"
+        elif declared is not None and not outside:
             needed = {each.table: each.needed_for(key) for each in inputs}
             one.can_be_mended |= one.state == "missing"
         if is_ours and manifest is not None:
@@ -234,15 +238,19 @@ def _replaced(found: Mapping[Node, PartitionState], one: PartitionState) -> set[
     }
 
 
-def _is_key(declared: DeclaredTable | None, key: str) -> bool:
-    """True if `key` fits the declared cadence. The key `all` does not fit a table that is daily now."""
+def _outside(declared: DeclaredTable | None, key: str) -> str:
+    """Return the reason why `key` is no partition of the declared table; empty if it is one.
+
+    Main may still hold rows of such a key, from an earlier cadence, start or end. They lack the history that a feature
+    reads before its own partition, so they do not count as partitions of the table.
+    """
     if declared is None:
-        return False
+        return ""
     try:
-        declared.cadence.bounds(key)
-    except KeyRefused:
-        return False
-    return True
+        declared.cadence.require(key)
+    except KeyRefused as error:
+        return str(error)
+    return ""
 
 
 def findings_of(row: VerdictRow) -> str:

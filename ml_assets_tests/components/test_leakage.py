@@ -71,6 +71,14 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_result(
     assert repeated.metadata["tested"] == result.metadata["tested"]
     assert _tick(installation) == []
 
+    # A person reports the check as passed by hand: that tested nothing.
+    installation.instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(asset_key=key_of(FEATURES), check_name=leakage_check.LEAKAGE, passed=True)
+    )
+    assert _tick(installation) == []
+    (repeated,) = _results(installation.run(FEATURES, partition=LATER))
+    assert repeated.description == result.description
+
     # Another declaration: what was tested is not this.
     inputs = [FEATURE_TABLE["inputs"][0] | {"lookback": 0}]
     short = installation.declared_as(_declared(inputs=inputs))

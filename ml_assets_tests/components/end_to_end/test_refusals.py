@@ -211,6 +211,30 @@ def test_days_do_not_pass_for_the_weeks_that_begin_with_them(ready: Installation
     assert missing_in(failure_metadata(result)) == {READINGS: mondays, FEATURES: mondays}
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"end": days(9)[-1]}, f"partitions end with {days(9)[-1]}, at the table's end"),
+        ({"start": days(15)[-1]}, f"partitions begin with {days(15)[-1]}, at the table's start"),
+    ],
+)
+def test_days_outside_the_declared_table_build_no_features(
+    ready: Installation, change: dict[str, Any], why: str
+) -> None:
+    """Main still holds them from before the edit. Features would be built without the days before them."""
+    day = days(12)[-1]
+    edited = readings_components({"partitions": PARTITIONS | change}, pipeline={"on_stale_inputs": "refuse"})
+    cut = ready.declared_as(edited)
+    built = ready.main.digests(FEATURES)[day]
+    refused = cut.run(FEATURES, partition=day)
+    assert f"{READINGS} {day} is missing ({day}: {why})" in failure_of(refused)
+    assert READINGS not in missing_in(failure_metadata(refused))
+    assert cut.main.digests(FEATURES)[day] == built
+    said = failure_of(cut.train(LAST))
+    assert "is stale: " in said
+    assert "is missing" in said
+
+
 def test_undeclared_columns_are_refused_before_the_launch(
     ready: Installation,
 ) -> None:
