@@ -4,6 +4,7 @@ import click
 
 from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.project import Project, say
+from resources.words import name_some
 
 
 @click.group(
@@ -26,11 +27,11 @@ def init() -> None:
 @command.command("audit", short_help="List commits on main without a passed audit.")
 @click.option("--limit", default=10_000, show_default=True, help="Check this many of main's newest commits.")
 def audit(limit: int) -> None:
-    """List every commit on main that has neither a passed audit nor an acceptance.
+    """List commits on main without an audit or acceptance, and rejections that the ledger does not know.
 
-    Exit status 1 if there is such a commit, or if the audit hook is missing.
+    Exit status 1 if there is one of these, or if the audit hook is missing.
     """
-    from ml_assets.tables.audits import unaudited
+    from ml_assets.tables.audits import unaudited, unknown_rejections
 
     platform = Project.here().platform
     commits = unaudited(platform.lake, limit)
@@ -47,6 +48,16 @@ def audit(limit: int) -> None:
             f"Commits on main without a passed audit: {len(commits)}. Publish those partitions again "
             "(ml-assets launch), or accept them: ml-assets accept TABLE PARTITION --reason '…'."
         )
-    if commits or not hook_is_current:
+    rejections = unknown_rejections(platform.lake, platform.ledger)
+    for one in rejections:
+        say(
+            f"{one.table} {name_some(one.keys, 3)} was rejected (branch {one.branch}), and the ledger does not know it."
+        )
+    if rejections:
+        say(
+            "Trainings may read what main holds of these partitions. Materialize them again (ml-assets launch). The "
+            "ledger is older than the lake, or another ledger was used with this lake, or a run was killed."
+        )
+    if commits or rejections or not hook_is_current:
         raise SystemExit(1)
     say("Every commit on main passed an audit or was accepted by a person.")

@@ -47,6 +47,8 @@ class ValidatedWindow(StepValue):
     """Key → the reason for which it is stale; still usable."""
     inputs: tuple[dict[str, str | int], ...]
     """Rows for people: one per table of the window and per table it is made from."""
+    declared: str
+    """Digest of the declarations of the pipeline and of these tables for which it was validated."""
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:

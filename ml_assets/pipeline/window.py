@@ -4,8 +4,11 @@ A partition may be rejected at any time after its window was validated. Not here
 registered or promoted (`release.promotion`).
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
+from ml_assets.pipeline.identity import DeclarationChanged, settings_digest
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
 from ml_assets.tables.declared import DeclaredTables
@@ -44,7 +47,29 @@ def validate_inputs(
         keys=tuple(keys),
         stale=dict(validation.stale),
         inputs=tuple(dict(row) for row in validation.inputs),
+        declared=_declared(spec, tables),
     )
+
+
+def require_as_validated(
+    spec: PipelineSpec, tables: DeclaredTables, partition: str, validated: ValidatedWindow
+) -> None:
+    """Refuse a window that was validated for other declarations of the pipeline or its tables than the current ones.
+
+    A run that continues a failed run takes the window of that run: its partitions, and their staleness, may be others
+    now. Raises `DeclarationChanged`.
+    """
+    if validated.declared != _declared(spec, tables):
+        raise DeclarationChanged(
+            f"{spec.name} {partition} does not go on with a window that was validated before the pipeline, its code or "
+            f"a table that it reads was declared anew: materialize {spec.name} {partition} again"
+        )
+
+
+def _declared(spec: PipelineSpec, tables: DeclaredTables) -> str:
+    facts = [one.to_facts() for one in tables.with_inputs(spec.features.table)]
+    chosen = (settings_digest(spec), spec.on_stale_inputs, spec.partitions.model_dump_json())
+    return hashlib.sha256("\n".join([*chosen, json.dumps(facts, sort_keys=True)]).encode()).hexdigest()
 
 
 def _require_whole_window(spec: PipelineSpec, partition: str, keys: Sequence[str]) -> None:

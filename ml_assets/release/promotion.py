@@ -283,9 +283,15 @@ class Releases:
     def show(self, model: str) -> None:
         """Update MLflow from the ledger: the alias, and the stage and evaluation of each version.
 
-        Versions are matched by bundle, because a new registry gives the same numbers again.
+        Versions are matched by bundle, because a new registry gives the same numbers again. Reads the ledger again
+        after writing: if another process decided meanwhile, this one may have written over what the other showed.
         """
-        standings = BundleStandings.read(self._log, model)
+        shown = None
+        while shown != (standings := BundleStandings.read(self._log, model)):
+            self._show(model, standings)
+            shown = standings
+
+    def _show(self, model: str, standings: BundleStandings) -> None:
         versions = self._registry.versions(model)
         for version in versions:
             for name, value in _tags_of(standings.of(version.bundle_digest)).items():

@@ -119,6 +119,17 @@ class DeclaredTables:
             if source in self._tables
         ]
 
+    def with_inputs(self, table: str) -> list[DeclaredTable]:
+        """Return the declarations of `table` and of all tables behind it, sorted by name."""
+        found: dict[str, DeclaredTable] = {}
+        todo = [table]
+        while todo:
+            declared = self._tables.get(todo.pop())
+            if declared is not None and declared.table not in found:
+                found[declared.table] = declared
+                todo += declared.inputs
+        return [found[name] for name in sorted(found)]
+
     def in_building_order(self, tables: Iterable[str]) -> list[str]:
         """Return `tables` sorted so that each comes after its inputs."""
         found: dict[str, None] = {}

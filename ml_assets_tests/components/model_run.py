@@ -83,6 +83,7 @@ def frozen(installation: Installation, day: str, init_from: str | None) -> Train
         keys=tuple(keys),
         stale={},
         inputs=(),
+        declared="",
     )
     training_set, _ = take_snapshot(pipeline.spec, installation.platform, day, judged, "a-run")
     return training_set

@@ -17,6 +17,7 @@ MADE = ValidatedWindow(
     keys=("2024-01-01",),
     stale={"2024-01-01": "its code changed"},
     inputs=({"table": "features/shifts", "partitions": 1},),
+    declared="d1",
 )
 
 

@@ -279,6 +279,37 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
     assert [one.version for one in releases.log("small")] == ["1", said[0]]
 
 
+class _Overtaken(Registry):
+    """The registry, and what another process does just before the alias is looked up for the first time."""
+
+    def __init__(self, registry: Registry, meanwhile: Callable[[], object]) -> None:
+        super().__init__(registry.uri, registry.bundles)
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def aliased(self, model: str, alias: str) -> int | None:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().aliased(model, alias)
+
+
+def test_the_alias_shows_the_later_of_two_decisions(
+    orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases,
+    two_versions: tuple[Bundle, Bundle],
+) -> None:  # fmt: skip
+    """The second came between the first row in the ledger and the alias for it."""
+
+    def other() -> None:
+        releases.demote("small", author="bob", reason="not this one")
+        releases.promote("small", 2, author="bob", reason="but this one")
+
+    slow = Releases(orders.ledger, _Overtaken(registry, other), store, orders.store)
+    slow.promote("small", 1, author="ada", reason="first")
+    assert registry.aliased("small", "production") == 2
+    stages = {version.number: version.tags["stage"] for version in registry.versions("small")}
+    assert stages == {1: "archived", 2: "production"}
+
+
 def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
     releases: Releases, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:

@@ -4,7 +4,13 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 (the tracker), events (Dagster), and validation (`ml_assets.validation`).
 """
 
-from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable, NothingToAccept
+from resources.ledger.errors import (
+    LedgerBusy,
+    LedgerError,
+    LedgerOfAnotherLake,
+    LedgerUnavailable,
+    NothingToAccept,
+)
 from resources.ledger.ledger import Ledger
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import (
@@ -29,6 +35,7 @@ __all__ = [
     "Ledger",
     "LedgerBusy",
     "LedgerError",
+    "LedgerOfAnotherLake",
     "LedgerUnavailable",
     "ModelLog",
     "NewEvaluation",

@@ -15,3 +15,7 @@ class LedgerUnavailable(LedgerError):
 
 class NothingToAccept(LedgerError):
     """The newest attempt of this partition is not rejected or not the named attempt, or the reason is missing."""
+
+
+class LedgerOfAnotherLake(LedgerError):
+    """The ledger in a home has the verdicts on the lake of another environment."""

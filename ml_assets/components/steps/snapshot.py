@@ -10,6 +10,8 @@ from ml_assets.components.pages import commit_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
+from ml_assets.pipeline.window import require_as_validated
+from ml_assets.tables.declared import DeclaredTables
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -26,9 +28,13 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         retry_policy=RETRY_TRANSIENT,
     )
     def snapshot(
-        context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], validated: ValidatedWindow
+        context: dg.OpExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+        validated: ValidatedWindow,
     ) -> Iterator[Any]:
         with final_unless_transient():
+            require_as_validated(spec, tables, context.partition_key, validated)
             yield _inputs_current(current_check, asset, validated)
             frozen, content = take_snapshot(spec, platform, context.partition_key, validated, context.run_id)
             yield dg.Output(

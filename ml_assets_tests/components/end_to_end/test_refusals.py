@@ -235,6 +235,21 @@ def test_days_outside_the_declared_table_build_no_features(
     assert "is missing" in said
 
 
+def test_a_home_takes_no_verdicts_on_the_lake_of_another_environment(
+    installation: Installation, source: Source
+) -> None:
+    """Its newest attempt would count for the day that was rejected here."""
+    (day,) = days(1)
+    source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
+    assert not installation.run(READINGS, partition=day).success
+    source.mend()
+    settings = installation.settings.model_copy(update={"environment": "staging"})
+    other = Installation(settings.home, settings=settings)
+    assert "holds the ledger of environment 'local', and ML_ASSETS_ENVIRONMENT is 'staging'" in failure_of(
+        other.run(READINGS, partition=day)
+    )
+
+
 def test_undeclared_columns_are_refused_before_the_launch(
     ready: Installation,
 ) -> None:
@@ -305,11 +320,16 @@ def test_a_gate_on_an_empty_slice_is_refused_before_the_launch(
 
 
 _HOME, _NO_LAUNCHER, _SEED = "REFUSALS_HOME", "REFUSALS_NO_LAUNCHER", "REFUSALS_SEED"
+_LOOKBACK = "REFUSALS_LOOKBACK"
 
 
 def _train_job() -> dg.JobDefinition:
     """Made anew for each run, as a process of its own does."""
-    declared = readings_components(pipeline={"seed": int(os.environ.get(_SEED, "0"))})
+    (reads,) = FEATURE_TABLE["inputs"]
+    declared = readings_components(
+        features={"inputs": [{**reads, "lookback": int(os.environ.get(_LOOKBACK, "1"))}]},
+        pipeline={"seed": int(os.environ.get(_SEED, "0")), "on_stale_inputs": "refuse"},
+    )
     installation = Installation(Path(os.environ[_HOME]), declared)
     if _NO_LAUNCHER in os.environ:
         installation.platform.__dict__["launcher"] = None  # the step fails where it would launch
@@ -347,6 +367,35 @@ def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
         assert f"a training set that was frozen before the settings changed: materialize {MODEL}" in _said(
             again
         )
+
+
+def test_a_continued_run_takes_no_window_of_earlier_declarations(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validated by the run before, which failed to write the snapshot; stale partitions are refused."""
+    monkeypatch.setenv(_HOME, str(tmp_path))
+    installation = Installation(tmp_path)
+    (tmp_path / "dagster").mkdir()
+    job = dg.reconstructable(_train_job)
+    common: dict[str, Any] = {"tags": {"dagster/partition": LAST}, "run_config": QUIET}
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        installation.instance = instance
+        installation.run(READINGS, partition=days(1)[0], last=LAST)
+        assert installation.run(FEATURES, partition=FIRST, last=LAST).success
+        in_the_way = tmp_path / "cache" / "snapshots"
+        in_the_way.parent.mkdir(exist_ok=True)
+        in_the_way.touch()
+        four = [key_of(name) for name in STAGES]
+        failed = dg.execute_job(job, instance=instance, asset_selection=four, **common)
+        assert _failed(failed) == {f"{MODEL}.snapshot"}
+        in_the_way.unlink()
+        onward = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+        for edited, value in ((_SEED, "9"), (_LOOKBACK, "0")):
+            with monkeypatch.context() as edit:
+                edit.setenv(edited, value)
+                again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
+            assert _steps(again) == [f"{MODEL}.snapshot"]
+            assert f"{MODEL} {LAST} does not go on with a window that was validated before" in _said(again)
 
 
 def _said(result: dg.JobExecutionResult) -> str:
