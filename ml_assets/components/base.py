@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ml_assets.code.code_version import code_version
 from ml_assets.components.columns import COLUMN_SCHEMA
+from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declared_metadata import DECLARED
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
@@ -20,6 +21,7 @@ from ml_assets.components.specs import FreshnessSection, TableSpecSection
 from ml_assets.sections import Section
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.spec import TableSpec
+from ml_assets.validation.contract import Contract
 from resources.platform import Platform
 
 PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[dg.AssetCheckResult]]
@@ -101,6 +103,7 @@ def table_asset(
             COLUMN_SCHEMA: column_schema(section.contract),
             "lake/table": table.table,
             DECLARED: dg.MetadataValue.json(DeclaredTable.of(table).to_facts()),
+            **_days_begin(section.contract),
             **(facts or {}),
         },
         automation_condition=condition_named(section.automation_condition),
@@ -117,6 +120,14 @@ def table_asset(
             log_output(context)
 
     return published
+
+
+def _days_begin(contract: Contract) -> dict[str, str]:
+    """Return the zone of the table's days as metadata; empty if its event time is a date or missing."""
+    event_time = contract.event_time
+    if event_time is None or contract.by_name[event_time].dtype != "datetime":
+        return {}
+    return {DAYS_BEGIN_IN: contract.event_time_zone}
 
 
 def freshness_policy(section: FreshnessSection | None) -> dg.FreshnessPolicy | None:

@@ -25,6 +25,9 @@ of values."""
 NAMED_COLUMNS = "columns"
 """Metadata of an asset that reads tables: table → key of its section → names of columns."""
 
+DAYS_BEGIN_IN = "days_begin_in"
+"""Metadata of a table with an event time, and of a training set: time zone in whose midnight its days begin."""
+
 _NUMBERS = NUMERIC | {"bool"}
 _DTYPES = {
     "features.numeric": (_NUMBERS, "list it in categorical, or cast it in the feature function"),
@@ -58,6 +61,40 @@ def column_faults(
                 yield key, fault
         if rules := metadata.get(EVALUATED_SLICES, {}).get(read):
             yield from _slice_faults(rules, dtypes)
+
+
+def zone_fault(
+    asset: dg.AssetsDefinition, read: str, tables: Mapping[str, dg.AssetsDefinition]
+) -> tuple[str, str] | None:
+    """Return (dotted key, sentence) if the days of a model begin in another zone than those of its table `read`.
+
+    The table's own event time says where its days begin; without one, those of the nearest tables behind it. In a zone
+    west of theirs, the model would learn labels that were known only after the next split began.
+    """
+    if not read.startswith("features/") or any(key.path[0] in ("datasets", "features") for key in asset.keys):
+        return None  # only models, which read feature tables and their own assets, take labels by a midnight
+    own = {zone for facts in asset.metadata_by_key.values() if (zone := facts.get(DAYS_BEGIN_IN))}
+    found = dict(_days_begin(read, tables))
+    if not own or not found or own & set(found.values()):
+        return None
+    table, zone = min(found.items())
+    return "features.time_zone", (
+        f"takes labels by midnight in {min(own)} (features.time_zone), and the days of {table} begin at midnight in "
+        f"{zone} (contract.event_time_zone): write `time_zone: {zone}`, or give {read} an event_time if it cuts its "
+        "days elsewhere"
+    )
+
+
+def _days_begin(table: str, tables: Mapping[str, dg.AssetsDefinition]) -> Iterator[tuple[str, str]]:
+    """Yield table → zone of the nearest tables with an event time: `table`, or those behind it."""
+    asset = tables.get(table)
+    if asset is None:
+        return
+    if zone := asset.metadata_by_key.get(dg.AssetKey(table.split("/")), {}).get(DAYS_BEGIN_IN):
+        yield table, zone
+        return
+    for key in asset.dependency_keys:
+        yield from _days_begin(key.to_user_string(), tables)
 
 
 def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.checkout import ROOT
-from ml_assets.components.columns import column_faults
+from ml_assets.components.columns import column_faults, zone_fault
 from ml_assets.components.documents import documents_of, faults_in, place_of, short
 from resources.words import did_you_mean
 
@@ -41,7 +41,8 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
     """Raise `DeclarationRefused` if components do not fit together.
 
     Faults: two components have the same name; a component reads a table that nothing declares, that has other
-    partitions or that begins later; a component names columns of a table that `column_faults` refuses.
+    partitions or that begins later; a component names columns of a table that `column_faults` refuses; the days of a
+    model begin in another time zone than those of its table.
     """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
@@ -54,7 +55,9 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
             elif why := _misfit(asset.partitions_def, by_key[read].partitions_def):
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
             else:
-                for key, fault in column_faults(asset, by_key[read], read):
+                faults = list(column_faults(asset, by_key[read], read))
+                zone = zone_fault(asset, read, by_key)
+                for key, fault in [*faults, *([zone] if zone else [])]:
                     lines.append(f"{_place_of(_who(asset), key, defs_folder) or at}: {_who(asset)} {fault}")
     if lines:
         raise DeclarationRefused("\n".join(dict.fromkeys(lines)))

@@ -10,7 +10,7 @@ import dagster as dg
 import yaml
 
 from ml_assets.components.base import SpecComponent, freshness_policy
-from ml_assets.components.columns import EVALUATED_SLICES, NAMED_COLUMNS
+from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
@@ -137,6 +137,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
             TRAINING_SET: {
                 "lake/table": spec.features.table,
                 NAMED_COLUMNS: {spec.features.table: spec.columns},
+                DAYS_BEGIN_IN: spec.features.time_zone,
                 **_evaluated_slices(spec),
             }
         },

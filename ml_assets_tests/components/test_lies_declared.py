@@ -268,6 +268,13 @@ VALUES = [
         "contract.event_time_zone: 'Europe' is not a time zone",
     ),
     (
+        "    event_time: week",
+        "    event_time: closed_at\n    event_time_zone: Asia/Tokyo",
+        "  features:",
+        "store_demand takes labels by midnight in UTC (features.time_zone), and the days of datasets/sales begin at "
+        "midnight in Asia/Tokyo (contract.event_time_zone): write `time_zone: Asia/Tokyo`",
+    ),
+    (
         "  seed: 11",
         "  schedule: {cron: 0 3 * * *, time_zone: Mars/Phobos, latest: ml_assets.defs.store_demand.source.latest}",
         "schedule",
