@@ -1,12 +1,16 @@
 """Step 1 for Dagster: validate the partitions of the window before anything is launched."""
 
+from collections.abc import Mapping
+
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.tags import RANGE_END, RANGE_START
 from ml_assets.pipeline import window
 from ml_assets.pipeline.values import ValidatedWindow
 from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.refusal import BuildRefused
 from resources.platform import Platform
 
 
@@ -26,6 +30,7 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
         tables: dg.ResourceParam[DeclaredTables],
     ) -> ValidatedWindow:
         with final_unless_transient():
+            _require_one_partition(spec.name, context.run.tags)
             keys = [*context.asset_partition_keys_for_input("features")]
             validated = window.validate_inputs(spec, platform, tables, context.partition_key, keys)
             context.log.info(
@@ -34,3 +39,16 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
             return validated
 
     return validate_inputs
+
+
+class ManyPartitions(BuildRefused):
+    """A run was asked to train a range of partitions."""
+
+
+def _require_one_partition(model: str, tags: Mapping[str, str]) -> None:
+    first, last = tags.get(RANGE_START), tags.get(RANGE_END)
+    if first != last:
+        raise ManyPartitions(
+            f"{model} {first} to {last}: a run trains one partition. Launch a backfill in Dagster, which starts a run "
+            "for each, or launch one partition at a time"
+        )

@@ -235,6 +235,12 @@ def test_days_outside_the_declared_table_build_no_features(
     assert "is missing" in said
 
 
+def test_a_range_of_models_in_one_run_is_refused_with_the_remedy(installation: Installation) -> None:
+    first, last = days(2, start=WINDOW)
+    said = failure_of(installation.run(*STAGES, partition=first, last=last))
+    assert f"{MODEL} {first} to {last}: a run trains one partition. Launch a backfill" in said
+
+
 def test_a_home_takes_no_verdicts_on_the_lake_of_another_environment(
     installation: Installation, source: Source
 ) -> None:
