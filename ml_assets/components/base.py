@@ -8,7 +8,6 @@ import dagster as dg
 from pydantic import BaseModel
 
 from ml_assets.code.code_version import code_version
-from ml_assets.components.columns import COLUMN_SCHEMA
 from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declared_metadata import DECLARED
