@@ -25,6 +25,8 @@ of values."""
 NAMED_COLUMNS = "columns"
 """Metadata of an asset that reads tables: table → key of its section → names of columns."""
 
+PARTITION_DATE = "partition_date"
+"""Metadata of a feature table: its column with the first day of a row's partition."""
 DAYS_BEGIN_IN = "days_begin_in"
 """Metadata of a table with an event time, and of a training set: time zone in whose midnight its days begin."""
 
@@ -53,10 +55,15 @@ def column_faults(
     dtypes = {column.name: str(column.type) for column in schema.columns}
     labels: Sequence[str] = facts.get(LABELS, ())
     sensitive: Sequence[str] = facts.get(SENSITIVE, ())
+    partition_date: str = facts.get(PARTITION_DATE, "")
     for metadata in asset.metadata_by_key.values():
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {}).get(read, {})
         for key, column in ((key, column) for key, columns in named.items() for column in columns):
-            fault = _fault(key, column, dtypes, labels, read) or _shown(key, column, sensitive, read)
+            fault = (
+                _fault(key, column, dtypes, labels, read)
+                or _shown(key, column, sensitive, read)
+                or _other_partitions(key, column, partition_date, read)
+            )
             if fault:
                 yield key, fault
         if rules := metadata.get(EVALUATED_SLICES, {}).get(read):
@@ -105,6 +112,16 @@ def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, 
     schema = {name: POLARS_TYPES[dtype] for name, dtype in dtypes.items() if dtype in POLARS_TYPES}
     for key, fault in slice_faults(spec, schema):
         yield f"evaluation.{key}", fault
+
+
+def _other_partitions(key: str, column: str, partition_date: str, read: str) -> str:
+    """Return the reason if a model would put rows into splits by another date than that of their partition."""
+    if key == "features.partition_date" and partition_date and column != partition_date:
+        return (
+            f"names '{column}' in {key}, and partitions of {read} are by '{partition_date}': rows of the holdout could "
+            f"be trained on. Name '{partition_date}'"
+        )
+    return ""
 
 
 def _shown(key: str, column: str, sensitive: Sequence[str], read: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from ml_assets.components.base import SpecComponent, table_asset, table_spec
-from ml_assets.components.columns import LABELS, NAMED_COLUMNS, SENSITIVE
+from ml_assets.components.columns import LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.leakage_check import leakage_check
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.publishing import publish_and_report
@@ -54,7 +54,11 @@ class FeatureTable(SpecComponent):
                 raise InputsRefused(table.table, refused, possible.missing)
 
         deps = [_dependency(section) for section in spec.inputs]
-        facts = {LABELS: list(spec.labels), NAMED_COLUMNS: spec.input_columns}
+        facts = {
+            LABELS: list(spec.labels),
+            NAMED_COLUMNS: spec.input_columns,
+            PARTITION_DATE: spec.partition_date,
+        }
         facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}
         asset = table_asset(spec, table, deps, kind="polars", publish=build, facts=facts)
         checks = [leakage_check(spec, table)] if spec.leakage_check == "weekly" else []

@@ -25,7 +25,21 @@ def line_of(text: str, marked: str) -> int:
     return text.partition(marked)[0].count("\n") + 1
 
 
+_FROM_CONTRACT_TO_LABEL = DECLARED[
+    DECLARED.index("      - {name: label_known_at, dtype: datetime}\n---") : DECLARED.index(
+        "    label: units\n"
+    )
+]
 INPUTS = [
+    pytest.param(
+        _FROM_CONTRACT_TO_LABEL,
+        _FROM_CONTRACT_TO_LABEL.replace("\n---", "\n      - {name: ordered_on, dtype: date}\n---", 1)
+        + "    partition_date: ordered_on\n",
+        "    partition_date: ordered_on",
+        "store_demand names 'ordered_on' in features.partition_date, and partitions of features/sales_features are by "
+        "'partition_date': rows of the holdout could be trained on",
+        id="another day as the partition",
+    ),
     pytest.param(
         NUMERIC,
         "numeric: [price, units]",
