@@ -135,7 +135,7 @@ def main() -> int:
                 ok=taken <= BAR_SECONDS,
             ),
             Result(
-                name="whole evaluation: the same for 19 slices, curves and verdict",
+                name="whole evaluation: the same for 19 slices, curves and gate decision",
                 value=whole,
                 unit="s",
                 bar=f"≤ {BAR_SECONDS:g} s on one thread",

@@ -1,6 +1,6 @@
-"""A year of flights through write–audit–publish, read back, and judged by the guard.
+"""A year of flights through write–audit–publish, read back, and validated by the guard.
 
-* 365 days published: encoded, profiled, judged, committed, merged; beside plain files written by polars
+* 365 days published: encoded, profiled, validated, committed, merged; beside plain files written by polars
 * the guard over 337 days of a table made from them, each from 29 days
 * all rows of the year scanned at a commit; beside polars on the plain files
 """
@@ -55,7 +55,7 @@ def flights(days: int) -> dict[str, pl.DataFrame]:
 
 
 def table(kind: str, name: str, frames: Frames) -> TableSpec:
-    """A table of flights: types, nulls, known carriers, a key, event times and volume are judged."""
+    """A table of flights: types, nulls, known carriers, a key, event times and volume are validated."""
     everything = pl.concat(list(frames.values()))
     carriers = sorted(everything["carrier"].unique())
     columns = [
@@ -85,7 +85,7 @@ def publish_all(place: Place, spec: TableSpec, incoming: list[Incoming]) -> floa
 
 
 def write_plainly(folder: Path, frames: Frames) -> float:
-    """Seconds polars needs to sort the same days and write them as files; nothing is judged or kept safe."""
+    """Seconds polars needs to sort the same days and write them as files; nothing is validated or kept safe."""
     started = time.perf_counter()
     for key, frame in frames.items():
         frame.sort("scheduled_departure_at", "carrier", "flight", "origin").write_parquet(

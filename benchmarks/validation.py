@@ -2,7 +2,7 @@
 
 * 5,000,000 rows × 8 rules in one partition, against the same rules as one polars query written by hand
   (fastest round of each: other work on the machine only ever adds)
-* 365 days × 85 columns judged in one call, against the same call day by day (20 days, extrapolated)
+* 365 days × 85 columns validated in one call, against the same call day by day (20 days, extrapolated)
 """
 
 from collections.abc import Callable

@@ -50,7 +50,7 @@ def _check(tmp_path: Path, tests: str, at_least: str, *options: str, folder: str
         pytest.param(SKIPPING, "lake = 1", "skipped, but nothing here may be", id="skipped"),
     ],
 )
-def test_counts_are_judged(tmp_path: Path, tests: str, at_least: str, complaint: str | None) -> None:
+def test_counts_are_checked(tmp_path: Path, tests: str, at_least: str, complaint: str | None) -> None:
     status, said = _check(tmp_path, tests, at_least)
     assert status == (0 if complaint is None else 1)
     assert complaint is None or complaint in said

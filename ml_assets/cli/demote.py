@@ -11,7 +11,7 @@ from ml_assets.cli.project import Project, say
 def command(model: str, reason: str) -> None:
     """Take MODEL's version out of production. No other version replaces it.
 
-    The gates then judge the next training of MODEL as a first model: against the naive baseline, without a champion.
+    The gates then treat the next training of MODEL as a first model: against the naive baseline, without a champion.
     """
     from ml_assets.release.of_platform import releases_of
 

@@ -100,8 +100,8 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
 
     @dg.graph(name=spec.name, out={name: dg.GraphOut() for name in (*STAGES, *checks)})
     def pipeline(features):
-        judged = validate_inputs.alias("validate_inputs")(features)
-        frozen = snapshot.alias("snapshot")(judged)
+        validated = validate_inputs.alias("validate_inputs")(features)
+        frozen = snapshot.alias("snapshot")(validated)
         trained = train.alias("train")(frozen[0])
         evaluated = evaluate.alias("evaluate")(frozen[0], trained)
         registered = register.alias("register")(frozen[0], trained, evaluated[0])
@@ -151,7 +151,9 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
 
 
 def _evaluated_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:
-    judged = spec.evaluation
-    if not judged.sliced_by:
+    evaluation = spec.evaluation
+    if not evaluation.sliced_by:
         return {}
-    return {EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(judged.model_dump(exclude_defaults=True))}}
+    return {
+        EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(evaluation.model_dump(exclude_defaults=True))}
+    }

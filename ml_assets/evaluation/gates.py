@@ -263,7 +263,7 @@ _INCOMPARABLE: dict[str, RuleStatus] = {
 }  # fmt: skip
 _COMPARABLE = (
     "a champion that can score these rows: `ml-assets demote` takes this one out of production, and "
-    "`on_incomparable: ignore` in defs.yaml judges without it"
+    "`on_incomparable: ignore` in defs.yaml decides without it"
 )
 
 

@@ -43,7 +43,7 @@ class Margin:
 class Gate(Section):
     """One rule. Exactly one of `at_least`, `at_most` (value threshold) and `better_than` (change threshold).
 
-    A value threshold is compared with the value measured on this holdout. A change threshold is judged on the
+    A value threshold is compared with the value measured on this holdout. A change threshold is compared with the
     paired block-bootstrap interval of the improvement: passed when the whole interval lies above the margin,
     failed when the whole interval lies below it, undecided in between.
     """
@@ -62,10 +62,10 @@ class Gate(Section):
     """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the reference's value. Positive
     always means better, also for losses. Negative allows to be worse by that much."""
     slice: dict[str, SliceValue] | None = None
-    """`{origin: JFK}` judges one slice, `{origin: "*"}` each, with intervals that hold jointly. The value is one of the
-    column's type: text in quotes where YAML reads something else (`"NO"`, `"2013-11-01"`)."""
+    """`{origin: JFK}` applies to one slice, `{origin: "*"}` to each, with intervals that hold jointly. The value is one
+    of the column's type: text in quotes where YAML reads something else (`"NO"`, `"2013-11-01"`)."""
     min_rows: int | None = Field(default=None, ge=1)
-    """Slices with fewer rows are not judged; `min_slice_rows` of the section unless given."""
+    """Slices with fewer rows are left out; `min_slice_rows` of the section unless given."""
     confidence: float | None = Field(default=None, gt=0.5, lt=1)
     """Confidence of the interval; that of the section unless given."""
     on_undecided: Literal["undecided", "pass"] = "undecided"
@@ -138,7 +138,7 @@ class EvaluationSpec(Section):
     """Groups of the naive baseline."""
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
     """The decision if the champion cannot score this holdout, because a column it reads was dropped or it has
-    another objective: `undecided`, `reject`, or `ignore`, which judges as if nothing were in production."""
+    another objective: `undecided`, `reject`, or `ignore`, which decides as if nothing were in production."""
     gates: tuple[Gate, ...]
     """At least one: a model without gates cannot be blessed."""
 

@@ -107,7 +107,7 @@ def _deal(
         shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), frame.height)
         for i in range(shards):
             if split == "train":
-                # Take every n-th row, so that each shard is a fair sample of the whole window. Then shuffling the
+                # Take every n-th row, so that each shard has rows of the whole window. Then shuffling the
                 # shards and the rows inside each is a good shuffle, although a batch rarely mixes shards.
                 part = frame.gather_every(shards, offset=i)
             else:

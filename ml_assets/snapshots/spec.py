@@ -30,9 +30,7 @@ class Split:
     def __post_init__(self) -> None:
         twice = [key for key, times in Counter(self.keys).items() if times > 1]
         if twice:
-            raise SplitRefused(
-                f"partitions {twice[:5]} are listed twice: a row is learned from or judged, once"
-            )
+            raise SplitRefused(f"partitions {twice[:5]} are listed twice: list each once, in one split")
         for name in SPLITS:
             if not getattr(self, name):
                 raise SplitRefused(f"the {name} split has no partition: give each split at least one")

@@ -214,10 +214,10 @@ def _look_for_rows_rejected_later(ledger: Ledger, found: Mapping[Node, Partition
     for rows in made_from.values():
         for name, key, digest in rows:
             contents[name].add((key, digest))
-    judged = {name: ledger.verdicts_of(name, some) for name, some in contents.items()}
+    stored = {name: ledger.verdicts_of(name, some) for name, some in contents.items()}
     for node, rows in made_from.items():
         one = found[node]
-        verdicts = {(name, key, digest): judged[name].get((key, digest)) for name, key, digest in rows}
+        verdicts = {(name, key, digest): stored[name].get((key, digest)) for name, key, digest in rows}
         bad = sorted({f"{name} {key}" for (name, key, _), row in verdicts.items() if row and row.blocks})
         if bad and one.state == "current":
             one.state, one.can_be_mended = "unusable", True

@@ -80,7 +80,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
     heartbeat.begin()
     while True:
         # Validation also comes first after a resume. It listens for a stop request, which need not wait for its end.
-        if progress.step > progress.judged_step and progress.step % order.steps_per_epoch == 0:
+        if progress.step > progress.validated_step and progress.step % order.steps_per_epoch == 0:
             agreement.change_pace()
             is_better = _validate(
                 run, heartbeat, lambda: agreement.step(stops=stop.requested, saves=False)[0]
@@ -151,7 +151,7 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
             f"after step {progress.step} workers hold different weights: the model computes with something that "
             "differs between processes, so that determinism bitwise cannot hold. Use determinism tolerance",
         )
-    data.copy_from_first(run.model.core.buffers())  # of batch norms: judge the values that would be saved
+    data.copy_from_first(run.model.core.buffers())  # of batch norms: validate the values that would be saved
     run.model.eval()
     # Summed by lane, as in training: a lane's sum belongs to one rank, and adding zeros to it rounds nothing. So the
     # loss, and the choice of the best step, do not depend on the number of ranks.
@@ -184,7 +184,7 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
             f"after step {progress.step} the validation loss was {loss:g}; the last checkpoint is kept. "
             "Lower learning_rate, or look for extreme values in the validation rows"
         )
-    progress.judged_step = progress.step
+    progress.validated_step = progress.step
     is_better = loss < progress.best_loss
     if is_better:
         progress.best_step, progress.best_loss = progress.step, loss

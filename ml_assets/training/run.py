@@ -53,7 +53,7 @@ class Progress:
 
     step: int = 0
     """Optimizer steps done; also the position in the data and in the schedule."""
-    judged_step: int = 0
+    validated_step: int = 0
     """Step of the last validation."""
     best_step: int = 0
     """Step after which the validation loss was lowest; 0 before the first validation."""
@@ -122,7 +122,7 @@ class Run:
     def loss(self, batch: Batch) -> float:
         """Return the model's current loss, summed over the rows."""
         if (pipe := self.layout.pipe) is not None:
-            return pipe.judge(self.model_inputs(batch), self.objective.target(batch), self.objective.loss_sum)
+            return pipe.loss(self.model_inputs(batch), self.objective.target(batch), self.objective.loss_sum)
         return self.objective.loss(self.model(*batch.inputs).float(), batch).item()
 
     def save(self, rows: RowLog) -> None:

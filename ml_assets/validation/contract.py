@@ -33,7 +33,7 @@ class Column(Section):
     le: int | float | None = None
     """Largest legal number."""
     isin: tuple[str | int | bool, ...] | None = None
-    """All legal values. A null is judged by `nullable` alone."""
+    """All legal values. Nulls are left to `nullable`."""
     pattern: str | None = None
     """Regular expression (Rust syntax) that the whole string matches."""
     unique: bool = False

@@ -28,7 +28,7 @@ class VolumeRule(Section):
     block: Annotated[float, Field(gt=0)] = 0.45
     """A deviation above this share blocks."""
     min_history: Annotated[int, Field(ge=1)] = 4
-    """Number of same weekdays under the median; where fewer are known, nothing is judged."""
+    """Number of same weekdays under the median; where fewer are known, nothing is checked."""
     allow_empty: bool = False
     """A partition without rows is legal."""
 

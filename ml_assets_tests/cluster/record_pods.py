@@ -1,7 +1,7 @@
-"""Record pods, Jobs and events of a real cluster, in the states that the launcher has to judge.
+"""Record pods, Jobs and events of a real cluster, in the states that the launcher has to classify.
 
 `make cluster-up`, then `python -m ml_assets_tests.cluster.record_pods [SCENARIO …]` writes a file for each into
-`ml_assets_tests/resources/launcher/recorded`; `test_recorded.py` beside that folder judges them. Each is a Job as
+`ml_assets_tests/resources/launcher/recorded`; `test_recorded.py` beside that folder classifies them. Each is a Job as
 the launcher makes it, whose trainer is a line of shell; containers that a cluster's webhooks would inject are written
 into its template. No server but the cluster is needed.
 """

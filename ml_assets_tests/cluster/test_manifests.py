@@ -70,7 +70,7 @@ def test_everything_of_the_team_keeps_the_strictest_pod_standard(team: ClusterEn
     deployments = team.objects("deployments")
     assert {item["metadata"]["name"] for item in deployments} == {"webserver", "daemon", "code-location"}
     for item in deployments:
-        # The API server itself judges pods against the namespace's standard; it refuses the whole pod.
+        # The API server itself checks pods against the namespace's standard; it refuses the whole pod.
         spec = item["spec"]["template"]["spec"]
         trial: dict[str, Any] = {
             "apiVersion": "v1",

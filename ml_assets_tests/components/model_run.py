@@ -77,7 +77,7 @@ def frozen(installation: Installation, day: str, init_from: str | None) -> Train
         pipeline={"model": readings_pipeline.PIPELINE["model"] | {"init_from": init_from}}
     )
     keys = days(WINDOW, start=(date.fromisoformat(day) - readings_pipeline.FIRST).days - WINDOW + 1)
-    judged = ValidatedWindow(
+    validated = ValidatedWindow(
         commit=installation.main.commit_id,
         table=readings_pipeline.FEATURES,
         keys=tuple(keys),
@@ -85,7 +85,7 @@ def frozen(installation: Installation, day: str, init_from: str | None) -> Train
         inputs=(),
         declared="",
     )
-    training_set, _ = take_snapshot(pipeline.spec, installation.platform, day, judged, "a-run")
+    training_set, _ = take_snapshot(pipeline.spec, installation.platform, day, validated, "a-run")
     return training_set
 
 

@@ -96,7 +96,7 @@ def test_two_runs_of_everything_at_once_do_it_once(home: Path, unbroken: Unbroke
     finish(pipeline_commands.start_all(home), pipeline_commands.start_all(home), seconds=PATIENCE)
     assert_sound(DemandProject.at(home))
     facts = facts_of(DemandProject.at(home))
-    # Which of them judged and merged a partition, or both of them the same content, is a matter of chance.
+    # Which of them validated and merged a partition, or both of them the same content, is a matter of chance.
     assert replace(facts, merges=unbroken.facts.merges, verdicts=unbroken.facts.verdicts) == unbroken.facts
 
 

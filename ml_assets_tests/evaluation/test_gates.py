@@ -210,7 +210,7 @@ class TestSlices:
         assert failed.slice == "carrier=UA"
         assert failed.would_pass is not None
 
-    def test_only_the_slice_that_was_named_is_judged(self) -> None:
+    def test_only_the_slice_that_was_named_is_measured(self) -> None:
         found = decision(
             {"better_than": "champion", "slice": {"carrier": "AA"}},
             cells=self.cells(AA=(0.02, 0.01, 900), UA=(-0.03, 0.01, 900)),
@@ -218,7 +218,7 @@ class TestSlices:
         assert found.status == "blessed"
         assert [rule.slice for rule in found.rules] == ["carrier=AA"]
 
-    def test_small_slices_are_not_judged_and_say_so(self) -> None:
+    def test_small_slices_are_left_out_and_say_so(self) -> None:
         gate = {"better_than": "champion", "slice": {"carrier": "*"}}
         cells = self.cells(AA=(0.02, 0.01, 900), HA=(-0.3, 0.01, 60))
         found = decision(gate, cells=cells)

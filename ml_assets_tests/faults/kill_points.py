@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
 PHASES = ("ingest", "features", "snapshot", "train", "evaluate", "register")
-"""Phases of the work, in order. `ingest` begins with an empty home, `snapshot` with judging its inputs."""
+"""Phases of the work, in order. `ingest` begins with an empty home, `snapshot` with validating its inputs."""
 LATEST_SECONDS = 0.03
 """Seconds after an operation; most take less than that."""
 _STEPS = {"train", "evaluate", "register"}

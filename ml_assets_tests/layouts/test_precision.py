@@ -88,7 +88,7 @@ def in_parts(group: Group, place: Path) -> None:
             assert 0 < difference < most, (parallel, changes)
 
 
-def judged(group: Group, place: Path, **changes: Any) -> float:
+def validated(group: Group, place: Path, **changes: Any) -> float:
     """The loss of some validation rows before the first step."""
     [manifest] = place.glob("texts/**/snapshot.json")
     torch.manual_seed(1)
@@ -107,10 +107,10 @@ def judged(group: Group, place: Path, **changes: Any) -> float:
         return run.loss(run.validation.take([ShardSlice(0, np.arange(6))]))
 
 
-def judge_in_parts(group: Group, place: Path) -> None:
-    loss = judged(group, place)
+def validate_in_parts(group: Group, place: Path) -> None:
+    loss = validated(group, place)
     for parallel in (Parallel(shard="full"), Parallel(shard="full", pipeline=2)):
-        in_parts = judged(group, place, precision="bf16", parallel=parallel)
+        in_parts = validated(group, place, precision="bf16", parallel=parallel)
         assert 0 < abs(in_parts - loss) < 0.01 * loss, parallel
         assert in_parts != float(torch.tensor(in_parts).bfloat16()), parallel
 
@@ -123,9 +123,9 @@ def test_sharded_models_recompute_and_use_bf16_as_replicas_do(place: Path) -> No
     run_ranks(2, place, in_parts)
 
 
-def test_what_parts_compute_in_bf16_is_judged_in_float32(place: Path) -> None:
+def test_what_parts_compute_in_bf16_is_validated_in_float32(place: Path) -> None:
     text_snapshot(place / "texts")
-    run_ranks(2, place, judge_in_parts)
+    run_ranks(2, place, validate_in_parts)
 
 
 def compressed(group: Group, place: Path) -> None:

@@ -26,7 +26,7 @@ from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.artifacts import FolderArtifacts
 from resources.ledger import EvaluationRow, Ledger, TrainedOn
 
-Judge = Callable[..., EvaluationRow]
+Evaluate = Callable[..., EvaluationRow]
 
 NUMERIC = ["hour", "distance", "is_late", "delay"]
 CATEGORY = ["carrier", "gate"]
@@ -114,7 +114,7 @@ def first_answer_elsewhere() -> Callable[[Bundle], float]:
 
 @pytest.fixture
 def orders(tmp_path: Path) -> OrdersTable:
-    """A lake with three days of orders, and the ledger that judged them."""
+    """A lake with three days of orders, and the ledger with their verdicts."""
     orders = OrdersTable(tmp_path)
     orders.publish(days(3))
     return orders
@@ -134,7 +134,7 @@ def window(orders: OrdersTable) -> TrainedOn:
 
 
 @pytest.fixture
-def judge(ledger: Ledger, window: TrainedOn) -> Judge:
+def evaluate(ledger: Ledger, window: TrainedOn) -> Evaluate:
     """`(bundle, status, **changes) -> EvaluationRow`: an evaluation of a bundle that was trained on the window."""
     return partial(record_evaluation, ledger, trained_on=window)
 

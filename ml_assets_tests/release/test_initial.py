@@ -10,7 +10,7 @@ from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.tables.accept import accept_partition
-from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Judge
+from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Evaluate
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, keys, reject
 from resources.mlflow_client import open_client
 
@@ -20,7 +20,7 @@ Resolve = Callable[[str], InitialModel]
 @pytest.fixture
 def resolve(
     tracking_uri: str,
-    judge: Judge,
+    evaluate: Evaluate,
     releases: Releases,
     store: BundleStore,
     bundle: Bundle,
@@ -31,18 +31,18 @@ def resolve(
     client = open_client(tracking_uri)
     run_id = client.create_run(client.create_experiment("small")).info.run_id
     for one in (bundle, variant(fingerprint="2" * 64)):
-        judge(one)
+        evaluate(one)
         releases.register(one, run_id=run_id, links={})
     return lambda reference: initial_model(reference, releases, registry, store)
 
 
 def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
-    resolve: Resolve, releases: Releases, judge: Judge, registry: Registry, bundle: Bundle
+    resolve: Resolve, releases: Releases, evaluate: Evaluate, registry: Registry, bundle: Bundle
 ) -> None:
     assert resolve("small/1").bundle.digest == bundle.digest
     assert resolve("small/1").weights_sha256 == file_sha256(bundle.folder / "model.safetensors")
     for number in (2, 1):
-        judge(resolve(f"small/{number}").bundle)
+        evaluate(resolve(f"small/{number}").bundle)
         releases.promote("small", number, author="ada", reason="a test")
         assert resolve("small@production").version == f"small/{number}"
     registry.set_alias("small", "candidate", 2)
@@ -79,17 +79,17 @@ def test_a_version_that_has_learned_from_the_holdout_or_later_is_refused(resolve
 
 
 def test_a_version_that_its_newest_evaluation_rejected_is_refused(
-    resolve: Resolve, releases: Releases, judge: Judge, bundle: Bundle
+    resolve: Resolve, releases: Releases, evaluate: Evaluate, bundle: Bundle
 ) -> None:
     """Not one that was in production: going back to it is possible, too."""
-    newest = judge(bundle, "rejected")
+    newest = evaluate(bundle, "rejected")
     with pytest.raises(
         InitialModelRefused, match=f"small/1 is rejected by its newest evaluation {newest.name}"
     ):
         resolve("small/1")
-    judge(bundle, told="again")
+    evaluate(bundle, told="again")
     releases.promote("small", 1, author="ada", reason="a test")
-    judge(bundle, "rejected", told="on rows that others have seen")
+    evaluate(bundle, "rejected", told="on rows that others have seen")
     assert resolve("small/1").bundle.digest == resolve("small@production").bundle.digest == bundle.digest
 
 

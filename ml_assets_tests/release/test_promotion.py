@@ -15,7 +15,7 @@ from ml_assets.release.promotion import NotPromotable, Releases
 from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.release.rows_behind import InputsRejected
 from ml_assets.tables.accept import accept_partition
-from ml_assets_tests.release.conftest import Judge
+from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
 from resources.ledger import Ledger, TrainedOn
@@ -30,12 +30,12 @@ def run_id(tracking_uri: str) -> str:
 
 @pytest.fixture
 def two_versions(
-    releases: Releases, judge: Judge, run_id: str, bundle: Bundle, variant: Callable[..., Bundle]
+    releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle, variant: Callable[..., Bundle]
 ) -> tuple[Bundle, Bundle]:
     """Versions 1 and 2, both blessed."""
     second = variant(fingerprint="2" * 64, snapshot_digest="6" * 64)
     for one in (bundle, second):
-        judge(one)
+        evaluate(one)
         releases.register(one, run_id=run_id, links={})
     return bundle, second
 
@@ -60,12 +60,12 @@ def test_the_champion_is_the_promoted_bundle_with_its_lineage(
 
 
 def test_one_version_is_in_production_and_the_log_answers_for_any_moment(
-    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     before = datetime.now(UTC)
     releases.promote("small", 1, author="ada", reason="first")
     first = datetime.now(UTC)
-    judge(two_versions[1])
+    evaluate(two_versions[1])
     releases.promote("small", 2, author="ada", reason="better")
     second = datetime.now(UTC)
     releases.promote("small", 1, author="bob", reason="back: 2 is slow")
@@ -90,13 +90,13 @@ def test_promoting_what_is_in_production_adds_nothing(
 
 def test_a_rejection_during_the_verification_stops_the_promotion(
     orders: OrdersTable,
-    judge: Judge,
+    evaluate: Evaluate,
     registry: Registry,
     store: BundleStore,
     two_versions: tuple[Bundle, Bundle],
 ) -> None:
     """Reading the files of a bundle takes its time, and another run evaluates it meanwhile."""
-    slow = _Meanwhile(store, lambda bundle: judge(bundle, "rejected", told="meanwhile"))
+    slow = _Meanwhile(store, lambda bundle: evaluate(bundle, "rejected", told="meanwhile"))
     releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
         releases.promote("small", 2, author="ada", reason="better")
@@ -143,7 +143,7 @@ def test_a_word_on_inputs_leaves_no_trace_where_nothing_stood_against_them(
 
 
 def test_an_accepted_or_mended_day_does_not_block_a_version(
-    releases: Releases, orders: OrdersTable, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, orders: OrdersTable, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     accepted, mended, _ = keys(3)
     for key in (accepted, mended):
@@ -168,10 +168,15 @@ def test_a_day_rejected_during_the_verification_stops_the_promotion(
 
 
 def test_a_day_rejected_after_the_evaluation_blocks_the_registration(
-    releases: Releases, registry: Registry, orders: OrdersTable, judge: Judge, run_id: str, bundle: Bundle
+    releases: Releases,
+    registry: Registry,
+    orders: OrdersTable,
+    evaluate: Evaluate,
+    run_id: str,
+    bundle: Bundle,
 ) -> None:
     bad = keys(3)[0]
-    judge(bundle)
+    evaluate(bundle)
     reject(orders, bad)
     with pytest.raises(InputsRejected, match=f"{ORDERS} {bad} is rejected"):
         releases.register(bundle, run_id=run_id, links={})
@@ -220,7 +225,7 @@ def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
 
 
 def test_a_version_not_compared_with_the_one_in_production_is_refused(
-    releases: Releases, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """The error names the command that compares them."""
     releases.promote("small", 1, author="ada", reason="first")
@@ -230,17 +235,21 @@ def test_a_version_not_compared_with_the_one_in_production_is_refused(
         releases.promote("small", 2, author="ada", reason="better")
     assert "and version 1 is in production since" in str(said.value)
     assert "reuses the training: ml-assets launch small 2013-12-31" in str(said.value)
-    judge(two_versions[1])
+    evaluate(two_versions[1])
     assert releases.promote("small", 2, author="ada", reason="better").version == "2"
 
 
 def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
-    releases: Releases, judge: Judge, run_id: str, two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle]
-) -> None:  # fmt: skip
+    releases: Releases,
+    evaluate: Evaluate,
+    run_id: str,
+    two_versions: tuple[Bundle, Bundle],
+    variant: Callable[..., Bundle],
+) -> None:
     releases.promote("small", 1, author="ada", reason="first")
     third = variant(fingerprint="3" * 64)
     for one in (two_versions[1], third):
-        judge(one, told="beside version 1")
+        evaluate(one, told="beside version 1")
     releases.register(third, run_id=run_id, links={})
     releases.promote("small", 2, author="ada", reason="better")
     with pytest.raises(
@@ -252,14 +261,14 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
 
 
 def test_of_two_versions_promoted_at_once_one_is_refused(
-    orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases, judge: Judge, run_id: str,
+    orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases, evaluate: Evaluate, run_id: str,
     two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
     """Both were compared with version 1: whoever comes second was not compared with the first."""
     releases.promote("small", 1, author="ada", reason="first")
     third = variant(fingerprint="3" * 64)
     for one in (two_versions[1], third):
-        judge(one, told="beside version 1")
+        evaluate(one, told="beside version 1")
     releases.register(third, run_id=run_id, links={})
     together = Barrier(2)
     looking = _Meanwhile(store, lambda _: together.wait(60))
@@ -342,9 +351,9 @@ def test_a_kill_between_log_and_alias_is_repaired(
 
 
 def test_an_undecided_version_is_registered_but_not_promotable(
-    releases: Releases, judge: Judge, run_id: str, bundle: Bundle
+    releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle
 ) -> None:
-    judge(bundle, "undecided")
+    evaluate(bundle, "undecided")
     releases.register(bundle, run_id=run_id, links={})
     with pytest.raises(NotPromotable, match=r"small 1 \(1\.0\.0\) is undecided, not blessed"):
         releases.promote("small", 1, author="ada", reason="I like it")
@@ -352,10 +361,10 @@ def test_an_undecided_version_is_registered_but_not_promotable(
 
 
 def test_the_newest_evaluation_decides_whatever_tags_say(
-    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Whoever can write a tag in MLflow must not be able to promote with it."""
-    rejected = judge(two_versions[1], "rejected", told="again")
+    rejected = evaluate(two_versions[1], "rejected", told="again")
     releases.show("small")
     assert registry.version("small", 2).tags["gate_status"] == "rejected"
     lies = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest, "stage": "production"}
@@ -374,16 +383,16 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
     assert found.number == 1
 
 
-def test_a_version_made_by_hand_in_mlflow_is_judged_by_its_bundle(
+def test_a_version_made_by_hand_in_mlflow_is_evaluated_by_its_bundle(
     releases: Releases,
     registry: Registry,
-    judge: Judge,
+    evaluate: Evaluate,
     run_id: str,
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
 ) -> None:
     refused = variant(fingerprint="3" * 64)
-    judge(refused, "rejected")
+    evaluate(refused, "rejected")
     client = open_client(registry.uri)
     tags = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest}
     client.create_model_version("small", refused.address, run_id=run_id, tags=tags)
@@ -413,13 +422,13 @@ def test_folder_outside_the_store_is_no_bundle_whatever_its_name(
 
 
 def test_an_earlier_champion_can_come_back(
-    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Later evaluations do not matter."""
     first = releases.promote("small", 1, author="ada", reason="first")
-    judge(two_versions[1])
+    evaluate(two_versions[1])
     releases.promote("small", 2, author="ada", reason="better")
-    judge(two_versions[0], "rejected", told="on rows that version 2 has seen")
+    evaluate(two_versions[0], "rejected", told="on rows that version 2 has seen")
     back = releases.promote("small", 1, author="bob", reason="back: 2 is slow")
     assert back.evaluation_digest == first.evaluation_digest
     champion = releases.champion("small")
@@ -430,10 +439,10 @@ def test_an_earlier_champion_can_come_back(
 
 
 def test_a_version_shows_the_evaluation_it_was_promoted_on(
-    releases: Releases, registry: Registry, judge: Judge, two_versions: tuple[Bundle, Bundle]
+    releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     promoted_on = releases.promote("small", 1, author="ada", reason="first").evaluation_digest
-    later = [judge(one, "undecided", told="later") for one in two_versions]
+    later = [evaluate(one, "undecided", told="later") for one in two_versions]
     releases.show("small")
     shown = {one.number: one.tags for one in registry.versions("small")}
     assert (shown[1]["gate_status"], shown[1]["evaluation"]) == ("blessed", promoted_on[:12])
@@ -443,14 +452,14 @@ def test_a_version_shows_the_evaluation_it_was_promoted_on(
 
 def test_unless_one_is_named_the_newest_data_is_promoted(
     releases: Releases,
-    judge: Judge,
+    evaluate: Evaluate,
     run_id: str,
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
 ) -> None:
     """A backfill of older data has the highest number."""
     older = variant(fingerprint="3" * 64)
-    judge(older, partition="2013-06-30")
+    evaluate(older, partition="2013-06-30")
     releases.register(older, run_id=run_id, links={})
 
     def newest() -> int | None:
@@ -460,7 +469,7 @@ def test_unless_one_is_named_the_newest_data_is_promoted(
     assert newest() == 2
     releases.promote("small", 2, author="ada", reason="newest")
     assert newest() == 2
-    judge(two_versions[0])
+    evaluate(two_versions[0])
     releases.promote("small", 1, author="ada", reason="2 is slow")
     assert newest() == 1, "2 was replaced: it has to be named"
 
@@ -468,7 +477,7 @@ def test_unless_one_is_named_the_newest_data_is_promoted(
 def test_a_new_registry_does_not_take_new_versions_for_old_ones(
     releases: Releases,
     registry: Registry,
-    judge: Judge,
+    evaluate: Evaluate,
     run_id: str,
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
@@ -478,7 +487,7 @@ def test_a_new_registry_does_not_take_new_versions_for_old_ones(
     open_client(registry.uri).delete_registered_model("small")
     assert (releases.champion("small") or two_versions[1]).digest == two_versions[0].digest
     other = variant(fingerprint="3" * 64)
-    judge(other)
+    evaluate(other)
     version = releases.register(other, run_id=run_id, links={})
     assert (version.number, version.semantic) == (1, "1.0.2")
     standing = releases.in_production("small")
@@ -488,7 +497,7 @@ def test_a_new_registry_does_not_take_new_versions_for_old_ones(
     again = releases.register(two_versions[0], run_id=run_id, links={})
     assert (again.number, again.semantic, again.tags["stage"]) == (2, "1.0.0", "production")
     assert registry.aliased("small", "production") == 2
-    judge(other, told="beside the champion")
+    evaluate(other, told="beside the champion")
     promotion = releases.promote("small", 1, author="ada", reason="begin anew")
     assert promotion.bundle_digest == other.digest
     assert registry.aliased("small", "production") == 1

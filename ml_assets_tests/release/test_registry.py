@@ -14,7 +14,7 @@ from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.promotion import NotRegistrable, Releases
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.runtime import ServingModel
-from ml_assets_tests.release.conftest import Judge
+from ml_assets_tests.release.conftest import Evaluate
 from resources.mlflow_client import open_client
 
 LINKS = {"lake_commit": "abc", "dagster_run_id": "r1", "partition": "2013-12-31"}
@@ -27,20 +27,20 @@ def run_id(tracking_uri: str) -> str:
 
 
 @pytest.fixture
-def register(releases: Releases, judge: Judge, run_id: str) -> Callable[[Bundle], RegisteredVersion]:
+def register(releases: Releases, evaluate: Evaluate, run_id: str) -> Callable[[Bundle], RegisteredVersion]:
     """Evaluate a bundle as blessed and register it."""
 
     def blessed(bundle: Bundle) -> RegisteredVersion:
-        judge(bundle)
+        evaluate(bundle)
         return releases.register(bundle, run_id=run_id, links=LINKS)
 
     return blessed
 
 
 def test_a_version_names_everything_it_came_from(
-    releases: Releases, registry: Registry, judge: Judge, bundle: Bundle, run_id: str
+    releases: Releases, registry: Registry, evaluate: Evaluate, bundle: Bundle, run_id: str
 ) -> None:
-    evaluation = judge(bundle)
+    evaluation = evaluate(bundle)
     version = releases.register(bundle, run_id=run_id, links=LINKS)
     assert (version.model, version.number, version.semantic) == ("small", 1, "1.0.0")
     assert (version.run_id, version.bundle_digest) == (run_id, bundle.digest)
@@ -63,14 +63,14 @@ def test_a_version_names_everything_it_came_from(
 
 
 def test_registering_again_gives_the_version_with_its_newest_evaluation(
-    releases: Releases, registry: Registry, judge: Judge, bundle: Bundle, run_id: str, tracking_uri: str
+    releases: Releases, registry: Registry, evaluate: Evaluate, bundle: Bundle, run_id: str, tracking_uri: str
 ) -> None:
     client = open_client(tracking_uri)
     client.create_registered_model("small")  # what a run leaves that is killed after its first step
-    judge(bundle, "undecided")
+    evaluate(bundle, "undecided")
     first = releases.register(bundle, run_id=run_id, links=LINKS)
     client.delete_tag(run_id, "model_version")  # as if killed after its second
-    judge(bundle, "blessed")
+    evaluate(bundle, "blessed")
     again = releases.register(bundle, run_id=run_id, links={"dagster_run_id": "r2"})
     assert again.number == first.number
     assert (first.tags["gate_status"], again.tags["gate_status"]) == ("undecided", "blessed")
@@ -127,12 +127,12 @@ def test_versions_are_numbered_by_what_changed(
     assert numbers == ["1.0.0", "1.0.1", "1.1.0", "1.1.1"]
 
 
-def test_a_rejected_or_unjudged_model_gets_no_version(
-    releases: Releases, registry: Registry, judge: Judge, bundle: Bundle, run_id: str
+def test_a_rejected_or_unevaluated_model_gets_no_version(
+    releases: Releases, registry: Registry, evaluate: Evaluate, bundle: Bundle, run_id: str
 ) -> None:
     with pytest.raises(NotRegistrable, match="small ffffffffffff was never evaluated"):
         releases.register(bundle, run_id=run_id, links=LINKS)
-    judge(bundle, "rejected")
+    evaluate(bundle, "rejected")
     with pytest.raises(NotRegistrable, match="rule, slice and margin"):
         releases.register(bundle, run_id=run_id, links=LINKS)
     assert registry.versions("small") == []

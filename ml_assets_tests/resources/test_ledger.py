@@ -102,7 +102,7 @@ def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Led
         ledger.accept(TABLE, DAY, 1, "ada", "  ")
 
 
-def test_judged_content_is_found_again_for_its_own_partition_and_rules(ledger: Ledger) -> None:
+def test_validated_content_is_found_again_for_its_own_partition_and_rules(ledger: Ledger) -> None:
     ledger.record_verdicts([new(), new("2013-01-02", content_digest="c2", status="rejected")])
     contents = {DAY: "c1", "2013-01-02": "c1", "2013-01-03": "c1"}
     assert ledger.find_verdicts(TABLE, contents, "rules").keys() == {DAY}

@@ -160,7 +160,7 @@ def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> No
         choose_rows(table, split_of(table, 1, 1), spec)
 
 
-def test_a_table_that_cannot_be_judged_is_refused_by_name() -> None:
+def test_a_table_that_cannot_be_validated_is_refused_by_name() -> None:
     table = feature_table(days=3)
     split = split_of(table, 1, 1)
     with pytest.raises(SnapshotError, match="no column \\['label'\\]"):

@@ -90,7 +90,7 @@ class OrdersTable:
         facts = PublishingRun(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
         return publish(self.store, self.ledger, spec(**changes), frames, facts)
 
-    def judge(self, wanted: Sequence[str], *specs: TableSpec) -> WindowValidation:
+    def ask_guard(self, wanted: Sequence[str], *specs: TableSpec) -> WindowValidation:
         """Ask the guard about the table of orders, or about the last of `specs` where these are all the tables."""
         declared = specs or (spec(),)
         tables = DeclaredTables(DeclaredTable.of(one) for one in declared)

@@ -1,4 +1,4 @@
-"""A window is judged by look-up: what is missing, what was rejected, what was made from older inputs."""
+"""A window is validated by look-up: what is missing, what was rejected, what was made from older inputs."""
 
 import time
 from typing import Any
@@ -47,7 +47,7 @@ def _derive(orders: OrdersTable, spec: TableSpec, wanted: list[str], factor: flo
 def test_a_window_that_is_whole_and_current_is_ok(orders: OrdersTable) -> None:
     orders.publish(days(5))
     _derive(orders, HABITS, keys(5))
-    window = orders.judge(keys(5), orders_table.spec(), HABITS)
+    window = orders.ask_guard(keys(5), orders_table.spec(), HABITS)
     assert window.ok
     assert not window.stale
     assert window.explain() == "features/habits: all 5 partitions are there, passed and current"
@@ -56,7 +56,7 @@ def test_a_window_that_is_whole_and_current_is_ok(orders: OrdersTable) -> None:
 def test_missing_and_rejected_partitions_are_named_apart(orders: OrdersTable) -> None:
     first, second, third = keys(3)
     orders.publish({first: day(first), third: day(third).drop("amount")})
-    window = orders.judge(keys(3))
+    window = orders.ask_guard(keys(3))
     assert window.missing == (second,)
     assert list(window.rejected) == [f"{ORDERS} {third}"]
     assert "missing_column in amount" in window.rejected[f"{ORDERS} {third}"]
@@ -65,7 +65,7 @@ def test_missing_and_rejected_partitions_are_named_apart(orders: OrdersTable) ->
 
 
 def test_a_table_nobody_made_is_missing_whole(orders: OrdersTable) -> None:
-    assert orders.judge(keys(2), orders_table.spec(), HABITS).missing == tuple(keys(2))
+    assert orders.ask_guard(keys(2), orders_table.spec(), HABITS).missing == tuple(keys(2))
 
 
 def test_partitions_with_other_columns_than_the_declared_are_unusable(orders: OrdersTable) -> None:
@@ -74,7 +74,7 @@ def test_partitions_with_other_columns_than_the_declared_are_unusable(orders: Or
     wider = Contract.model_validate(orders_table.RULES | {"columns": columns})
     last = keys(4)[3]
     orders.publish({last: day(last).with_columns(coupon=pl.lit(value=True))}, contract=wider)
-    window = orders.judge(keys(4), orders_table.spec(contract=wider))
+    window = orders.ask_guard(keys(4), orders_table.spec(contract=wider))
     assert list(window.barred) == keys(3)
     assert "coupon (bool) is missing; materialize it again" in window.unusable[f"{ORDERS} {keys(1)[0]}"]
     assert window.to_build == {ORDERS: tuple(keys(3))}
@@ -84,11 +84,11 @@ def test_a_changed_input_makes_exactly_its_readers_stale(orders: OrdersTable) ->
     orders.publish(days(6))
     _derive(orders, HABITS, keys(6))
     orders.publish({keys(6)[2]: day(keys(6)[2], factor=2)}, run="correction")
-    window = orders.judge(keys(6), orders_table.spec(), HABITS)
+    window = orders.ask_guard(keys(6), orders_table.spec(), HABITS)
     assert window.ok
     assert window.stale == dict.fromkeys(keys(6)[2:4], f"{ORDERS} {keys(6)[2]} changed")
     _derive(orders, HABITS, keys(6)[2:4])
-    assert not orders.judge(keys(6), orders_table.spec(), HABITS).stale
+    assert not orders.ask_guard(keys(6), orders_table.spec(), HABITS).stale
 
 
 def test_equal_rows_from_a_changed_input_are_current_after_a_rebuild(orders: OrdersTable) -> None:
@@ -98,16 +98,16 @@ def test_equal_rows_from_a_changed_input_are_current_after_a_rebuild(orders: Ord
     orders.publish({keys(1)[0]: day(keys(1)[0], factor=2)}, run="correction")
     _derive(orders, HABITS, keys(1))
     assert TableReader.at(orders.store).digests(FEATURES) == before
-    assert not orders.judge(keys(1), orders_table.spec(), HABITS).stale
+    assert not orders.ask_guard(keys(1), orders_table.spec(), HABITS).stale
 
 
 def test_an_input_that_came_late_makes_its_readers_stale(orders: OrdersTable) -> None:
     first, second = keys(2)
     orders.publish({second: day(second)})
     _derive(orders, HABITS, [second])
-    assert not orders.judge([second], orders_table.spec(), HABITS).stale
+    assert not orders.ask_guard([second], orders_table.spec(), HABITS).stale
     orders.publish({first: day(first)}, run="late")
-    assert list(orders.judge([second], orders_table.spec(), HABITS).stale) == [second]
+    assert list(orders.ask_guard([second], orders_table.spec(), HABITS).stale) == [second]
 
 
 def test_staleness_reaches_through_tables_made_from_tables(orders: OrdersTable) -> None:
@@ -116,7 +116,7 @@ def test_staleness_reaches_through_tables_made_from_tables(orders: OrdersTable) 
     summary = _spec("summary", FEATURES, lookback=0)
     _derive(orders, summary, keys(4))
     orders.publish({keys(4)[1]: day(keys(4)[1], factor=2)}, run="correction")
-    window = orders.judge(keys(4), orders_table.spec(), HABITS, summary)
+    window = orders.ask_guard(keys(4), orders_table.spec(), HABITS, summary)
     assert list(window.stale) == keys(4)[1:3]
     assert window.stale[keys(4)[2]] == f"{FEATURES} {keys(4)[2]} is stale itself"
 
@@ -134,7 +134,7 @@ def test_what_came_to_main_past_the_audit_is_unusable(orders: OrdersTable) -> No
         orders.store.put(branch, path, file)
     orders.store.commit(branch, "rows of another lake", {})
     orders.store.merge(branch, "main", "rows of another lake", {})
-    window = orders.judge(keys(2))
+    window = orders.ask_guard(keys(2))
     assert list(window.barred) == [second]
     assert (
         "main holds other rows than its newest attempt, 1, was about" in window.unusable[f"{ORDERS} {second}"]
@@ -156,14 +156,14 @@ def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(orders
     orders.store.put("by-hand", layout.manifest_path(ORDERS, swapped), theirs)
     orders.store.commit("by-hand", "damage", {})
     orders.store.merge("by-hand", "main", "damage", {})
-    window = orders.judge(keys(4))
+    window = orders.ask_guard(keys(4))
     said = [window.unusable[f"{ORDERS} {key}"] for key in (gone, damaged, swapped)]
     assert "its manifest is gone" in said[0]
     assert "its manifest of format None" in said[1]
     assert "its manifest describes other files than those beside it" in said[2]
     assert list(window.barred) == keys(3)
     orders.publish(days(4))
-    assert orders.judge(keys(4)).ok
+    assert orders.ask_guard(keys(4)).ok
 
 
 TIGHT = Contract.model_validate(
@@ -186,7 +186,7 @@ def test_features_of_rows_rejected_later_are_unusable(
     (bad,) = keys(1, start=1)
     assert list(orders.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
     assert list(orders.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
-    window = orders.judge(keys(3), orders_table.spec(contract=TIGHT), HABITS)
+    window = orders.ask_guard(keys(3), orders_table.spec(contract=TIGHT), HABITS)
     assert list(window.barred) == keys(2, start=1)
     assert (
         f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{FEATURES} {bad}"]
@@ -205,17 +205,17 @@ def test_features_of_features_of_rejected_rows_are_unusable(
     (bad,) = keys(1, start=1)
     assert list(orders.publish({bad: day(bad)}, contract=TIGHT).rejected) == [bad]
     tables = (orders_table.spec(contract=TIGHT), HABITS, summary)
-    assert not orders.judge(keys(3), *tables).unusable
+    assert not orders.ask_guard(keys(3), *tables).unusable
     assert list(orders.publish({bad: day(bad, factor=0.1)}, contract=TIGHT).merged) == [bad]
     _derive(orders, HABITS, keys(3), factor=0.2)
-    window = orders.judge(keys(3), *tables)
+    window = orders.ask_guard(keys(3), *tables)
     assert list(window.barred) == keys(2, start=1)
     assert (
         f"it was made from rows of {ORDERS} {bad} that were rejected" in window.unusable[f"{SUMMARY} {bad}"]
     )
     assert window.to_build == {SUMMARY: tuple(keys(2, start=1))}
     _derive(orders, summary, keys(3))
-    assert orders.judge(keys(3), *tables).ok
+    assert orders.ask_guard(keys(3), *tables).ok
 
 
 def test_features_of_a_rejected_table_stay_unusable_when_cut_into_days(orders: OrdersTable) -> None:
@@ -226,8 +226,8 @@ def test_features_of_a_rejected_table_stay_unusable_when_cut_into_days(orders: O
     of_whole = orders_table.spec(kind="features", name="habits", inputs={ORDERS: None})
     _derive(orders, of_whole, [key])
     assert orders.publish({UNPARTITIONED: day(key)}, cadence=whole, contract=TIGHT).rejected
-    assert not orders.judge([key], orders_table.spec(cadence=whole, contract=TIGHT), of_whole).ok
-    window = orders.judge([key], orders_table.spec(contract=TIGHT), _spec("habits", ORDERS, lookback=0))
+    assert not orders.ask_guard([key], orders_table.spec(cadence=whole, contract=TIGHT), of_whole).ok
+    window = orders.ask_guard([key], orders_table.spec(contract=TIGHT), _spec("habits", ORDERS, lookback=0))
     assert list(window.barred) == [key]
     assert "it was made from rows of datasets/orders all that were rejected" in window.explain()
 
@@ -243,15 +243,15 @@ def test_a_rejection_by_rules_that_changed_since_asks_for_another_attempt(orders
         }
     )
     orders.publish({bad: day(bad)}, contract=strict)
-    assert list(orders.judge([bad], orders_table.spec(contract=strict)).rejected) == [f"{ORDERS} {bad}"]
-    assert orders.judge([bad]).to_build == {ORDERS: (bad,)}
+    assert list(orders.ask_guard([bad], orders_table.spec(contract=strict)).rejected) == [f"{ORDERS} {bad}"]
+    assert orders.ask_guard([bad]).to_build == {ORDERS: (bad,)}
 
 
 def test_days_are_no_weeks_and_a_whole_table_is_no_day(orders: OrdersTable) -> None:
     mondays = ["2013-01-07", "2013-01-14"]
     orders.publish({key: day(key) for key in mondays})
     weekly = orders_table.spec(cadence=Cadence("weekly", orders_table.FIRST))
-    window = orders.judge(mondays, weekly)
+    window = orders.ask_guard(mondays, weekly)
     assert window.missing == tuple(mondays)
     assert window.to_build == {ORDERS: tuple(mondays)}
     publish(
@@ -261,14 +261,14 @@ def test_days_are_no_weeks_and_a_whole_table_is_no_day(orders: OrdersTable) -> N
         [Incoming(key=key, data=day(key)) for key in mondays],
         PublishingRun(run_id="weeks"),
     )
-    assert orders.judge(mondays, weekly).ok
-    assert orders.judge(mondays).missing == tuple(mondays)
+    assert orders.ask_guard(mondays, weekly).ok
+    assert orders.ask_guard(mondays).missing == tuple(mondays)
 
 
 def test_all_that_a_missing_chain_needs_is_named_in_the_order_of_building(orders: OrdersTable) -> None:
     summary = _spec("summary", FEATURES, lookback=1)
     orders.publish({keys(1)[0]: day(keys(1)[0])})
-    window = orders.judge(keys(1, start=2), orders_table.spec(), HABITS, summary)
+    window = orders.ask_guard(keys(1, start=2), orders_table.spec(), HABITS, summary)
     assert list(window.to_build.items()) == [
         (ORDERS, tuple(keys(2, start=1))),
         (FEATURES, tuple(keys(2, start=1))),
@@ -289,7 +289,7 @@ def test_many_ways_to_one_partition_cost_no_more_than_one(orders: OrdersTable) -
     for _ in range(3):  # others may hold the processor for a while
         for tables, taken in seconds.items():
             started = time.perf_counter()
-            window = orders.judge(keys(1), *specs[:tables])
+            window = orders.ask_guard(keys(1), *specs[:tables])
             taken.append(time.perf_counter() - started)
             assert list(window.stale) == keys(1)
             assert len(window.inputs) == tables

@@ -82,7 +82,7 @@ class Declared:
         return self.cadence, self.tight
 
     def rejects(self, content: int) -> bool:
-        """Judge rows as the contract does."""
+        """Validate rows as the contract does."""
         return content == BAD or (self.tight and content == TOO_MUCH)
 
     def window(self) -> list[str]:
@@ -168,7 +168,7 @@ class Histories(RuleBasedStateMachine):
         self.declared = {ORDERS: Declared(), HABITS: Declared(), SUMMARY: Declared(lookback=0)}
         self.main: dict[tuple[str, str], Record] = {}
         self.newest: dict[tuple[str, str], Attempt] = {}
-        self.judged: dict[tuple[str, str, int], Attempt] = {}
+        self.validated: dict[tuple[str, str, int], Attempt] = {}
         for table in self.declared:
             for key in DAYS:
                 self._note(table, key, 1)
@@ -287,7 +287,7 @@ class Histories(RuleBasedStateMachine):
             self._was_rejected_since(table, needed, content) for needed, content in record.inputs.items()
         ):
             return True
-        origins = [self.judged.get(one) for one in record.behind] if record else []
+        origins = [self.validated.get(one) for one in record.behind] if record else []
         if any(attempt is not None and attempt.status == "rejected" for attempt in origins):
             return True
         return any(self._is_spoiled(INPUT[table], needed) for needed in read)
@@ -296,7 +296,7 @@ class Histories(RuleBasedStateMachine):
         """The rows it was made from are on main no longer, and the newest verdict on them rejects them."""
         source = INPUT[table]
         now = self.main.get((source, key))
-        attempt = self.judged.get((source, key, content))
+        attempt = self.validated.get((source, key, content))
         return (
             (now is None or now.content != content) and attempt is not None and attempt.status == "rejected"
         )
@@ -358,7 +358,7 @@ class Histories(RuleBasedStateMachine):
         status = "rejected" if declared.rejects(content) and not accepted else "passed"
         if not again:  # the same said again of the same rows is no new attempt
             self.newest[table, key] = Attempt(content, declared.rules, status, record)
-            self.judged[table, key, content] = self.newest[table, key]
+            self.validated[table, key, content] = self.newest[table, key]
         if status != "rejected":
             self.main[table, key] = record
         return status

@@ -60,12 +60,14 @@ def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
     expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in GOOD])
     assert reader.scan(ORDERS, GOOD).collect().equals(expected)
     assert reader.digests(ORDERS)[BAD[0]] == before[BAD[0]]
-    window = orders.judge([*GOOD, *BAD])
+    window = orders.ask_guard([*GOOD, *BAD])
     assert list(window.barred) == BAD
     assert not window.missing
     for key in NEW:
-        judged = [(row.content_digest, row.status) for row in orders.ledger.attempts(ORDERS, key)]
-        assert len(judged) == len(set(judged)) == (2 if key in OLD else 1), "recorded once, whoever died"
+        validated = [(row.content_digest, row.status) for row in orders.ledger.attempts(ORDERS, key)]
+        assert len(validated) == len(set(validated)) == (2 if key in OLD else 1), (
+            "recorded once, whoever died"
+        )
 
     assert orders.publish(NEW, "once more").commit_id == result.commit_id
 
@@ -88,7 +90,7 @@ def test_two_processes_publishing_other_days_of_one_table_lose_none(orders: Orde
     assert reader.keys(ORDERS) == keys(30)
     expected = pl.concat([parquet.canonical(day(key), orders_table.spec().order) for key in keys(30)])
     assert reader.scan(ORDERS, keys(30)).collect().equals(expected)
-    assert orders.judge(keys(30)).ok
+    assert orders.ask_guard(keys(30)).ok
 
 
 @pytest.mark.parametrize("runs", [("left", "right"), ("resumed", "resumed")])
@@ -111,7 +113,7 @@ def test_two_processes_publishing_the_same_days_differently_both_land(
         )
         assert reader.manifest(ORDERS, key).content_digest == reader.digests(ORDERS)[key]
         assert newest[key].content_digest == reader.digests(ORDERS)[key]
-    assert orders.judge(keys(10)).ok
+    assert orders.ask_guard(keys(10)).ok
     assert orders.store.branches("audit-") == {}
 
 

@@ -94,7 +94,7 @@ def test_new_code_with_equal_rows_keeps_the_data_version(orders: OrdersTable) ->
     assert TableReader.at(orders.store).manifest(ORDERS, keys(1)[0]).code_version == "v2"
 
 
-def test_new_rules_judge_old_content_again(orders: OrdersTable) -> None:
+def test_new_rules_validate_old_content_again(orders: OrdersTable) -> None:
     orders.publish(days(2))
     stricter = Contract.model_validate(orders_table.RULES | {"primary_key": ["shop"]})
     result = orders.publish(days(2), contract=stricter, sort_key=("ordered_at", "order"))
@@ -149,7 +149,7 @@ def test_a_repeated_or_foreign_key_is_refused_before_anything_is_written(
     assert orders.store.branches("audit-") == {}
 
 
-def test_days_are_judged_by_the_days_before_them(
+def test_days_are_validated_by_the_days_before_them(
     orders: OrdersTable,
 ) -> None:
     """Earlier days count from the same call and from the ledger."""
@@ -182,7 +182,7 @@ def test_an_empty_day_is_published_where_the_rule_allows_it(
     assert TableReader.at(orders.store).scan(ORDERS, [first, second]).collect().height == day(first).height
 
 
-def test_an_empty_day_of_another_shape_is_judged_by_its_columns(orders: OrdersTable) -> None:
+def test_an_empty_day_of_another_shape_is_validated_by_its_columns(orders: OrdersTable) -> None:
     (key,) = keys(1)
     result = orders.publish({key: day(key).clear().drop("amount")}, volume=VolumeRule(allow_empty=True))
     assert [one.rule for one in result.rejected[key].verdict.findings] == ["missing_column"]

@@ -49,7 +49,7 @@ def test_a_spoiled_day_is_named_kept_and_refused(orders: OrdersTable, way: str) 
     expected = parquet.canonical(orders_table.CONTRACT.in_order(spoiled), orders_table.spec().order)
     assert evidence.scan(ORDERS, [bad]).collect().equals(expected)
 
-    window = orders.judge(keys(30))
+    window = orders.ask_guard(keys(30))
     assert not window.ok
     assert list(window.rejected) == [f"{ORDERS} {bad}"]
     assert rule in window.rejected[f"{ORDERS} {bad}"]
@@ -57,7 +57,7 @@ def test_a_spoiled_day_is_named_kept_and_refused(orders: OrdersTable, way: str) 
     assert bad in window.explain()
 
     orders.publish({bad: day(bad)}, run="mended")
-    assert orders.judge(keys(30)).ok
+    assert orders.ask_guard(keys(30)).ok
     assert orders.store.resolve("main") == before, "the mended content stood there all the time"
     assert rejected.branch in orders.store.branches(), "evidence outlives the repair"
 
@@ -94,13 +94,13 @@ def test_ten_spoiled_days_of_a_year_of_flights(orders: OrdersTable) -> None:
         kept = TableReader.at(orders.store, result.rejected[key].branch).scan(spec.table, [key]).collect()
         assert kept.height == given[key].height
 
-    refused = orders.judge(list(year), spec)
+    refused = orders.ask_guard(list(year), spec)
     assert sorted(refused.barred) == sorted(bad)
     assert not refused.missing
 
     for healed, key in enumerate(sorted(bad), start=1):
         assert list(run({key: year[key]}, f"mend{healed}").merged) == [key]
-        window = orders.judge(list(year), spec)
+        window = orders.ask_guard(list(year), spec)
         assert len(window.rejected) == 10 - healed
     reader = TableReader.at(orders.store)
     assert (
@@ -157,7 +157,7 @@ def test_lost_evidence_is_kept_again(orders: OrdersTable) -> None:
     assert orders.ledger.newest_verdicts(ORDERS)[bad].branch == second.rejected[bad].branch
 
 
-def test_an_odd_number_of_rows_is_judged_again_with_more_history(orders: OrdersTable) -> None:
+def test_an_odd_number_of_rows_is_validated_again_with_more_history(orders: OrdersTable) -> None:
     late = keys(29)[28]
     history = {key: day(key, rows=90) for key in keys(28)}
     assert list(orders.publish(history | {late: day(late)}).rejected) == [late]
@@ -178,7 +178,7 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(orders: 
     assert commit.metadata["reason"] == "half the shops were closed"
     reader = TableReader.at(orders.store)
     assert reader.scan(ORDERS, [odd]).collect().height == 10
-    assert orders.judge(keys(30)).ok
+    assert orders.ask_guard(keys(30)).ok
 
     again = accept_partition(orders.store, orders.ledger, ORDERS, odd, "bob", "me too")
     assert again == acceptance
@@ -207,10 +207,10 @@ def test_a_rerun_finishes_an_acceptance_that_died_after_its_merge(
         accept_partition(orders.store, ledger, ORDERS, bad, "ada", "refunds")
     reader = TableReader.at(orders.store)
     assert reader.keys(ORDERS) == [bad]
-    assert not orders.judge([bad]).ok, "not accepted until somebody's name stands there"
+    assert not orders.ask_guard([bad]).ok, "not accepted until somebody's name stands there"
     accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "refunds")
     assert orders.store.resolve("main") == reader.commit_id
-    assert orders.judge([bad]).ok
+    assert orders.ask_guard([bad]).ok
 
 
 def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(orders: OrdersTable) -> None:

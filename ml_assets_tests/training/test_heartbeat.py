@@ -89,7 +89,7 @@ def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone() -> None
     assert watch.silent() == []
 
 
-def test_a_loop_is_judged_by_its_longest_step() -> None:
+def test_a_loop_is_measured_by_its_longest_step() -> None:
     """The first step counts too."""
     heartbeat, seen, given = Heartbeat(0), Seen(), patience(hang=900, still=600)
 

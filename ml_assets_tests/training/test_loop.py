@@ -67,24 +67,24 @@ def test_a_stop_request_does_not_wait_for_the_validation(
     tmp_path: Path, snapshot: Snapshot, group: Group, stop: StopRequest
 ) -> None:
     """The validation is done after the resume."""
-    run, judged = resumed(snapshot, tmp_path / "stopped", group), list[float]()
+    run, validated = resumed(snapshot, tmp_path / "stopped", group), list[float]()
 
     def note(model: nn.Module, _: object) -> None:
         if not model.training:
-            judged.append(time.monotonic())
-            stop.requested = len(judged) == 2
+            validated.append(time.monotonic())
+            stop.requested = len(validated) == 2
             time.sleep(0.06)
 
     run.model.core.register_forward_pre_hook(note)
     steps = run.order.steps_per_epoch
     with pytest.raises(Preempted, match=f"saved a checkpoint at step {steps}"):
         fit(run, RowLog(run.folder, 1, 0), stop, Heartbeat(0))
-    assert len(judged) == 3 < LANES
+    assert len(validated) == 3 < LANES
     assert [event for event in read_events(run.folder) if event.kind == "epoch"] == []
 
     stop.requested = False
     again = resumed(snapshot, run.folder, group)
-    assert (again.progress.step, again.progress.judged_step) == (steps, 0)
+    assert (again.progress.step, again.progress.validated_step) == (steps, 0)
     fit(again, RowLog(run.folder, 2, 0), stop, Heartbeat(0))
     unbroken = resumed(snapshot, tmp_path / "unbroken", group)
     fit(unbroken, RowLog(unbroken.folder, 1, 0), stop, Heartbeat(0))

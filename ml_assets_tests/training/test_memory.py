@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.process.group import Group
-from ml_assets.training.step.activation_checkpointing import blocks_of, checkpoint_activations
+from ml_assets.training.step.activation_checkpointing import checkpoint_activations, layers_of
 from ml_assets.training.step.memory import advising, passes, rows_at_once
 from ml_assets_tests.training.single_step import one_step
 from resources.job.errors import BadConfiguration, OutOfMemory
@@ -75,7 +75,7 @@ class Moody(nn.Module):
 
 
 @pytest.mark.parametrize("what", ["selective", "full"])
-def test_a_block_computed_again_draws_and_reads_what_it_did_before(
+def test_a_layer_computed_again_draws_and_reads_what_it_did_before(
     what: Literal["selective", "full"],
 ) -> None:
     def trained(recomputed: bool) -> list[torch.Tensor]:
@@ -127,7 +127,7 @@ def test_what_is_computed_again_gives_the_same_bits(
     assert (done["addmm"] - 14, done["gelu"] - 12) == (products, others)
 
 
-def test_blocks_are_the_outermost_repeated_parts() -> None:
+def test_layers_are_the_outermost_repeated_parts() -> None:
     layers = [nn.TransformerEncoderLayer(8, 2, 16) for _ in range(3)]
     model = nn.ModuleDict(
         {
@@ -136,20 +136,21 @@ def test_blocks_are_the_outermost_repeated_parts() -> None:
             "head": nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
         }
     )
-    assert list(blocks_of(model)) == layers
+    assert list(layers_of(model)) == layers
 
 
-def test_a_model_without_blocks_cannot_be_computed_again() -> None:
+def test_a_model_without_layers_cannot_be_computed_again() -> None:
     with pytest.raises(
-        BadConfiguration, match=r"activation_checkpointing full: Sequential has no blocks\. .*nn\.ModuleList"
+        BadConfiguration,
+        match=r"activation_checkpointing full: Sequential has no layer made of .*nn\.ModuleList",
     ):
         checkpoint_activations(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "full")
 
 
-def test_blocks_that_would_not_come_out_the_same_are_refused() -> None:
+def test_layers_that_would_not_come_out_the_same_are_refused() -> None:
     in_torchscript = nn.Sequential(nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Tanh())))
     with pytest.raises(
-        BadConfiguration, match="activation_checkpointing full: a block has a part in TorchScript"
+        BadConfiguration, match="activation_checkpointing full: a layer has a part in TorchScript"
     ):
         checkpoint_activations(in_torchscript, "full")
     recurrent = nn.Sequential(nn.Sequential(nn.GRU(2, 2), nn.Linear(2, 2)))

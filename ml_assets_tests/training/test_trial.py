@@ -57,7 +57,7 @@ def steps(run: Run, count: int) -> None:
             BITWISE,
             "core.first.weight has different gradients in training if the model cannot read its",
         ),
-        ("Judges", BITWISE, "a forward pass in validation changes core.judged"),
+        ("CountsValidations", BITWISE, "a forward pass in validation changes core.validations"),
     ],
 )
 def test_an_unfit_model_is_refused_before_the_first_step(

@@ -136,16 +136,16 @@ class ByRank(Numbers):
         return super().hidden(numeric, category) * (2 + int(os.environ.get("RANK", "-1")))
 
 
-class Judges(Numbers):
-    """Changes itself where it is judged alone."""
+class CountsValidations(Numbers):
+    """Changes itself in validation alone."""
 
     def __init__(self, inputs: InputSpec) -> None:
         super().__init__(inputs)
-        self.judged = 0
+        self.validations = 0
 
     def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        self.judged += not self.training
-        return super().hidden(numeric, category) + self.judged
+        self.validations += not self.training
+        return super().hidden(numeric, category) + self.validations
 
 
 class NormOfPass(Numbers):

@@ -192,7 +192,7 @@ def test_every_failing_row_counts_and_few_are_shown() -> None:
         ({"dtype": "binary", "nullable": False}, [b"", None, b"\xff" * 5000], 1),
     ],
 )
-def test_rule_judges_exactly_the_values_it_is_about(
+def test_rule_checks_exactly_the_values_it_is_about(
     column: dict[str, object], values: list[object], failing: int
 ) -> None:
     asked = Contract.model_validate({"columns": [{"name": "x", "nullable": True} | column]})
@@ -304,7 +304,7 @@ cells = st.fixed_dictionaries(
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.lists(cells, max_size=6), min_size=1))
-def test_judging_together_finds_what_judging_alone_finds(rows: dict[str, list[dict[str, object]]]) -> None:
+def test_checking_together_finds_what_checking_alone_finds(rows: dict[str, list[dict[str, object]]]) -> None:
     columns = [
         {"name": "carrier", "dtype": "string", "isin": ["AA", "B6"], "nullable": True},
         {"name": "flight", "dtype": "int64", "ge": 1},

@@ -1,4 +1,4 @@
-"""The number of rows is judged by its predecessors: on a year of real flights, and at the limits."""
+"""The number of rows is checked by its predecessors: on a year of real flights, and at the limits."""
 
 import io
 import zipfile
@@ -65,7 +65,7 @@ def test_half_a_day_blocks_and_leaves_its_successors_alone(flights: dict[str, in
     assert sorted(found.keys() - {key}) == sorted(volume_findings(flights, {}, RULE))
 
 
-def test_nothing_is_judged_before_four_same_weekdays_are_known() -> None:
+def test_nothing_is_checked_before_four_same_weekdays_are_known() -> None:
     assert volume_findings(daily(*[100] * 28), {}, RULE) == {}
     assert volume_finding("2013-01-22", 1, daily(*[100] * 21), RULE) is None
     finding = volume_finding("2013-01-29", 1, daily(*[100] * 28), RULE)
@@ -129,7 +129,7 @@ def test_rejected_correction_leaves_the_version_that_stands_in_the_history() -> 
     assert sorted(found) == ["2013-01-08"]
 
 
-def test_weekly_partitions_are_judged_by_the_last_weeks() -> None:
+def test_weekly_partitions_are_checked_by_the_last_weeks() -> None:
     weeks = {str(date(2013, 1, 7) + timedelta(weeks=week)): 100 for week in range(4)}
     assert volume_finding("2013-02-04", 110, weeks, RULE) is None
     finding = volume_finding("2013-02-04", 30, weeks, RULE)
@@ -137,7 +137,7 @@ def test_weekly_partitions_are_judged_by_the_last_weeks() -> None:
     assert finding.blocks
 
 
-def test_table_without_partitions_is_judged_by_its_version_before() -> None:
+def test_table_without_partitions_is_checked_by_its_version_before() -> None:
     assert volume_finding("all", 1000, {}, RULE) is None
     assert volume_finding("all", 1000, {"all": 1100}, RULE) is None
     finding = volume_finding("all", 100, {"all": 1100}, RULE)
@@ -151,7 +151,7 @@ def test_warning_above_blocking_makes_no_sense() -> None:
 
 
 @given(st.lists(st.integers(1, 200), min_size=30, max_size=60), st.integers(1, 50))
-def test_judgement_does_not_depend_on_the_size_of_the_table(counts: list[int], factor: int) -> None:
+def test_check_does_not_depend_on_the_size_of_the_table(counts: list[int], factor: int) -> None:
     small = volume_findings(daily(*counts), {}, RULE)
     large = volume_findings(daily(*(count * factor for count in counts)), {}, RULE)
     assert {key: one.severity for key, one in small.items()} == {
@@ -160,7 +160,7 @@ def test_judgement_does_not_depend_on_the_size_of_the_table(counts: list[int], f
 
 
 @given(st.lists(st.integers(1, 200), min_size=30, max_size=60))
-def test_backfill_judges_as_one_day_after_another_would(counts: list[int]) -> None:
+def test_backfill_checks_as_one_day_after_another_would(counts: list[int]) -> None:
     rows, history, found = daily(*counts), dict[str, int](), dict[str, object]()
     for key in sorted(rows):
         finding = volume_finding(key, rows[key], history, RULE)

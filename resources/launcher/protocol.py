@@ -43,6 +43,6 @@ class TrainingLauncher(Protocol):
         """Remove trainings whose launcher is gone and will not come back; return their names. Safe at any time.
 
         `has_ended(run_id)`: True if neither that run nor a retry can come back. By default no run counts as ended.
-        `on_log` gets a line for each object that could not be judged or removed.
+        `on_log` gets a line for each object that could not be classified or removed.
         """
         ...

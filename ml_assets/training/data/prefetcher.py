@@ -13,11 +13,11 @@ from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.order import RowOrder
 from ml_assets.training.data.unknown import drop_categories
 
-_BLOCK_BYTES = 4 * 2**20
-_BLOCK_STEPS = 16
-"""Most steps that are gathered at once, within `_BLOCK_BYTES`: a small batch costs as many calls as a large one."""
+_CHUNK_BYTES = 4 * 2**20
+_CHUNK_STEPS = 16
+"""Most steps that are gathered at once, within `_CHUNK_BYTES`: a small batch costs as many calls as a large one."""
 _AHEAD = 3
-"""Blocks to keep ready. They bridge the time in which the thread shuffles, at the start of an epoch and of a shard."""
+"""Chunks to keep ready. They bridge the time in which the thread shuffles, at the start of an epoch and of a shard."""
 _READY_BYTES = 64 * 2**20
 """Most bytes of decoded blobs to keep ready, but at least one step. The decoded size is only known afterwards: 35
 stored bytes became 831 MB."""
@@ -51,18 +51,18 @@ class Prefetcher:
         self._lanes = order.lanes_of(rank, world_size)
         self._step: int = first_step
         batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
-        self._block_steps = min(max(_BLOCK_BYTES // max(batch_bytes, 1), 1), _BLOCK_STEPS)
+        self._chunk_steps = min(max(_CHUNK_BYTES // max(batch_bytes, 1), 1), _CHUNK_STEPS)
         self._ahead = _AHEAD
         if reader.has_blobs:  # single steps, one ahead, until the first step shows the decoded size
-            self._ahead *= self._block_steps
-            self._block_steps = 1
+            self._ahead *= self._chunk_steps
+            self._chunk_steps = 1
         self._most_ahead, self._is_measured = self._ahead, not reader.has_blobs
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
-        self._next_block = first_step
-        self._blocks: deque[Future[list[_Gathered]]] = deque()
+        self._next_chunk = first_step
+        self._chunks: deque[Future[list[_Gathered]]] = deque()
         self._ready: deque[_Gathered] = deque()
         for _ in range(self._ahead if self._is_measured else 1):
-            self._submit_block()
+            self._submit_chunk()
 
     def merged(self, step: int) -> Batch:
         """Return the rank's rows of `step` on its device: those of its lanes, lane after lane."""
@@ -71,7 +71,7 @@ class Prefetcher:
     def by_lane(self, step: int) -> list[Batch]:
         """Return the same rows as one batch per lane of the rank; some may be empty.
 
-        Each batch is a copy. A view of the block would begin at an address that depends on the world size, and matrix
+        Each batch is a copy. A view of the chunk would begin at an address that depends on the world size, and matrix
         products sum in another order at another alignment: three world sizes gave three digests.
         """
         gathered = self._next(step)
@@ -100,29 +100,29 @@ class Prefetcher:
                 f"step {step} was requested, but {self._step} is next: create a new prefetcher for another step"
             )
         if not self._ready:
-            if not self._blocks:
-                self._submit_block()
-            block = self._blocks.popleft().result()
+            if not self._chunks:
+                self._submit_chunk()
+            chunk = self._chunks.popleft().result()
             if not self._is_measured:
-                self._ahead = min(max(_READY_BYTES // max(block[0].batch.nbytes, 1), 1), self._most_ahead)
+                self._ahead = min(max(_READY_BYTES // max(chunk[0].batch.nbytes, 1), 1), self._most_ahead)
                 self._is_measured = True
-            while len(self._blocks) < self._ahead:
-                self._submit_block()
-            self._ready.extend(block)
+            while len(self._chunks) < self._ahead:
+                self._submit_chunk()
+            self._ready.extend(chunk)
         self._step += 1
         return self._ready.popleft()
 
-    def _submit_block(self) -> None:
-        steps = range(self._next_block, self._next_block + self._block_steps)
-        self._blocks.append(self._thread.submit(self._gather, steps))
-        self._next_block = steps.stop
+    def _submit_chunk(self) -> None:
+        steps = range(self._next_chunk, self._next_chunk + self._chunk_steps)
+        self._chunks.append(self._thread.submit(self._gather, steps))
+        self._next_chunk = steps.stop
 
     def _gather(self, steps: range) -> list[_Gathered]:
         self._reader.expect(self._order.ahead(steps.start, self._lanes))
         pieces = [[self._order.lane(step, lane) for lane in self._lanes] for step in steps]
-        block = self._reader.gather([piece for lanes in pieces for lane in lanes for piece in lane])
+        chunk = self._reader.gather([piece for lanes in pieces for lane in lanes for piece in lane])
         sizes = [[sum(len(piece.rows) for piece in lane) for lane in lanes] for lanes in pieces]
-        batches = block.split([sum(of_lanes) for of_lanes in sizes])
+        batches = chunk.split([sum(of_lanes) for of_lanes in sizes])
         for step, batch in zip(steps, batches, strict=True):
             epoch = step // self._order.steps_per_epoch
             drop_categories(

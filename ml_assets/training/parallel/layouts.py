@@ -35,7 +35,7 @@ from ml_assets.training.checkpoint.state import ALIKE
 from ml_assets.training.parallel.pipeline import Pipe, refuse_undivided, stage_of
 from ml_assets.training.parallel.tensor_parallel import cut_layers, refuse_uncuttable
 from ml_assets.training.process.group import Group
-from ml_assets.training.step.activation_checkpointing import blocks_of
+from ml_assets.training.step.activation_checkpointing import layers_of
 from ml_assets.training.step.memory import passes, rows_at_once
 from ml_assets.training.step.precision import shard_policy
 from resources.job.errors import BadConfiguration
@@ -205,7 +205,7 @@ def _has_shards(mesh: DeviceMesh, parallel: Parallel) -> bool:
 
 
 def _shard(core: nn.Module, mesh: DeviceMesh, settings: TrainingSettings) -> None:
-    """Shard `core` with FSDP2: a unit for each block of the model, and one for the rest. A block's parameters are whole
+    """Shard `core` with FSDP2: a unit for each layer of the model, and one for the rest. A layer's parameters are whole
     while it computes (`full`), or from forward to backward (`gradients`)."""
     parallel, policy = settings.parallel, shard_policy(settings.precision)
     if not _has_shards(mesh, parallel):
@@ -213,7 +213,7 @@ def _shard(core: nn.Module, mesh: DeviceMesh, settings: TrainingSettings) -> Non
     dimensions = ("data", "whole") if parallel.shard == "none" else "data"
     # None: reshard all units but the outermost, with which backward begins.
     reshards = None if parallel.shard == "full" else False
-    for unit in [*blocks_of(core), core]:
+    for unit in [*layers_of(core), core]:
         fully_shard(unit, mesh=mesh[dimensions], reshard_after_forward=reshards, mp_policy=policy)
 
 

@@ -2,7 +2,7 @@
 
 A module of the model may have
 
-    pipeline_plan = ("enter", "blocks.*", "leave")
+    pipeline_plan = ("enter", "layers.*", "leave")
 
 with the names of its parts in calling order; `*` matches any name. The first part receives the model's inputs, each
 other part the output of the previous part. Each rank keeps its share of the parts. A step consists of several passes
@@ -132,7 +132,7 @@ class Pipe:
             loss_fn=self._loss_of_pass,
             scale_grads=False,
         )
-        self._judging = ScheduleGPipe(PipelineStage(stage, *place, group=group.process_group), passes)
+        self._validation = ScheduleGPipe(PipelineStage(stage, *place, group=group.process_group), passes)
 
     def backward(
         self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum, weight: float
@@ -155,9 +155,9 @@ class Pipe:
             self._training.step(return_outputs=False)
         return self._from_last(torch.stack(losses).sum() / weight if self._is_last else None)
 
-    def judge(self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum) -> float:
+    def loss(self, inputs: Sequence[torch.Tensor], target: torch.Tensor, loss_sum: LossSum) -> float:
         """Return the loss of these rows, without gradients."""
-        output: Any = self._judging.step(*(map(self._filled, inputs) if self._is_first else ()))
+        output: Any = self._validation.step(*(map(self._filled, inputs) if self._is_first else ()))
         return self._from_last(loss_sum(output[: len(target)].float(), target) if self._is_last else None)
 
     def norm(self, of_stage: torch.Tensor) -> torch.Tensor:
@@ -200,6 +200,6 @@ def _parts(core: nn.Module) -> list[tuple[str, nn.Module]]:
     if not isinstance(plan, tuple | list) or not plan:
         raise BadConfiguration(
             f"parallel.pipeline needs a model that declares its parts, and {type(core).__name__} has no "
-            'pipeline_plan, such as ("enter", "blocks.*", "leave")'
+            'pipeline_plan, such as ("enter", "layers.*", "leave")'
         )
     return [found for pattern in plan for found in matching(core, str(pattern), "pipeline_plan")]

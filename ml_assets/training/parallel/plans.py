@@ -1,4 +1,4 @@
-"""Patterns in the plans of a model, like `blocks.*.up`, where a `*` matches any single name."""
+"""Patterns in the plans of a model, like `layers.*.up`, where a `*` matches any single name."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (the annotations of torch are partial)

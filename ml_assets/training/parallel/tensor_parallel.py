@@ -2,7 +2,7 @@
 
 A module of the model may have
 
-    tensor_plan = {"blocks.*.attention.query": "colwise", "blocks.*.attention.out": "rowwise", …}
+    tensor_plan = {"layers.*.attention.query": "colwise", "layers.*.attention.out": "rowwise", …}
 
 with names of its parts; `*` matches any name. `colwise` divides a layer's outputs: each rank computes a part of them.
 `rowwise` divides its inputs: each rank takes a part, and the layer returns the whole sum. An `nn.Linear` or

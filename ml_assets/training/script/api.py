@@ -345,7 +345,7 @@ class Training:
             raise InputChanged(str(error)) from error
 
     def finish(self, model: object, *, steps: int, validation_loss: float, epochs: int = 0) -> None:
-        """Hand in the trained model: the pipeline evaluates, judges and registers it.
+        """Hand in the trained model: the pipeline evaluates and registers it.
 
         `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, or an ONNX graph.
         `script_model.check_model` documents the inputs of each, tries it on the first validation rows, and raises

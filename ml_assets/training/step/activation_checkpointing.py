@@ -1,7 +1,7 @@
-"""Activation checkpointing: backward recomputes the activations of a block, so that memory does not hold them.
+"""Activation checkpointing: backward recomputes the activations of a layer, so that memory does not hold them.
 
-A block is a member of an `nn.ModuleList` or `nn.Sequential` that has modules of its own: a layer of a transformer, not
-a single matrix. Its inputs are kept. Bits do not change: the recomputation repeats the same randomness (dropout).
+A layer is a member of an `nn.ModuleList` or `nn.Sequential` that has modules of its own: one of a transformer, not a
+single matrix. Its inputs are kept. Bits do not change: the recomputation repeats the same randomness (dropout).
 
 Here: the choice of modules, and the values they keep. Not here: the passes that call them (training.gradients).
 """
@@ -41,49 +41,48 @@ _COSTLY: list[Any] = [
 most of the memory."""
 
 
-def blocks_of(core: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost blocks of a model, in order."""
+def layers_of(core: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost layers of a model, in order."""
     for child in core.children():
         has_parts = next(child.children(), None) is not None
         if isinstance(core, nn.ModuleList | nn.Sequential) and has_parts:
             yield child
         else:
-            yield from blocks_of(child)
+            yield from layers_of(child)
 
 
 def checkpoint_activations(
     core: nn.Module, what: Literal["selective", "full"], *, is_compiled: bool = False
 ) -> None:
-    """Make the blocks of `core` keep only their inputs (`full`), or also the results of products (`selective`).
+    """Make the layers of `core` keep only their inputs (`full`), or also the results of products (`selective`).
 
-    Works in place; names of modules and parameters stay. Raises `BadConfiguration` if there are no blocks, or if a
-    block would not compute the same bits again.
+    Works in place; names of modules and parameters stay. Raises `BadConfiguration` if there are no such layers, or if a
+    layer would not compute the same bits again.
     """
-    blocks = list(blocks_of(core))
-    if not blocks:
+    layers = list(layers_of(core))
+    if not layers:
         raise BadConfiguration(
-            f"activation_checkpointing {what}: {type(core).__name__} has no blocks. One is a member of an "
-            "nn.ModuleList or nn.Sequential that is made of several modules: put repeated layers into one, or "
-            "leave it out"
+            f"activation_checkpointing {what}: {type(core).__name__} has no layer made of several modules "
+            "in an nn.ModuleList or nn.Sequential: put repeated layers into one, or leave the key out"
         )
     if what == "selective" and any(
-        isinstance(part, nn.RNNBase) for block in blocks for part in block.modules()
+        isinstance(part, nn.RNNBase) for layer in layers for part in layer.modules()
     ):
         raise BadConfiguration(
             "activation_checkpointing selective: recurrent layers (GRU, LSTM) give other bits with it, and a "
             "training must resume with the same bits. Use activation_checkpointing full"
         )
-    if any(isinstance(part, torch.jit.ScriptModule) for block in blocks for part in block.modules()):
+    if any(isinstance(part, torch.jit.ScriptModule) for layer in layers for part in layer.modules()):
         raise BadConfiguration(
-            f"activation_checkpointing {what}: a block has a part in TorchScript, whose interpreter cannot be run "
+            f"activation_checkpointing {what}: a layer has a part in TorchScript, whose interpreter cannot be run "
             "again for backward. Leave it out, or use the module as it was before torch.jit.script"
         )
     kept = noop_context_fn if what == "full" else partial(create_selective_checkpoint_contexts, _COSTLY)
-    for block in blocks:
-        with_buffers = [part for part in block.modules() if part._buffers]
+    for layer in layers:
+        with_buffers = [part for part in layer.modules() if part._buffers]
         # The compiler only accepts contexts that draw no random numbers. With `compile`, recomputation may change bits.
         contexts = kept if is_compiled and not with_buffers else partial(_alike, kept, with_buffers)
-        setattr(block, "forward", _checkpointed(block.forward, contexts))  # noqa: B010 - a method, says pyright
+        setattr(layer, "forward", _checkpointed(layer.forward, contexts))  # noqa: B010 - a method, says pyright
 
 
 def _alike(

@@ -2,7 +2,7 @@
 
 Weights, optimizer state, gradients between the ranks, and the loss stay float32 in every setting. Only products, and
 the values they keep for backward, are `bf16` or `fp16`. Preprocessing and validation are float32 too, so that
-validation judges the model that will be served. Sharded models are an exception: FSDP casts shards when it gathers
+validation measures the model that will be served. Sharded models are an exception: FSDP casts shards when it gathers
 them, in validation as well.
 
 Here: the context of a forward pass, and the loss scale that fp16 needs. Not here: the passes (training.gradients).

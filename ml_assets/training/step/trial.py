@@ -74,10 +74,10 @@ def try_out(
         if is_bitwise and job.decode:
             _refuse_random_decoding(job, validation, batch)
         _refuse_gradients(_pass(job, model, objective, batch, group), is_bitwise=is_bitwise)
-        _judged(job, model, some_rows(validation, _fewest_judged(job, order, validation, group)), group)
+        _validated(job, model, some_rows(validation, _fewest_validated(job, order, validation, group)), group)
         if is_bitwise:
             _refuse_state(model, "training", lambda: _pass(job, model, objective, batch, group))
-            _refuse_state(model, "validation", lambda: _judged(job, model, batch, group))
+            _refuse_state(model, "validation", lambda: _validated(job, model, batch, group))
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def fewest_rows(job: TrainingJob, order: RowOrder, world_size: int) -> int:
     return of_lane * (order.lanes // world_size) // passes(job.settings, world_size)
 
 
-def _fewest_judged(job: TrainingJob, order: RowOrder, validation: SplitReader, group: Group) -> int:
+def _fewest_validated(job: TrainingJob, order: RowOrder, validation: SplitReader, group: Group) -> int:
     """Return the rows of the smallest pass of a validation, at most `ROWS`."""
     at_once = rows_at_once(job.settings, group.world_size)
     return min(fewest_of_contiguous(validation.shard_rows, order.lanes, at_once), ROWS)
@@ -145,7 +145,9 @@ def _pass(
     return {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
 
 
-def _judged(job: TrainingJob, model: FullModel, batch: Batch, group: Group) -> dict[str, torch.Tensor | None]:
+def _validated(
+    job: TrainingJob, model: FullModel, batch: Batch, group: Group
+) -> dict[str, torch.Tensor | None]:
     """Return the output of a pass as validation computes it."""
     model.eval()
     group.seed(job.seed)

@@ -423,7 +423,7 @@ def _json_beside(report: str) -> bytes:
 def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     installation: Installation, first: ModelRun, beside_noise: ModelRun
 ) -> None:
-    """The run succeeds and says so. After the demotion the next model is judged without a champion."""
+    """The run succeeds and says so. After the demotion the next model is evaluated without a champion."""
     releases = releases_of(installation.platform)
     renamed = {"made_yesterday": "made_last_week"}
     stranger = randomize_weights(installation, first.facts[EVALUATION]["bundle"], DAY, renamed=renamed)

@@ -345,7 +345,7 @@ def _train_job() -> dg.JobDefinition:
 def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its window was judged by the run before, which failed when the training was to begin."""
+    """Its window was validated by the run before, which failed when the training was to begin."""
     monkeypatch.setenv(_HOME, str(tmp_path))
     installation = Installation(tmp_path)
     (tmp_path / "dagster").mkdir()
