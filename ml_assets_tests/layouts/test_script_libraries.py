@@ -176,6 +176,14 @@ TRAINED: dict[str, tuple[str, Fit]] = {
     "gradient boosting": (
         "binary", estimator(make_pipeline(SimpleImputer(), GradientBoostingClassifier(n_estimators=20)), FLAG),
     ),
+    "pipeline, LGBMClassifier": (
+        "binary",
+        estimator(make_pipeline(SimpleImputer(), lightgbm.LGBMClassifier(n_estimators=20, **ONE_THREAD)), FLAG),
+    ),
+    "pipeline, XGBRegressor": (
+        "regression",
+        estimator(make_pipeline(SimpleImputer(), xgboost.XGBRegressor(n_estimators=20, n_jobs=1)), VALUE),
+    ),
     "random forest": (
         "regression", estimator(make_pipeline(SimpleImputer(), RandomForestRegressor(10, random_state=0)), VALUE),
     ),
@@ -255,6 +263,9 @@ MULTICLASS = (CONTENTS.fitted.encode(ROWS)[1][:, 0] % 3).astype(np.float64)
          "LGBMClassifier is a classifier, but the objective is regression: fit a regressor"),
         ("binary", estimator(make_pipeline(SimpleImputer(), RidgeClassifier()), FLAG),
          "Pipeline answers labels, not probabilities: use a classifier with predict_proba"),
+        ("regression",
+         estimator(make_pipeline(StandardScaler(), xgboost.XGBRegressor(n_estimators=20, n_jobs=1)), VALUE),
+         r"leave out those that compute \(StandardScaler, PCA\): trees need no scaling"),
         ("binary", estimator(RandomForestClassifier(2), MULTICLASS), "has 3 classes"),
         ("regression", estimator(RandomForestRegressor(5), VALUE), "missing values in scikit-learn's forests"),
         ("regression", estimator(HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]), VALUE),

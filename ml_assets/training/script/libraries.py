@@ -21,6 +21,13 @@ from ml_assets.training.script.trees import below, trees_to_onnx
 from resources.job.errors import BadConfiguration
 
 _CONVERTERS = {"lightgbm": "onnxmltools", "xgboost": "onnxmltools", "sklearn": "skl2onnx"}
+_BOOSTED = ("lightgbm", "xgboost")
+_ROUNDED = (
+    "a step before the trees rounds in another way there, and a row near a threshold takes the other branch. Keep "
+    "steps that only fill and choose columns (SimpleImputer), and leave out those that compute (StandardScaler, PCA): "
+    "trees need no scaling"
+)
+"""Remedy for a pipeline that ends in trees."""
 _IS_CATEGORY = 1
 """Bit of a decision type in LightGBM's model file that marks a category."""
 
@@ -41,7 +48,7 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
     name = type(model).__name__
     _refuse_wrong_kind(model, name, example)
     try:
-        convert, ask = _WAYS[library](model, example)
+        convert, ask = _WAYS[library](model, example.width)
         expected = np.asarray(ask(example.matrix), dtype=np.float64).reshape(-1)
     except MemoryError:
         raise
@@ -72,7 +79,9 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
         run_graph(checked, example.matrix).reshape(-1).astype(np.float64),
         f"the ONNX graph that {_CONVERTERS[library]} made from {name}",
         f"the {name} itself",
-        "the converter does not know an option of the model. Leave unusual options out (boosting=rf and "
+        _ROUNDED
+        if _is_boosted_pipeline(model)
+        else "the converter does not know an option of the model. Leave unusual options out (boosting=rf and "
         "zero_as_missing of LightGBM, missing values in scikit-learn's forests), or hand in your own graph",
     )
     return checked
@@ -100,10 +109,11 @@ def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
 
 
 _Ways = tuple[Callable[[], Any], Callable[[NDArray[np.float32]], Any]]
-"""Two functions: the first makes a graph of the model, the second asks the model's own library for answers."""
+"""Two functions, of a model and its number of columns. The first makes a graph of the model, the second asks the
+model's own library for answers."""
 
 
-def _of_lightgbm(model: Any, example: Example) -> _Ways:
+def _of_lightgbm(model: Any, width: int) -> _Ways:
     import lightgbm
 
     booster = model if isinstance(model, lightgbm.Booster) else model.booster_
@@ -112,7 +122,7 @@ def _of_lightgbm(model: Any, example: Example) -> _Ways:
         from onnxmltools import convert_lightgbm
 
         exact = lightgbm.Booster(model_str=_with_float32_thresholds(booster.model_to_string()))
-        return convert_lightgbm(exact, initial_types=_float_matrix(example))
+        return convert_lightgbm(exact, initial_types=_float_matrix(width))
 
     return convert, lambda matrix: booster.predict(matrix, num_threads=1)
 
@@ -137,7 +147,7 @@ def _with_float32_thresholds(text: str) -> str:
     return "\n".join(lines)
 
 
-def _of_xgboost(model: Any, example: Example) -> _Ways:
+def _of_xgboost(model: Any, width: int) -> _Ways:
     import xgboost
 
     # Columns go by position in the graph, and the converter accepts no other names.
@@ -148,7 +158,7 @@ def _of_xgboost(model: Any, example: Example) -> _Ways:
     def convert() -> Any:
         from onnxmltools import convert_xgboost
 
-        return convert_xgboost(nameless, initial_types=_float_matrix(example))
+        return convert_xgboost(nameless, initial_types=_float_matrix(width))
 
     if nameless is booster:
         kinds = booster.feature_types
@@ -158,17 +168,53 @@ def _of_xgboost(model: Any, example: Example) -> _Ways:
     return convert, _asking(nameless)
 
 
-def _of_sklearn(model: Any, example: Example) -> _Ways:
+def _of_sklearn(model: Any, width: int) -> _Ways:
     def convert() -> Any:
         if type(model).__name__.startswith("HistGradientBoosting"):
             return trees_to_onnx(model)  # of a poisson loss skl2onnx forgets the exponential
-        from skl2onnx import to_onnx
-        from skl2onnx.common.data_types import FloatTensorType
-
-        matrix: Any = ("matrix", FloatTensorType([None, example.width]))
-        return to_onnx(model, initial_types=[matrix])
+        if _is_boosted_pipeline(model):
+            first = model[:-1]
+            row = first.transform(np.zeros((1, width), np.float32))
+            return _joined(_sklearn_graph(first, width), model[-1], row.shape[1])
+        return _sklearn_graph(model, width)
 
     return convert, _asking(model)
+
+
+def _sklearn_graph(model: Any, width: int) -> Any:
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import FloatTensorType
+
+    matrix: Any = ("matrix", FloatTensorType([None, width]))
+    return to_onnx(model, initial_types=[matrix])
+
+
+def _is_boosted_pipeline(model: Any) -> bool:
+    """Return True for a scikit-learn pipeline whose last step is an estimator of LightGBM or XGBoost."""
+    steps = getattr(model, "steps", ())
+    return len(steps) > 1 and library_of(steps[-1][1]) in _BOOSTED
+
+
+def _joined(first: Any, last: Any, width: int) -> Any:
+    """Return the graph `first` followed by that of `last`, an estimator of LightGBM or XGBoost of `width` columns.
+
+    skl2onnx knows no estimators of these libraries. Each graph is made by the library's own converter.
+    """
+    from onnx import compose, version_converter
+
+    convert, _ = _WAYS[library_of(last) or ""](last, width)
+    before, after = first, convert()
+    versions = [
+        max((one.version for one in graph.opset_import if not one.domain), default=0)
+        for graph in (before, after)
+    ]
+    if 0 < versions[1] < versions[0]:  # 0: trees alone
+        after = version_converter.convert_version(after, versions[0])
+    before.ir_version = after.ir_version = max(before.ir_version, after.ir_version)
+    before, after = compose.add_prefix(before, "before_"), compose.add_prefix(after, "after_")
+    return compose.merge_models(
+        before, after, io_map=[(before.graph.output[0].name, after.graph.input[0].name)]
+    )
 
 
 def _asking(model: Any) -> Callable[[NDArray[np.float32]], Any]:
@@ -177,13 +223,13 @@ def _asking(model: Any) -> Callable[[NDArray[np.float32]], Any]:
     return model.predict
 
 
-def _float_matrix(example: Example) -> list[tuple[str, Any]]:
+def _float_matrix(width: int) -> list[tuple[str, Any]]:
     from onnxmltools.convert.common.data_types import FloatTensorType
 
-    return [("matrix", FloatTensorType([None, example.width]))]
+    return [("matrix", FloatTensorType([None, width]))]
 
 
-_WAYS: dict[str, Callable[[Any, Example], _Ways]] = {
+_WAYS: dict[str, Callable[[Any, int], _Ways]] = {
     "lightgbm": _of_lightgbm,
     "xgboost": _of_xgboost,
     "sklearn": _of_sklearn,
