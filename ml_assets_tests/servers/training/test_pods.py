@@ -226,3 +226,15 @@ def test_what_one_node_cannot_stage_ends_both_before_they_train(
     pods = launch(job)
     assert pods.wait() == [ExitCode.INPUT_CHANGED, ExitCode.INPUT_CHANGED], pods.said()
     assert [event.kind for event in pods.events()] == ["failed"]
+
+
+def test_an_image_with_other_code_ends_both_nodes_before_they_train(
+    launch: Start, snapshot: Snapshot
+) -> None:
+    pods = launch(dataclasses.replace(small_job(snapshot), code_version="0" * 16))
+    assert pods.wait() == [ExitCode.INPUT_CHANGED, ExitCode.INPUT_CHANGED], pods.said()
+    failed = [event for node in (0, 1) for event in pods.events(node)]
+    assert {event.kind for event in failed} == {"failed"}
+    assert all(
+        "build the image from the code that was submitted" in event.values["message"] for event in failed
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets_tests.servers.training.pod_processes import PodProcesses
+from ml_assets_tests.servers.training.pod_processes import NODES, PodProcesses
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.job import ExitCode, TrainingJob
@@ -56,3 +56,40 @@ def test_a_script_goes_on_from_the_store_on_nodes_with_empty_disks(
     assert {"model.safetensors", "model.pt2", "result.json", "checkpoints"} <= left
     kept = list((pods.pull() / "checkpoints").glob("step-*/snapshot.pt"))
     assert 0 < len(kept) <= job.settings.keep_checkpoints + 1  # and the one it began from
+
+
+@pytest.mark.parametrize(("ranks", "killed"), [(1, 1), (2, 0)])
+def test_ranks_of_two_nodes_that_save_together_resume_from_all_their_files(
+    job: TrainingJob, storage: OwnS3Server, remote: str, tmp_path: Path, ranks: int, killed: int
+) -> None:
+    """Each rank writes its own files on its own node. A checkpoint has all of them, and each rank can read all."""
+    workers = NODES * ranks
+    job = dataclasses.replace(
+        job,
+        script="ml_assets_tests.scripts.sharded",
+        hyperparameters={"epochs": 40, "dies_at": 0},
+        settings=TrainingSettings(workers=workers),
+    )
+    pods = PodProcesses(job, storage, remote, tmp_path)
+    try:
+        pods.start()
+        pods.wait_for("checkpoint", step=3)
+        pods.kill_node(killed)
+        pods.wait()
+        pods.start()
+        resumed = pods.wait_for("resumed")
+        assert resumed.step >= 3
+        assert pods.wait() == [ExitCode.DONE, ExitCode.DONE], pods.said()
+        draws = [f"draws-{rank}" for rank in range(workers)]
+        for node in range(NODES):
+            log = pods.log(node).read_text()
+            for rank in range(node * ranks, (node + 1) * ranks):
+                assert f"rank {rank} resumes what {workers} saved: {draws}" in log
+        assert pods.result().resumed_from_steps == (resumed.step,)
+        steps = sorted((pods.pull() / "checkpoints").glob("step-*"))
+        assert steps
+        for step in steps:
+            assert {*draws, "commit.json"} <= {path.name for path in step.iterdir()}
+            assert len(list(step.glob("*.distcp"))) == workers
+    finally:
+        pods.end()
