@@ -74,6 +74,8 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         say(f"  stale     {table} {key}: {why}")
     if len(validation.stale) > SHOWN:
         say(f"  stale     {table}: {len(validation.stale) - SHOWN} more")
+    for what, why in list(validation.impossible.items())[:SHOWN]:
+        say(f"  missing   {what}: {why.removeprefix('is missing ')}")
     by_hand: list[str] = []
     for name, keys in validation.to_build.items():
         spans = _spans(keys, graph.get(_key(name)).partitions_def)
@@ -164,6 +166,11 @@ def _conclusion(
         return [
             "It would refuse. Fix the sources of the rejected partitions and materialize these again,",
             "or accept one as it is: ml-assets accept TABLE PARTITION --reason '…'.",
+        ]
+    if validation.impossible:
+        return [
+            "It would refuse: no run can build partitions outside their table. Change `start` or `end` of the table,",
+            f"or choose another partition of {spec.name}.",
         ]
     if validation.to_build:
         return [

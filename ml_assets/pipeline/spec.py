@@ -79,7 +79,7 @@ class ModelInputsSection(Section):
     """Column with the time (UTC) at which the label became known. A row is left out if that is later than the start of
     the next split, or for the holdout later than its end."""
     time_zone: TimeZone = "UTC"
-    """Time zone whose midnight begins and ends a partition."""
+    """Time zone whose midnight begins and ends a partition: the `event_time_zone` of the tables, refused otherwise."""
     primary_key: tuple[str, ...]
     """Columns that together name a row."""
 

@@ -35,7 +35,8 @@ def validate_inputs(
     reader = TableReader.at(platform.lake, "main")
     table = spec.features.table
     validation = validate_window(reader, platform.ledger, tables, table, keys)
-    refused = {f"{table} {key}": validation.barred[key] for key in validation.missing}
+    refused = dict(validation.impossible)
+    refused |= {f"{table} {key}": validation.barred[key] for key in validation.missing}
     refused |= validation.refused
     if spec.on_stale_inputs == "refuse":
         refused |= {f"{table} {key}": f"is stale: {why}" for key, why in validation.stale.items()}

@@ -54,6 +54,8 @@ class WindowValidation:
     to_build: Mapping[str, tuple[str, ...]]
     """Table → unusable or missing keys that materializing can fix, in the order of building. Keys that need a
     rejected partition, or one before the start or after the end of its table, are left out."""
+    impossible: Mapping[str, str]
+    """`table key` → reason, for partitions that a missing one needs and that the declared table cannot have."""
     inputs: tuple[Mapping[str, str | int], ...]
     """Summary for people: a row for the table of the window and for each table behind it."""
 
@@ -111,6 +113,7 @@ def validate_window(
             name: tuple(sorted(key for where, key in to_build if where == name))
             for name in tables.in_building_order({name for name, _ in to_build})
         },
+        impossible=_impossible(found),
         inputs=tuple(_rows(found, tables, stale)),
     )
 
@@ -189,9 +192,9 @@ def _stale(found: Mapping[Node, PartitionState]) -> dict[Node, str]:
 def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> set[Node]:
     """Return the nodes that materializing can fix: in the window, behind it, and missing inputs of these."""
     doomed = reached_from(found, [node for node, one in found.items() if one.state == "rejected"])
-    # An input that the declared table cannot have. A built partition may have read it under an earlier declaration.
-    never = [node for node, one in found.items() if one.state == "missing" and not one.can_be_mended]
-    doomed |= reached_from({node: one for node, one in found.items() if one.manifest is None}, never)
+    # Only of unbuilt partitions: a built one may have read such an input under an earlier declaration.
+    unbuilt = {node: one for node, one in found.items() if one.manifest is None}
+    doomed |= reached_from(unbuilt, [node for node, one in unbuilt.items() if _is_impossible(one)])
     todo = [node for node in found if found[node].state == "unusable"]
     todo += [node for node in window if found[node].state == "missing"]
     chosen: set[Node] = set()
@@ -204,6 +207,26 @@ def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> s
         for name, keys in one.reads.items():
             todo += [(name, key) for key in keys if found[name, key].state == "missing"]
     return chosen
+
+
+def _is_impossible(one: PartitionState) -> bool:
+    return one.state == "missing" and not one.can_be_mended
+
+
+def _impossible(found: Mapping[Node, PartitionState]) -> dict[str, str]:
+    """Return `table key` → reason for inputs of missing partitions that the declared table cannot have."""
+    needed = {
+        (name, key)
+        for one in found.values()
+        if one.manifest is None
+        for name, keys in one.reads.items()
+        for key in keys
+    }
+    return {
+        f"{name} {key}": found[name, key].why
+        for name, key in sorted(needed)
+        if _is_impossible(found[name, key])
+    }
 
 
 def _barred(found: Mapping[Node, PartitionState], node: Node, root: Mapping[Node, Node]) -> str:

@@ -108,6 +108,24 @@ def test_the_refused_run_of_a_job_gets_the_rest_of_its_chain_requested(installat
     }
 
 
+def test_days_that_the_table_cannot_have_are_named_and_not_requested(installation: Installation) -> None:
+    last = days(10)[-1]
+    ended = installation.declared_as(
+        readings_components(dataset={"partitions": DATASET["partitions"] | {"end": last}})
+    )
+    refused = ended.train(LAST_DAY)
+    beyond = days(11)[-1]
+    assert (
+        f"{READINGS} {beyond} (is missing ({beyond}: partitions end with {last}, at the table's end))"
+        in failure_of(refused)
+    )
+    _tell_of_failure(ended, refused)
+    (backfill,) = ended.instance.get_backfills()
+    contents = _contents(ended, backfill)
+    assert contents[READINGS] == days(10)
+    assert contents[FEATURES] == WINDOW_DAYS[:9]
+
+
 def test_evaluated_twice_the_sensor_adds_nothing(installation: Installation) -> None:
     refused = installation.train(LAST_DAY)
     _tell_of_failure(installation, refused)
