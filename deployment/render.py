@@ -119,9 +119,6 @@ def helm_values() -> dict[str, Any]:
                 {
                     "name": "code-location",
                     "labels": {"app": "code-location"},
-                    "serviceAccount": {
-                        "name": "pruner"
-                    },  # its sensor removes trainings whose launcher is gone
                     **every_pod,
                     "dagsterApiGrpcArgs": ["-m", "ml_assets.definitions", "--location-name", "ml_assets"],
                     "port": CODE_PORT,

@@ -188,11 +188,12 @@ def test_manifests_have_what_the_settings_name(monkeypatch: pytest.MonkeyPatch) 
     }
     accounts = {one["metadata"]["name"] for one in documents if one.get("kind") == "ServiceAccount"}
     chart, launcher = helm_values(), on_a_cluster()["run_launcher"]["config"]
-    (code_location,) = chart["dagster-user-deployments"]["deployments"]
     assert {launcher["service_account_name"], chart["serviceAccount"]["name"]} < accounts
     assert chart["global"]["serviceAccountName"] == pods["webserver"]["serviceAccountName"]
     assert chart["global"]["serviceAccountName"] == pods["daemon"]["serviceAccountName"]
-    assert code_location["serviceAccount"]["name"] == pods["code-location"]["serviceAccountName"]
+    bindings = {one["metadata"]["name"]: one for one in documents if one.get("kind") == "RoleBinding"}
+    code_locations = {pods["code-location"]["serviceAccountName"], chart["global"]["serviceAccountName"]}
+    assert {one["name"] for one in bindings["pruner"]["subjects"]} == code_locations
 
     (instance,) = yaml.safe_load(base["kustomization"])["configMapGenerator"]
     assert instance["name"] == launcher["instance_config_map"]
