@@ -7,7 +7,7 @@ SHELL := bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes: one more than cores, since tests of pipelines and trainings also wait for processes they start.
+# Test processes: one more than cores, because tests of pipelines and trainings also wait for the processes they start.
 JOBS ?= 3
 ARGS ?=
 # Everything of the servers: addresses and credentials (servers.env), data, logs.
@@ -16,13 +16,13 @@ STATE ?= build/servers
 export CLUSTER_STATE ?= build/cluster
 export CLUSTER_NAME ?= mla
 export CLUSTER_NETWORK ?= 10.88
-# Which of its nodes.
+# Number of a node.
 NODE ?= 2
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## make .venv with locked, hashed packages (says first how much it downloads)
+setup: ## make .venv with locked, hashed packages (prints first how much it downloads)
 	@VENV=$(VENV) deployment/setup.sh
 
 demo: setup ## raw days of 2013 to a registered model, on this machine (ARGS=--json for one JSON object)
@@ -31,7 +31,7 @@ demo: setup ## raw days of 2013 to a registered model, on this machine (ARGS=--j
 # Which: kill-rank, kill-node, hang, sigterm, corrupt-checkpoint, nan.
 DRILL ?= all
 
-drill: setup ## damage a short real training in six ways; did it survive? (DRILL=hang for one)
+drill: setup ## damage a short real training in six ways and check its recovery (DRILL=hang for one)
 	@$(BIN)/ml-assets drill $(DRILL) $(ARGS)
 
 ui: setup ## Dagster's pages and daemon together, on loopback
@@ -68,27 +68,27 @@ test-pythons: setup ## install and test on every supported Python found here
 test-servers: setup ## every test on real lakeFS, S3, PostgreSQL, MLflow; needs Go, apt, root for packages
 	@VENV=$(VENV) deployment/test-servers.sh $(ARGS)
 
-servers-up: setup ## those four on loopback, built first where needed; data and addresses in STATE
+servers-up: setup ## start these four servers on loopback, built first if needed; data and addresses in STATE
 	@deployment/install-system-packages.sh deployment/system-packages-servers.txt
 	@$(BIN)/python -m deployment.testbed servers --state $(STATE) up
 
-servers-status: setup ## address, version and health of each
+servers-status: setup ## show address, version and health of each server
 	@$(BIN)/python -m deployment.testbed servers --state $(STATE) status
 
-servers-down: setup ## end them, remove their data, check that nothing is left
+servers-down: setup ## end the servers, remove their data, check that nothing is left
 	@$(BIN)/python -m deployment.testbed servers --state $(STATE) down
 
-test-cluster: setup ## every test on a real Kubernetes cluster of two nodes; needs Go, apt and root
+test-cluster: setup ## every test on a real Kubernetes cluster of two nodes; needs Go, apt, root
 	@VENV=$(VENV) deployment/test-cluster.sh $(ARGS)
 
 test-queues: setup ## queues with quotas (Kueue) on that cluster, and a job of 1,000 workers on simulated nodes (KWOK)
 	@VENV=$(VENV) TESTS=ml_assets_tests/cluster/queues JOBS=0 deployment/test-cluster.sh $(ARGS)
 
-cluster-up: setup ## two nodes on this machine, built first where needed; says its KUBECONFIG
+cluster-up: setup ## start two nodes on this machine, built first if needed; prints its KUBECONFIG
 	@deployment/install-system-packages.sh deployment/system-packages-cluster.txt
 	@$(BIN)/python -m deployment.testbed cluster up
 
-cluster-status: setup ## each process and node, and the KUBECONFIG
+cluster-status: setup ## show each process and node, and the KUBECONFIG
 	@$(BIN)/python -m deployment.testbed cluster status
 
 cluster-kill-node: setup ## cut the network of node NODE and end every process in its cgroups
@@ -97,10 +97,10 @@ cluster-kill-node: setup ## cut the network of node NODE and end every process i
 cluster-start-node: setup ## switch node NODE on again
 	@$(BIN)/python -m deployment.testbed cluster start-node $(NODE)
 
-cluster-down: setup ## end it, remove all it made, check that nothing is left
+cluster-down: setup ## end the cluster, remove everything it made, check that nothing is left
 	@$(BIN)/python -m deployment.testbed cluster down
 
-bench: setup ## every script of benchmarks/; fails where a bar falls short (ARGS=--quick)
+bench: setup ## run every script of benchmarks/; fails if a figure misses its bar (ARGS=--quick)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 bench-gpu: setup ## precisions, layouts, use of the card, a kill, bits, on one GPU (ARGS="--device cpu" to try it)
@@ -119,12 +119,12 @@ format: setup ## rewrite in house style
 render: setup ## write Dagster's settings for a cluster and for Helm from ml_assets/dagster_instance.py
 	@$(BIN)/python -m deployment.render
 
-lock: setup ## resolve again; keeps the pins that still fit (ARGS=--upgrade for newest)
+lock: setup ## resolve the packages again; keeps pins that still fit (ARGS=--upgrade for newest)
 	@deployment/lock.sh $(ARGS)
 
-clean: ## what tools leave behind; neither .venv nor any home
+clean: ## delete the leftovers of tools; neither .venv nor any home
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-distclean: clean ## also .venv
+distclean: clean ## delete also .venv
 	rm -rf $(VENV)

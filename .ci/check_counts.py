@@ -47,7 +47,7 @@ def main(junit: Path, expected: Path, *, table: str = EVERYDAY, raises: bool = F
             written = [*written, f"[{name}]", *(f'"{group}" = {number}' for group, number in numbers.items())]
         expected.write_text("\n".join([*written, ""]))
 
-    problems = [f"skipped, but nothing here may be: {name}" for name in skipped]
+    problems = [f"skipped, but no test may be skipped: {name}" for name in skipped]
     for group in sorted(found.keys() | least.keys()):
         wanted = least.get(group)
         print(f"{group:<14}{found[group]:>5} tests (at least {wanted})")

@@ -1,8 +1,8 @@
 """Rank of `loop.py`: the same training by the platform's loop and by a bare one, in turn.
 
-Both train the same model on the same rows with the same optimizer, schedule and clipping, two ranks, one thread each.
-The bare one is what a careful person writes: rows in memory, a permutation an epoch, DDP, nothing else. Rank 0 leaves
-the seconds of each part in `seconds.json`, by what ours was beside.
+Both train the same model on the same rows with the same optimizer, schedule and clipping, on two ranks with one thread
+each. The bare loop is careful hand-written code: rows in memory, a permutation per epoch, DDP, nothing else. Rank 0
+writes the seconds of each part to `seconds.json`, by the loop that ours was compared with.
 """
 
 import copy
@@ -37,12 +37,12 @@ class Block(Run):
 
     @property
     def is_finished(self) -> bool:
-        """After the block."""
+        """True after the last step of the block."""
         return self.progress.step >= self.last_step
 
 
 def model(inputs: InputSpec) -> nn.Module:
-    """A network as tables have it: numbers in, two hidden layers, one number out."""
+    """A typical network for tables: numbers in, two hidden layers, one number out."""
 
     class Network(nn.Module):
         def __init__(self) -> None:
@@ -81,8 +81,9 @@ def main(job_file: str, folder: str, steps: str, rounds: str) -> None:
 
 
 def in_turn(ours: Callable[[], float], other: Callable[[], float], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way's parts, two a round: there and back, so that what slows the machine down steadily disturbs
-    both alike."""
+    """Return the seconds of each way's parts, two per round: there and back, so that a steady slowdown of the machine
+    disturbs both equally.
+    """
     seconds: dict[str, list[float]] = {"ours": [], "other": []}
     for _ in range(rounds):
         for name in ("ours", "other", "other", "ours"):
@@ -93,14 +94,14 @@ def in_turn(ours: Callable[[], float], other: Callable[[], float], rounds: int) 
 def platform(
     job: TrainingJob, folder: Path, group: Group, heartbeat: Heartbeat, steps: int
 ) -> Callable[[], float]:
-    """A block of `steps` steps by the platform's loop, each in a folder of its own below `folder`."""
+    """Run a block of `steps` steps in the platform's loop, each block in its own folder below `folder`."""
     stop, number = StopRequest(), itertools.count()
 
     def block() -> float:
         place = folder / str(next(number))
         place.mkdir(parents=True, exist_ok=True)
         rows = RowLog(place, 1, group.rank)
-        # A run trains once: DDP leaves its hooks in the model.
+        # A model is trained once: DDP leaves its hooks in it.
         prepared = prepare(job, place, group)
         parts = {field.name: getattr(prepared, field.name) for field in dataclasses.fields(Run) if field.init}
         run = Block(**parts)
@@ -115,7 +116,7 @@ def platform(
 
 
 def _seconds(group: Group, work: Callable[[], None]) -> float:
-    """From when all ranks are there until all have done it."""
+    """Return the seconds from the moment at which all ranks are ready until all have finished."""
     group.gather(0)
     began = time.perf_counter()
     work()
@@ -124,7 +125,7 @@ def _seconds(group: Group, work: Callable[[], None]) -> float:
 
 
 def bare(job: TrainingJob, folder: Path, group: Group, steps: int) -> Callable[[], float]:
-    """A block of as many steps by a hand-written loop."""
+    """Run a block of as many steps in a hand-written loop."""
     folder.mkdir(exist_ok=True)
     run = prepare(job, folder, group)
     settings, order = job.settings, run.order

@@ -1,4 +1,4 @@
-"""Rank of `precision.py`: some steps of one job, timed, with the memory they took."""
+"""Rank of `precision.py`: some steps of one job, with their duration and memory."""
 
 import json
 import resource
@@ -24,7 +24,7 @@ _UNTIMED = 2
 
 
 class Block(nn.Module):
-    """Two products with a norm and an activation, around which the input goes on. No dropout: losses are compared."""
+    """Two products with a norm and an activation, added to the input. No dropout, because losses are compared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`[B, WIDTH]` → the same."""
+        """Map `[B, WIDTH]` to `[B, WIDTH]`."""
         return x + self.inner(x)
 
 
 class Network(nn.Module):
-    """Numbers in, blocks, one number out."""
+    """The network: numbers in, residual layers, one number out."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Network(nn.Module):
         self.last = nn.Linear(WIDTH, 1)
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        """`[B, F]` float32 → `[B]`."""
+        """Map `[B, F]` float32 to `[B]`."""
         x = self.first(numeric)
         for block in self.blocks:
             x = block(x)
@@ -58,12 +58,12 @@ class Network(nn.Module):
 
 
 def model(inputs: InputSpec) -> nn.Module:
-    """The network for the columns of the snapshot."""
+    """Return the network for the columns of the snapshot."""
     return Network(len(inputs.numeric))
 
 
 def main(folder: str, steps: str) -> None:
-    """Train, and leave what was measured."""
+    """Train, and write the measurements to a file."""
     job = TrainingJob.from_json((Path(folder) / "job.json").read_text())
     with join_group(job.settings) as group:
         run = prepare(job, Path(folder), group)
@@ -71,7 +71,7 @@ def main(folder: str, steps: str) -> None:
         with Prefetcher(run.order, run.train, group.rank, group.world_size, 0) as prefetcher:
             gradients = gradients_of(run, prefetcher)
             run.model(*run.validation.take([ShardSlice(0, np.arange(2))]).inputs).sum().backward()
-            before, began = _megabytes(), 0.0  # with all libraries awake
+            before, began = _megabytes(), 0.0  # after all libraries have started
             for step in range(_UNTIMED + int(steps)):
                 if step == _UNTIMED:
                     began = time.perf_counter()
@@ -89,7 +89,7 @@ def main(folder: str, steps: str) -> None:
 
 
 def _megabytes() -> float:
-    """Most this process ever held."""
+    """Return the largest memory that this process ever held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 

@@ -1,8 +1,8 @@
-"""Timing, printing and deciding of every benchmark here. Measurements themselves belong in the scripts.
+"""Timing, printing and bars of every benchmark. Measurements belong in the scripts.
 
-Each script answers one claim: it measures our way and its peers in the same run, interleaved, and ends with
-one line of JSON (`{"name","value","unit","peers","ratio","bar","ok"}`, or a list of them). The exit status
-is 1 where a bar falls short, so `make bench` can fail on it.
+Each script answers one claim. It measures our way and its peers in the same run, interleaved, and ends with one line of
+JSON (`{"name","value","unit","peers","ratio","bar","ok"}`, or a list of them). The exit status is 1 if a bar does not
+hold, so that `make bench` fails.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One claim, measured."""
+    """One measured claim."""
 
     name: str
     value: float
@@ -29,11 +29,11 @@ class Result:
     peers: dict[str, float] = field(default_factory=dict[str, float])
     """Measurements of the peers in the same run, in `unit`."""
     ratio: float | None = None
-    """`value` over the peer the bar speaks of."""
+    """`value` divided by the value of the peer that the bar names."""
     bar: str
-    """The promise in words, such as `≤ 0.3 s and ≤ 1.25 × hand-written polars`."""
+    """The bar in words, such as `≤ 0.3 s and ≤ 1.25 × hand-written polars`."""
     ok: bool
-    """True where the promise holds."""
+    """True if the bar holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,12 @@ class Timing:
     median: float
     best: float
     spread: float
-    """Slowest minus fastest round."""
+    """Return the slowest minus the fastest round."""
     rounds: int
 
 
 def parse_args(description: str | None) -> argparse.Namespace:
-    """The two flags every script takes: `quick` (smaller input, fewer rounds) and `json`."""
+    """Parse the two flags of every script: `quick` (smaller input, fewer rounds) and `json`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="smaller input and fewer rounds")
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
@@ -58,7 +58,7 @@ def parse_args(description: str | None) -> argparse.Namespace:
 def interleave(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
     """Time each way `rounds` times in turn, after one unmeasured round.
 
-    Turns, because other work on the machine comes and goes: what disturbs one way disturbs its peer as well.
+    Other work on the machine comes and goes. In turns it disturbs a way and its peer alike.
     """
     for way in ways.values():
         way()
@@ -92,7 +92,9 @@ def emit(results: Result | Sequence[Result], *, json: bool) -> int:
 
 
 def table_of(results: Sequence[Result], commands: Sequence[str] = ()) -> Table:
-    """Claims beside their bars; `commands`, one a claim, is what measures it alone."""
+    """Return a table of claims beside their bars. `commands`: for each claim, the command that measures only this
+    claim.
+    """
     table = Table("claim", "measured", "peers", "ratio", "bar", "", *(["alone"] if commands else []))
     for at, one in enumerate(results):
         peers = "\n".join(f"{name}: {value:.4g} {one.unit}" for name, value in one.peers.items())

@@ -1,6 +1,6 @@
-"""Rank of `tracked_loop.py`: the platform's loop with figures and checkpoints, and a bare one, in turn.
+"""Rank of `tracked_loop.py`: the platform's loop with metrics and checkpoints, and a bare one, in turn.
 
-Rank 0 leaves the seconds of each part in `seconds.json`.
+Rank 0 writes the seconds of each part to `seconds.json`.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from ml_assets.training.process.heartbeat import Heartbeat
 from resources.job.job import TrainingJob
 
 _FIGURES = 13
-"""Figures of a metric event."""
+"""Metrics of a metric event."""
 _ABOVE = 1.3
-"""Factor of the requested figures to aim at: events come after whole numbers of steps, and blocks differ."""
+"""Factor by which to exceed the requested metrics: events come after whole numbers of steps, and parts differ."""
 
 
 def main(job_file: str, folder: str, steps: str, rounds: str, per_second: str) -> None:
-    """Measure parts of `steps` steps: ours with one checkpoint each, and `per_second` figures a second."""
+    """Measure parts of `steps` steps: ours with one checkpoint per part, and `per_second` metrics a second."""
     job = TrainingJob.from_json(Path(job_file).read_text())
     with join_group(job.settings) as group, Heartbeat(group.local_rank) as heartbeat:
         hand_written = bare(job, Path(folder) / "bare", group, int(steps))

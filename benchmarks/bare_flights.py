@@ -1,11 +1,11 @@
-"""The flights model without the platform: what a careful person would write in one file.
+"""The flights model without the platform: one careful hand-written file.
 
-The same source, feature function, fitted encodings, model function, epochs and two torchrun ranks as the
-pipeline `flight_delay`, read from its `defs.yaml`; no Dagster, lake, checks, checkpoints or tracker. It prints
-the seconds of each stage and the holdout metrics of each seed. `end_to_end.py` compares the platform with it.
+The same source, feature function, fitted encodings, model function, epochs and two torchrun ranks as the pipeline
+`flight_delay`, read from its `defs.yaml`. No Dagster, lake, checks, checkpoints or tracker. It prints the seconds of
+each stage and the holdout metrics of each seed. `end_to_end.py` compares the platform with it.
 
-The seeds were fixed before anything was measured, and everything was chosen on the validation month; the
-holdout is only read here.
+The seeds were fixed before the first measurement, and all choices were made on the validation month. The holdout is
+only read here.
 """
 
 import json
@@ -51,7 +51,7 @@ class Pipeline:
 
     @classmethod
     def read(cls) -> "Pipeline":
-        """From `defs.yaml`."""
+        """Read the declaration from `defs.yaml`."""
         path = Path(flights.__file__).parent / "flight_delay" / "defs.yaml"
         spec = next(yaml.safe_load_all(path.read_text()))["attributes"]
         return cls(
@@ -64,7 +64,7 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class BareRun:
-    """One seed, from the source to the holdout."""
+    """Result of one seed, from the source to the holdout."""
 
     seed: int
     auc: float
@@ -75,12 +75,12 @@ class BareRun:
 
     @property
     def seconds(self) -> float:
-        """All stages."""
+        """Return the seconds of all stages."""
         return sum(self.stages.values())
 
 
 def bare_run(seed: int) -> BareRun:
-    """All stages once, in this process and the ranks it starts."""
+    """Run all stages once, in this process and the ranks that it starts."""
     stages: dict[str, float] = {}
     pipeline = Pipeline.read()
     tables = _timed(stages, "read", read_year)
@@ -95,7 +95,7 @@ def bare_run(seed: int) -> BareRun:
 
 
 def read_year() -> dict[str, pl.DataFrame]:
-    """All tables, whole."""
+    """Return all tables as a whole."""
     days = [date(2013, 1, 1) + timedelta(days=i) for i in range(365)]
     return {
         "datasets/flights": pl.concat([source.read_flights(day) for day in days]),
@@ -106,7 +106,7 @@ def read_year() -> dict[str, pl.DataFrame]:
 
 
 def write_arrays(rows: pl.DataFrame, pipeline: Pipeline, folder: Path) -> None:
-    """Split by date, fit on the training days, and leave each split's arrays as `.npy`."""
+    """Split by date, fit on the training days, and write each split's arrays as `.npy`."""
     labelled = rows.drop_nulls(LABEL)
     end = LAST_DAY
     parts: dict[str, pl.DataFrame] = {}
@@ -125,7 +125,7 @@ def write_arrays(rows: pl.DataFrame, pipeline: Pipeline, folder: Path) -> None:
 
 
 def start_ranks(folder: Path, workers: int, seed: int) -> None:
-    """torchrun this file: each rank lands in `train_rank`."""
+    """Run torchrun on this file: each rank runs `train_rank`."""
     ranks = [f"--nproc-per-node={workers}", __file__, str(folder), str(seed)]
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", *ranks],
@@ -136,7 +136,7 @@ def start_ranks(folder: Path, workers: int, seed: int) -> None:
 
 
 def train_rank(folder: Path, seed: int) -> None:
-    """AdamW, one cycle, clipping, early stopping; rank 0 leaves the best weights and the losses."""
+    """Train with AdamW, one cycle, clipping and early stopping. Rank 0 writes the best weights and the losses."""
     import torch
     from torch.distributed import (
         all_reduce,
@@ -199,13 +199,13 @@ def train_rank(folder: Path, seed: int) -> None:
 
 
 def new_model(folder: Path, pipeline: Pipeline) -> Any:
-    """The pipeline's model, untrained."""
+    """Return the pipeline's model, untrained."""
     fitted = FittedState.from_json((folder / "fitted.json").read_text())
     return model.build(input_spec(fitted), **pipeline.hyperparameters)
 
 
 def load(folder: Path, split: str) -> list[Any]:
-    """Numeric `[N, F]`, category `[N, C]` and label `[N]` as tensors."""
+    """Return numeric `[N, F]`, category `[N, C]` and label `[N]` as tensors."""
     import torch
 
     return [
@@ -214,7 +214,7 @@ def load(folder: Path, split: str) -> list[Any]:
 
 
 def score(folder: Path) -> tuple[float, float]:
-    """AUC and log loss on the holdout."""
+    """Return AUC and log loss on the holdout."""
     import torch
 
     from ml_assets.evaluation.metrics import metric_named
@@ -238,7 +238,7 @@ def _timed(stages: dict[str, float], stage: str, work: Callable[[], _Answer]) ->
 
 
 def main() -> int:
-    """Measure; the exit status says whether the bars hold."""
+    """Measure; return exit status 1 if a bar does not hold."""
     arguments = parse_args(__doc__)
     runs: list[BareRun] = []
     for seed in SEEDS[:1] if arguments.quick else SEEDS:

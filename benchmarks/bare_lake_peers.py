@@ -1,7 +1,7 @@
-"""Seconds of dvc, deltalake and lakefs-spec for a year of partitions: run by `lake_servers.py` in their environment.
+"""Seconds of dvc, deltalake and lakefs-spec for a year of partitions. `lake_servers.py` runs it in their environment.
 
-`bare_lake_peers.py PEER SOURCE WORK` prints one JSON object: seconds of publishing all files of SOURCE as one
-version, of reading their rows where nothing is local yet, and of reading them once more.
+`bare_lake_peers.py PEER SOURCE WORK` prints one JSON object: seconds to publish all files of SOURCE as one version, to
+read their rows with nothing stored locally, and to read them again.
 """
 
 import json
@@ -20,19 +20,19 @@ NAME = f"bench-{uuid.uuid4().hex[:12]}"
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Wall seconds."""
+    """Return the wall seconds."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def read_folder(folder: Path) -> pl.DataFrame:
-    """All rows of the year."""
+    """Read all rows of the year."""
     return pl.scan_parquet(sorted(folder.glob("datasets/flights/*/*.parquet"))).collect()
 
 
 def dvc(source: Path, work: Path) -> dict[str, float]:
-    """Files in a git repository that names them by digest, content on S3."""
+    """Keep files in a git repository that names them by digest, with their content on S3."""
 
     def run(folder: Path, *words: str | Path) -> None:
         subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -63,7 +63,7 @@ def dvc(source: Path, work: Path) -> dict[str, float]:
 
 
 def deltalake(source: Path, work: Path) -> dict[str, float]:
-    """One table on S3, partitioned by day, written in one transaction."""
+    """Write one table on S3, partitioned by day, in one transaction."""
     from deltalake import write_deltalake
 
     address = f"s3://artifacts/{NAME}"
@@ -87,7 +87,7 @@ def deltalake(source: Path, work: Path) -> dict[str, float]:
 
 
 def lakefs_spec(source: Path, work: Path) -> dict[str, float]:
-    """The same lakeFS by fsspec: a transaction is a branch that is merged."""
+    """Use the same lakeFS by fsspec: a transaction is a branch that is merged."""
     import lakefs
     from lakefs_spec import LakeFSFileSystem
 

@@ -1,7 +1,7 @@
-"""Rows per second of mosaicml-streaming and litdata: run by `loader_libraries.py` in their environment.
+"""Rows per second of mosaicml-streaming and litdata. `loader_libraries.py` runs it in their environment.
 
-`bare_loader_peers.py PEER NUMBERS WORK BATCH` prints one JSON object: rows a second without workers and with two, of
-the best of some epochs. NUMBERS is an `.npy` file of float32 `[rows, columns]`; a sample is a row, as both expect.
+`bare_loader_peers.py PEER NUMBERS WORK BATCH` prints one JSON object: rows per second without workers and with two, of
+the fastest of several epochs. NUMBERS is an `.npy` file of float32 `[rows, columns]`; an item is a row, as both expect.
 """
 
 import json
@@ -18,7 +18,7 @@ EPOCHS = 3
 
 
 def rate(loader: Iterable[Any], rows: int) -> float:
-    """Rows a second in the fastest epoch; an element of each batch is read."""
+    """Return rows per second in the fastest epoch. An element of each batch is read."""
     fastest = float("inf")
     for _ in range(EPOCHS):
         seen, start = 0, time.perf_counter()
@@ -32,7 +32,7 @@ def rate(loader: Iterable[Any], rows: int) -> float:
 
 
 def mosaicml(numbers: np.ndarray, work: Path, batch: int) -> dict[str, float]:
-    """MDS shards, shuffled by its own algorithm, read by its own loader."""
+    """Write MDS shards, shuffle them by its own algorithm, read them by its own loader."""
     from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
     with MDSWriter(out=str(work), columns={"x": f"ndarray:float32:{numbers.shape[1]}"}) as writer:
@@ -49,12 +49,12 @@ def mosaicml(numbers: np.ndarray, work: Path, batch: int) -> dict[str, float]:
 
 
 def sample(path: str, row: int) -> dict[str, Any]:
-    """A row as litdata's writers ask for it."""
+    """Return a row in the format of litdata's writers."""
     return {"x": np.load(path, mmap_mode="r")[row].copy()}
 
 
 def litdata(numbers: np.ndarray, work: Path, batch: int) -> dict[str, float]:
-    """Optimized chunks, shuffled, read by its own loader."""
+    """Write optimized chunks, shuffle them, read them by its own loader."""
     import litdata as library
 
     library.optimize(

@@ -1,8 +1,8 @@
 """Feeding blobs: our archives beside torch's DataLoader over files, the archives read in order, and a plain copy.
 
-Pictures of 48 KB as bytes (3 x 128 x 128 numbers), shuffled, batches of 64; every way ends in one tensor a batch.
-Decoding is the same for all and costs nothing: what is measured is finding, reading and stacking. All is in the page
-cache.
+Pictures of 48 KB as bytes (3 x 128 x 128 numbers), shuffled, in batches of 64; every way ends in one tensor per batch.
+Decoding is the same for all and costs nothing: the measurement is finding, reading and stacking. All files are in the
+page cache.
 """
 
 import tarfile
@@ -28,18 +28,20 @@ from ml_assets.training.data.prefetcher import Prefetcher
 
 SHAPE, BATCH, LANES = (3, 128, 128), 64, 8
 LEAST_FASTER = 1
-"""Files in the page cache are read as fast as archives there; they are what is slow on disks and in stores."""
+"""Least speed beside the faster DataLoader. In the page cache, files are as fast as archives; on disks and in stores
+they are slow.
+"""
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
-"""One partition for each split."""
+"""Return one partition for each split."""
 
 
 def decode(content: bytes) -> np.ndarray:
-    """The picture."""
+    """Return the picture."""
     return np.frombuffer(content, dtype=np.uint8).reshape(SHAPE)
 
 
 def write_snapshot(folder: Path, pictures: np.ndarray) -> Snapshot:
-    """`pictures` to train on, a few of them to validate and hold out as well."""
+    """Write `pictures` to train on, and a few of them for validation and holdout."""
     few = 8
     which = [*range(len(pictures)), *range(2 * few)]
     days = [*([DAYS[0]] * len(pictures)), *([DAYS[1]] * few), *([DAYS[2]] * few)]
@@ -70,7 +72,7 @@ def write_snapshot(folder: Path, pictures: np.ndarray) -> Snapshot:
 
 
 class Files(Dataset[torch.Tensor]):
-    """A file a blob, as data sets of pictures come."""
+    """Write a file per blob, as data sets of pictures come."""
 
     def __init__(self, folder: Path, pictures: np.ndarray) -> None:
         self._paths = [folder / f"{i}.bin" for i in range(len(pictures))]
@@ -85,7 +87,7 @@ class Files(Dataset[torch.Tensor]):
 
 
 def feed_epoch(reader: SplitReader, order: RowOrder) -> None:
-    """An epoch of the only rank, begun in the middle of one."""
+    """Read an epoch on the only rank, from the middle of one."""
     first = order.steps_per_epoch // 2
     with Prefetcher(order, reader, 0, 1, first) as prefetcher:
         for step in range(first, first + order.steps_per_epoch):
@@ -95,13 +97,13 @@ def feed_epoch(reader: SplitReader, order: RowOrder) -> None:
 
 
 def loader_epoch(loader: DataLoader[torch.Tensor]) -> None:
-    """An epoch of torch's own loader."""
+    """Read an epoch with torch's own loader."""
     for batch in loader:
         batch[0, 0, 0, 0].item()
 
 
 def tar_epoch(snapshot: Snapshot) -> None:
-    """Each archive from its beginning to its end, in batches: what libraries do that read tar."""
+    """Read each archive from beginning to end, in batches, as libraries do that read tar."""
     batch: list[np.ndarray] = []
     for shard in snapshot.shards_of("train"):
         if shard.blobs is None:
@@ -116,7 +118,7 @@ def tar_epoch(snapshot: Snapshot) -> None:
 
 
 def copy_epoch(pictures: np.ndarray) -> None:
-    """Each batch's part into one buffer, in order: what the memory allows."""
+    """Copy each batch's part into one buffer, in order: the limit of the memory."""
     room = np.empty((BATCH, *SHAPE), dtype=np.uint8)
     for first in range(0, len(pictures), BATCH):
         part = pictures[first : first + BATCH]

@@ -1,8 +1,8 @@
 """Day-block bootstrap of a two-month holdout: three models, their metrics and differences, 1000 redraws, one thread.
 
-The peer is the direct way, scikit-learn on the rows of each redraw; it is timed on a few redraws and scaled up,
-for AUC and log loss only. The second claim is what the blocks are for: how much narrower single-row redraws
-would make the interval of the log loss.
+The peer is the direct way: scikit-learn on the rows of each redraw. It is timed on a few redraws and scaled up, for AUC
+and log loss only. The second claim shows the reason for blocks: single-row redraws would make the interval of the log
+loss too narrow.
 """
 
 import os
@@ -36,7 +36,7 @@ SPEC = EvaluationSpec.model_validate(
 
 
 def made_up_holdout() -> tuple[pl.DataFrame, dict[str, Vector]]:
-    """As many rows and days as November and December of the flights, with days that are hard as a whole."""
+    """Return as many rows and days as November and December of the flights, with days that are hard as a whole."""
     random = np.random.default_rng(2013)
     day = np.sort(random.integers(0, DAYS, ROWS))
     hardness = random.normal(0, 0.6, DAYS)[day]
@@ -68,7 +68,7 @@ def day_numbers(frame: pl.DataFrame) -> np.ndarray:
 
 
 def all_intervals(frame: pl.DataFrame, scores: dict[str, Vector]) -> int:
-    """Every metric of every model and every difference from the challenger, on the whole holdout."""
+    """Compute every metric of every model and every difference from the challenger, on the whole holdout."""
     y, days = frame.get_column("label").to_numpy(), day_numbers(frame)
     counts = draw_blocks(DAYS, DRAWS, seed=0)
     found = 0
@@ -85,7 +85,7 @@ def all_intervals(frame: pl.DataFrame, scores: dict[str, Vector]) -> int:
 
 
 def seconds_of_rows(frame: pl.DataFrame, scores: dict[str, Vector], redraws: int) -> float:
-    """Seconds that 1000 redraws would take by gathering rows and asking scikit-learn."""
+    """Return the seconds that 1000 redraws would take with gathered rows and scikit-learn."""
     import sklearn.metrics as sk
 
     y, days = frame.get_column("label").to_numpy(), day_numbers(frame)
@@ -101,7 +101,7 @@ def seconds_of_rows(frame: pl.DataFrame, scores: dict[str, Vector], redraws: int
 
 
 def width(frame: pl.DataFrame, p: Vector, blocks: np.ndarray, count: int) -> float:
-    """Width of the log loss's 95 % interval."""
+    """Return the width of the log loss's 95 % interval."""
     y = frame.get_column("label").to_numpy()
     counts = draw_blocks(count, 300, seed=0)
     found = interval(estimate(block_form(METRICS["logloss"], y, p, blocks, count), counts, count), 0.95)
@@ -109,7 +109,7 @@ def width(frame: pl.DataFrame, p: Vector, blocks: np.ndarray, count: int) -> flo
 
 
 def main() -> int:
-    """Measure; the exit status says whether the bars hold."""
+    """Measure; return exit status 1 if a bar does not hold."""
     arguments = parse_args(__doc__)
     frame, scores = made_up_holdout()
     timings = interleave(

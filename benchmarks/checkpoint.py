@@ -1,11 +1,10 @@
-"""Seconds for which training stands still for a checkpoint, cost of each way to store one, and time in which a job
-that is asked to stop has saved and ended.
+"""Stall of training for a checkpoint, cost of each storage format, and time from SIGTERM to a saved and ended job.
 
-The first part copies and saves 300 MB of weights and optimizer state, by one rank and by two, in turn with what any way
-has to do at least (a copy in memory) and with `torch.save` and fsync, median of the rounds; memory is made before the
-first, as in a training. The second saves and loads the state of a model that has learned a little as `fp32`,
-`compressed` and `bf16`. The third trains a model with 1 GB of state on two ranks and sends SIGTERM to the job as a node
-that is taken away does.
+The first part copies and saves 300 MB of weights and optimizer state, by one rank and by two. It alternates with the
+least work of any way (a copy in memory) and with `torch.save` and fsync, median of the rounds; memory is allocated
+before the first, as in a training. The second part saves and loads the state of a model that has learned a little as
+`fp32`, `compressed` and `bf16`. The third part trains a model with 1 GB of state on two ranks and sends SIGTERM to the
+job, as a node that is drained does.
 """
 
 import json
@@ -38,11 +37,11 @@ from resources.job.setting_parts import CheckpointStorage
 MEGABYTES = 300
 WAYS = ("ours", "ours, until it counts", "memcpy", "torch.save + fsync")
 ADAM = 3
-"""Tensors of a parameter's size that AdamW has to keep: itself and two moments."""
+"""Keep tensors of a parameter's size, as AdamW must: the parameter and two moments."""
 
 
 class Wide(nn.Module):
-    """As many numbers as asked for, nearly all of them in one embedding, and next to nothing to compute."""
+    """A model with the requested number of parameters, nearly all in one embedding, and almost no computation."""
 
     def __init__(self, inputs: InputSpec, numbers: int) -> None:
         super().__init__()
@@ -54,12 +53,12 @@ class Wide(nn.Module):
 
 
 def wide(inputs: InputSpec, *, numbers: int) -> Wide:
-    """The model function of the second part."""
+    """Return the model of the second part."""
     return Wide(inputs, numbers)
 
 
 def main() -> int:
-    """Measure all three."""
+    """Measure all three parts."""
     arguments = parse_args(__doc__)
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
         blocked = _blocked(Path(folder), rounds=3 if arguments.quick else 9)
@@ -73,7 +72,7 @@ def _blocked(folder: Path, rounds: int) -> list[Result]:
     alone, both = (_of_slowest(folder / str(ranks), ranks, rounds) for ranks in (1, 2))
     return [
         Result(
-            name=f"loop of one rank stands still for a checkpoint of {MEGABYTES} MB",
+            name=f"stall of the loop of one rank for a checkpoint of {MEGABYTES} MB",
             value=alone["ours"],
             unit="ms",
             peers=_besides(alone, "ours"),
@@ -82,7 +81,7 @@ def _blocked(folder: Path, rounds: int) -> list[Result]:
             ok=alone["ours"] <= 2 * alone["memcpy"],
         ),
         Result(
-            name=f"loop of two ranks, as by default, stands still for a checkpoint of {MEGABYTES} MB",
+            name=f"stall of the loop of two ranks, as by default, for a checkpoint of {MEGABYTES} MB",
             value=both["ours"],
             unit="ms",
             peers={**_besides(both, "ours"), "ours, one rank": alone["ours"]},
@@ -103,7 +102,7 @@ def _blocked(folder: Path, rounds: int) -> list[Result]:
 
 
 def _of_slowest(folder: Path, ranks: int, rounds: int) -> dict[str, float]:
-    """Median milliseconds of each way, on the rank it takes longest; the first round apart."""
+    """Return the median milliseconds of each way on the slowest rank, and those of the first round separately."""
     folder.mkdir()
     (folder / "rounds").write_text(str(rounds))
     ended = in_ranks(ranks, folder, measure)
@@ -122,7 +121,7 @@ def _besides(figures: dict[str, float], name: str) -> dict[str, float]:
 
 
 def measure(group: Group, folder: Path) -> None:
-    """On each rank: time the ways in turn. Those that are not ours are what rank 0 does while the others wait."""
+    """Time the ways in turn, on each rank. The ways that are not ours run on rank 0 while the other ranks wait."""
     model, optimizer = _model(steps=1)
     state = state_of(model, optimizer, {"step": 1})
     tensors = [value for section in state.values() for value in section.values() if torch.is_tensor(value)]
@@ -142,8 +141,10 @@ def measure(group: Group, folder: Path) -> None:
             os.fsync(file.fileno())
 
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    for step in range(1, int((folder / "rounds").read_text()) + 2):  # the first is looked at for itself
-        new = folder / f"{step}.pt"  # a file of its own: the one before may be the only whole one
+    for step in range(
+        1, int((folder / "rounds").read_text()) + 2
+    ):  # the first checkpoint is its own measurement
+        new = folder / f"{step}.pt"  # a new file: the previous file may be the only complete one
         for way, action in (("memcpy", copy), ("torch.save + fsync", save)):
             group.gather(0)
             start = time.perf_counter()
@@ -161,7 +162,7 @@ def measure(group: Group, folder: Path) -> None:
 
 
 def _model(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """One with `MEGABYTES` of state that has learned for some steps to give back what it gets."""
+    """Return a model with `MEGABYTES` of state that has learned for some steps to return its input."""
     width = 1024
     layers = MEGABYTES * 10**6 // (4 * ADAM * width * (width + 1))
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
@@ -175,7 +176,7 @@ def _model(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def _stored(folder: Path, rounds: int) -> list[Result]:
-    """Return the cost of each way to store: median of the rounds, taken in turn."""
+    """Return the cost of each storage format: the median of the rounds, taken in turn."""
     folder.mkdir()
     (folder / "rounds").write_text(str(rounds))
     assert in_ranks(1, folder, store) == [None]
@@ -218,7 +219,7 @@ def _stored(folder: Path, rounds: int) -> list[Result]:
 
 
 def store(group: Group, folder: Path) -> None:
-    """On the only rank: save and load in each way, in turn."""
+    """Save and load in each format, in turn, on the only rank."""
     model, optimizer = _model(steps=20)
     state = state_of(model, optimizer, {"step": 20})
     savers = {

@@ -1,8 +1,9 @@
-"""From the click to the first training step on a cluster, and which part takes how long.
+"""Time from the click to the first training step on a cluster, and its parts.
 
 Two pods on two nodes, image present, servers and cluster running: those of `SERVERS_STATE` and `CLUSTER_STATE`, or of
-`make servers-up cluster-up`. The click is the request that the page sends. The median of five weeks (one with --quick),
-each a training of its own, and its parts; before them one that warms the platform's processes, as after its first use.
+`make servers-up cluster-up`. The click is the request that the page sends. Prints the median of five weeks (one with
+--quick), each with its own training, and its parts. A first training warms up the platform's processes, as after their
+first use.
 """
 
 import itertools
@@ -25,7 +26,7 @@ from deployment.testbed.servers import command as servers_command
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, session
-from ml_assets_tests.cluster.cluster_installation import Installation, install
+from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, install
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.job.events import read_events
 
@@ -76,9 +77,9 @@ def main() -> int:
 
 
 def _start(
-    dagster: Dagster, installation: Installation, cluster: ClusterEnvironment, week: str
+    dagster: Dagster, installation: ClusterInstallation, cluster: ClusterEnvironment, week: str
 ) -> dict[str, float]:
-    """Click, follow, and take the time apart: part → seconds."""
+    """Click, follow the run, and split the time: part → seconds."""
     clicked = time.time()
     run_id = _click(dagster, week)
     pods = _pods_running(dagster, cluster, run_id)
@@ -125,7 +126,7 @@ def _click(dagster: Dagster, week: str) -> str:
 
 
 def _pods_running(dagster: Dagster, cluster: ClusterEnvironment, run_id: str) -> float:
-    """Return the time at which the last container of the pods was started, by the nodes' word in whole seconds."""
+    """Return the start time of the last container of the pods, as reported by the nodes in whole seconds."""
     while True:
         states = [
             container["state"].get("running", {}).get("startedAt")
@@ -147,7 +148,7 @@ def _when(pattern: str, said: list[tuple[str, float]]) -> float:
 
 
 def _fingerprint(said: list[tuple[str, float]]) -> str:
-    """Twelve digits, from the name of the Job."""
+    """Return twelve digits from the name of the Job."""
     return next(
         found[1] for message, _ in said if (found := re.search(r"started train-([0-9a-f]{12})-", message))
     )

@@ -1,7 +1,7 @@
-"""The demo on real servers beside the embedded one: what lakeFS, S3, PostgreSQL and MLflow cost in seconds.
+"""The demo on real servers beside the embedded demo: the cost of lakeFS, S3, PostgreSQL and MLflow in seconds.
 
-Runs when named (`make bench ARGS=demo_servers`): it starts the four servers as the tests do and ends them. Both demos
-run as whole processes from empty homes, in turn, with the same command; only the environment differs.
+Runs only by name (`make bench ARGS=demo_servers`): it starts and ends the four servers as the tests do. Both demos run
+as whole processes from empty homes, in turn, with the same command; only the environment differs.
 """
 
 import json
@@ -25,12 +25,12 @@ MOST = 1.5
 
 
 def embedded(home: Path) -> tuple[float, dict[str, Any]]:
-    """Wall seconds and the JSON of one demo with nothing but a home."""
+    """Return the wall seconds and the JSON of one demo with only a home."""
     return _demo({"ML_ASSETS_HOME": str(home)})
 
 
 def on_servers(home: Path, record: Record, turn: int) -> tuple[float, dict[str, Any]]:
-    """Wall seconds and the JSON of one demo with a lake, databases and prefixes of its own."""
+    """Return the wall seconds and the JSON of one demo with its own lake, databases and prefixes."""
     for database in (f"ledger-{turn}", f"dagster-{turn}"):
         make_database(record, database)
     environment = variables(record) | {
@@ -61,7 +61,7 @@ def _demo(environment: dict[str, str]) -> tuple[float, dict[str, Any]]:
 
 
 def main() -> int:
-    """Measure; the exit status says whether the bar holds."""
+    """Measure; return exit status 1 if the bar does not hold."""
     arguments = parse_args(__doc__)
     seconds: dict[str, list[float]] = {"servers": [], "embedded": []}
     stages: dict[str, Any] = {}

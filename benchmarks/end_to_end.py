@@ -1,7 +1,7 @@
-"""The demo from an empty home against a bare script: what the platform costs in seconds.
+"""The demo from an empty home against a bare script: the cost of the platform in seconds.
 
-`bare_flights.py` has the same source, feature function, model function, epochs and ranks, and nothing else.
-Both run as whole processes, imports included, in turn. The demo's stages are printed beside the bare ones.
+`bare_flights.py` has the same source, feature function, model function, epochs and ranks, and nothing else. Both run as
+whole processes, imports included, in turn. The demo's stages are printed beside the bare ones.
 """
 
 import json
@@ -22,13 +22,13 @@ MOST_MORE_THAN_BARE = 60
 
 
 def demo(home: Path) -> tuple[float, dict[str, Any]]:
-    """Wall seconds and the JSON of one demo from an empty home."""
+    """Return the wall seconds and the JSON of one demo from an empty home."""
     program = Path(sys.executable).with_name("ml-assets")
     return _timed([str(program), "demo", "--json"], {"ML_ASSETS_HOME": str(home)})
 
 
 def bare() -> tuple[float, list[dict[str, Any]]]:
-    """Wall seconds and the JSON of one bare run of one seed."""
+    """Return the wall seconds and the JSON of one bare run of one seed."""
     return _timed([sys.executable, str(Path(__file__).with_name("bare_flights.py")), "--quick", "--json"], {})
 
 
@@ -41,7 +41,7 @@ def _timed(command: list[str], environment: dict[str, str]) -> tuple[float, Any]
 
 
 def main() -> int:
-    """Measure; the exit status says whether the bars hold."""
+    """Measure; return exit status 1 if a bar does not hold."""
     arguments = parse_args(__doc__)
     ours: list[float] = []
     theirs: list[float] = []

@@ -1,7 +1,7 @@
-"""Disk that Dagster's event history takes for each materialized partition: our storage beside Dagster's own.
+"""Disk space of Dagster's event history per materialized partition: our storage beside Dagster's own.
 
-A year of weather, 365 daily partitions in one run, is materialized several times in one home, as a table that is
-rebuilt grows in years. Bytes are those of all files of the history.
+A year of weather, 365 daily partitions in one run, is materialized several times in one home, like a table that is
+rebuilt over years. Bytes are those of all files of the history.
 """
 
 import os
@@ -38,7 +38,7 @@ def materialize(defs: dg.Definitions, instance: dg.DagsterInstance, days: Sequen
 
 
 def bytes_each(project: Project, instance: dg.DagsterInstance, folder: Path, days: int, rounds: int) -> float:
-    """Bytes that a materialization adds below `folder`, where `instance` keeps its history."""
+    """Return the bytes that a materialization adds below `folder`, in which `instance` keeps its history."""
     partitions = project.defs.resolve_asset_graph().get(TABLE).partitions_def
     assert partitions is not None
     keys = [key for key in partitions.get_partition_keys() if key >= FIRST][:days]
@@ -49,7 +49,7 @@ def bytes_each(project: Project, instance: dg.DagsterInstance, folder: Path, day
 
 
 def main() -> int:
-    """Measure; the exit status says if the bar holds."""
+    """Measure; return exit status 1 if the bar does not hold."""
     arguments = parse_args(__doc__)
     days, rounds = (91, 2) if arguments.quick else (365, 3)
     with tempfile.TemporaryDirectory() as name:

@@ -1,8 +1,7 @@
-"""The holdout figures of `flight_delay` by the platform's own engine, over three seeds fixed beforehand.
+"""Holdout metrics of `flight_delay` by the platform's own engine, over three seeds fixed beforehand.
 
-Makes the demo's home once, then trains its very snapshot with each seed. The holdout is only read here. The demo's
-evaluation measures the naive baseline and the reference model, a logistic regression on the same columns. Both depend
-on no seed.
+Makes the demo's home once, then trains its own snapshot with each seed. The holdout is only read here. The demo's
+evaluation measures the reference model, a logistic regression on the same columns, which depends on no seed.
 """
 
 import dataclasses
@@ -23,11 +22,11 @@ from resources.launcher.local import LocalLauncher
 
 SEEDS = (1, 2, 3)
 LEAST_BETTER = {"auc": 0.005, "logloss": 0.003}
-"""Metric → how much better the network must be than the reference model: less would not be worth a network."""
+"""Metric → least improvement over the reference model that justifies a network."""
 
 
 def run_demo(home: Path) -> tuple[TrainingJob, dict[str, dict[str, float]]]:
-    """Run the demo; return the job it trained, and `baseline` and `reference` → metric → holdout figure."""
+    """Run the demo; return the job that it trained, and `baseline` and `reference` → metric → value on the holdout."""
     program = Path(sys.executable).with_name("ml-assets")
     environment = {"ML_ASSETS_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)}
     demo = subprocess.run(
@@ -53,7 +52,7 @@ def holdout_figures(job: TrainingJob, folder: Path) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure; the exit status says whether the bars hold."""
+    """Measure; return exit status 1 if a bar does not hold."""
     arguments = parse_args(__doc__)
     with tempfile.TemporaryDirectory() as name:
         job, others = run_demo(Path(name))

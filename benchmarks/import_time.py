@@ -1,7 +1,7 @@
-"""Loading the definitions costs little more than Dagster itself: what every run and every tick pays first.
+"""Load time of the definitions, which every run and every tick pays first: little more than Dagster itself.
 
-Each measurement is a fresh interpreter, ours and the peer in turn. `import dagster` is the peer because
-nobody who uses Dagster can pay less.
+Each measurement is a fresh interpreter, ours and the peer in turn. `import dagster` is the peer because no user of
+Dagster can pay less.
 """
 
 import subprocess

@@ -1,7 +1,7 @@
-"""A year of daily partitions into the embedded lake, and out again, beside plain files on the same disk.
+"""A year of daily partitions into the embedded lake and out again, beside plain files on the same disk.
 
-The peers do without versions: copying the files with shutil and syncing each file and folder, and polars on
-the copied folder. Set TMPDIR to measure another disk.
+The peers have no versions: a copy of the files with shutil, with each file and folder synced, and polars on the copied
+folder. Set TMPDIR to measure another disk.
 """
 
 import datetime
@@ -24,7 +24,7 @@ ROWS = 900
 
 
 def write_days(folder: Path, days: int) -> list[Path]:
-    """One Parquet file and one manifest per day, as tables/ writes them; their relative paths."""
+    """Write one Parquet file and one manifest per day, as tables/ does; return their relative paths."""
     chance = np.random.default_rng(0)
     paths: list[Path] = []
     for number in range(days):
@@ -41,7 +41,7 @@ def write_days(folder: Path, days: int) -> list[Path]:
 
 
 def publish_to_lake(source: Path, paths: Sequence[Path], root: Path) -> str:
-    """Branch, put every file, commit, merge once; the merge commit's id."""
+    """Branch, put every file, commit, merge once; return the id of the merge commit."""
     store = LocalStore(root)
     store.create_branch("audit-flights", "main")
     for path in paths:
@@ -51,7 +51,7 @@ def publish_to_lake(source: Path, paths: Sequence[Path], root: Path) -> str:
 
 
 def copy_plainly(source: Path, paths: Sequence[Path], root: Path) -> None:
-    """The same files, as durable, without versions."""
+    """Copy the same files, equally durable, without versions."""
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / path, root / path)
@@ -63,21 +63,21 @@ def copy_plainly(source: Path, paths: Sequence[Path], root: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """fsync a file or a folder."""
+    """Sync a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
 def read_from_lake(store: VersionedStore, commit_id: str) -> pl.DataFrame:
-    """All rows of all days at a commit."""
+    """Read all rows of all days at a commit."""
     entries = store.list(commit_id, "datasets/flights/")
     files = store.fetch(commit_id, [entry.path for entry in entries])
     return pl.scan_parquet(list(files.values())).collect()
 
 
 def read_plainly(folder: Path) -> pl.DataFrame:
-    """All rows of all days of a folder."""
+    """Read all rows of all days of a folder."""
     return pl.scan_parquet(sorted(folder.glob("datasets/flights/*/*.parquet"))).collect()
 
 
@@ -102,7 +102,7 @@ def main() -> int:
         copy_plainly(folder / "source", paths, folder / "copy")
         store = LocalStore(folder / "lake")
         if not read_from_lake(store, commit_id).equals(read_plainly(folder / "copy")):
-            raise SystemExit("The lake gave back other rows than were written.")
+            raise SystemExit("The lake returned other rows than those written.")
         reading = interleave(
             {
                 "lake": lambda: read_from_lake(store, commit_id),

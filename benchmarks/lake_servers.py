@@ -1,9 +1,9 @@
-"""A year of daily partitions into lakeFS on S3 and out again, beside what others do with the same bytes there.
+"""A year of daily partitions into lakeFS on S3 and out again, beside peers with the same bytes there.
 
-Runs when named (`make bench ARGS=lake_servers`): it starts S3, PostgreSQL and lakeFS as the tests do, or uses those
-of the folder in SERVERS_STATE. The peers, in an environment of their own that the first run makes, speak to the
-same servers: dvc with an S3 remote, deltalake on S3, lakefs-spec on the same lakeFS. They do what comes closest:
-dvc and lakefs-spec move the same files; deltalake rewrites their rows into one table.
+Runs only by name (`make bench ARGS=lake_servers`). It starts S3, PostgreSQL and lakeFS as the tests do, or uses those
+of the folder in SERVERS_STATE. The peers run in their own environment, which the first run makes, on the same servers:
+dvc with an S3 remote, deltalake on S3, lakefs-spec on the same lakeFS. They do the closest equivalent: dvc and
+lakefs-spec move the same files; deltalake rewrites their rows into one table.
 """
 
 import json
@@ -42,7 +42,7 @@ AUDITED = {"audit": "passed"}
 
 @contextmanager
 def servers(folder: Path) -> Iterator[Record]:
-    """Those that stand, or new ones that end with the benchmark."""
+    """Yield running servers, or new ones that end with the benchmark."""
     if named := os.environ.get("SERVERS_STATE"):
         yield Servers(Path(named), ("s3", "postgresql", "lakefs")).up()
         return
@@ -54,7 +54,7 @@ def servers(folder: Path) -> Iterator[Record]:
 
 
 def open_repository(record: Record, name: str, cache: Path) -> LakeFSStore:
-    """The repository, ready as `ml-assets lake init` makes it."""
+    """Return the repository, set up as by `ml-assets lake init`."""
     api = LakeFSApi(record.url("lakefs"), name, record.lakefs_key, record.lakefs_secret)
     set_up(api, STORAGE, cache)
     return LakeFSStore(api, cache)
@@ -70,14 +70,14 @@ def publish(store: LakeFSStore, source: Path, paths: Sequence[Path]) -> str:
 
 
 def timed(work: Callable[..., Answer], *arguments: object) -> tuple[float, Answer]:
-    """Wall seconds, and what `work` returned."""
+    """Return the wall seconds and the result of `work`."""
     began = time.perf_counter()
     answer = work(*arguments)
     return time.perf_counter() - began, answer
 
 
 def peers_python() -> Path:
-    """The interpreter of the peers' environment, made where it is not there."""
+    """Return the interpreter of the peers' environment; make the environment if it is missing."""
     home = Path(os.environ.get("ML_ASSETS_BUILD_CACHE", Path.home() / ".cache/ml-assets")) / "lake-peers"
     python = home / "bin" / "python"
     done = home / "installed"
@@ -89,7 +89,7 @@ def peers_python() -> Path:
 
 
 def measure_peers(record: Record, source: Path, folder: Path) -> dict[str, dict[str, float]]:
-    """Peer → seconds of `publish`, `cold` and `warm`."""
+    """Return each peer → seconds of `publish`, `cold` and `warm`."""
     python = peers_python()
     environment = (
         os.environ
@@ -101,7 +101,7 @@ def measure_peers(record: Record, source: Path, folder: Path) -> dict[str, dict[
             "LAKEFS_KEY": record.lakefs_key,
             "LAKEFS_SECRET": record.lakefs_secret,
             "PYTHONPATH": "",
-            # Their own habits of asking home have no place in a measurement.
+            # Their own telemetry has no place in a measurement.
             "DVC_NO_ANALYTICS": "1",
         }
     )
@@ -124,7 +124,7 @@ def measure_peers(record: Record, source: Path, folder: Path) -> dict[str, dict[
 def measure_ours(
     record: Record, source: Path, paths: Sequence[Path], folder: Path, rounds: int
 ) -> Mapping[str, float]:
-    """Best of some rounds: publishing to a new repository, reading with an empty cache, reading again."""
+    """Return the best of some rounds: publishing to a new repository, reading with an empty cache, reading again."""
     seconds: dict[str, list[float]] = {"publish": [], "embedded": [], "cold": [], "warm": []}
     expected = pl.scan_parquet(sorted(source.glob("datasets/flights/*/*.parquet"))).collect()
     for number in range(rounds):
@@ -134,12 +134,12 @@ def measure_ours(
         seconds["publish"].append(taken)
         seconds["embedded"].append(timed(publish_to_lake, source, paths, folder / f"local-{number}")[0])
         for way in ("cold", "warm"):
-            # As another process: nothing is remembered but what lies in the cache's folder.
+            # Like another process: only the cache's folder remembers anything.
             reader = open_repository(record, name, folder / f"reader-{number}")
             taken, rows = timed(read_from_lake, reader, commit_id)
             seconds[way].append(taken)
             if not rows.equals(expected):
-                raise SystemExit("lakeFS gave back other rows than were written.")
+                raise SystemExit("lakeFS returned other rows than those written.")
     return {way: min(taken) for way, taken in seconds.items()}
 
 

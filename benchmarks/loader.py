@@ -1,8 +1,8 @@
-"""Feeding rows: our lanes beside torch's DataLoader and a plain copy, and what feeding costs a training step.
+"""Feeding rows: our lanes beside torch's DataLoader and a plain copy, and the cost of feeding for a training step.
 
-A million rows of 30 float32 and a label, shuffled, batches of 4,096; every way reads one number of each batch.
-Ours reads a snapshot as a training does, by the prefetcher's thread, with every row's place known from the step alone.
-What other libraries do with these rows: `make bench ARGS=loader_libraries`.
+A million rows of 30 float32 and a label, shuffled, in batches of 4,096. Every way reads one number of each batch. Ours
+reads a snapshot as a training does, by the prefetcher's thread; the step alone decides the place of every row. Other
+libraries with these rows: `make bench ARGS=loader_libraries`.
 """
 
 import statistics
@@ -35,11 +35,11 @@ COLUMNS, BATCH, LANES = 30, 4096, 8
 LEAST_FASTER = 20
 LEAST_SHARE = 0.98
 DAYS = (date(2024, 1, 1), date(2024, 1, 2), date(2024, 1, 3))
-"""One partition for each split."""
+"""Return one partition for each split."""
 
 
 def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> Snapshot:
-    """`rows` training rows with a label that can be learned, and a few to validate and hold out."""
+    """Write `rows` training rows with a label that can be learned, and a few rows for validation and holdout."""
     chance = np.random.default_rng(0)
     few = 1000
     numbers = chance.normal(size=(rows + 2 * few, COLUMNS)).astype(np.float32)
@@ -64,13 +64,13 @@ def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> S
 
 
 def open_training(snapshot: Snapshot) -> tuple[SplitReader, RowOrder]:
-    """The training split as a rank sees it."""
+    """Return the training split as a rank sees it."""
     reader = SplitReader(snapshot, "train", torch.device("cpu"))
     return reader, RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
 
 
 def feed_epoch(reader: SplitReader, order: RowOrder, *, by_lane: bool = False) -> None:
-    """An epoch of the only rank, begun in the middle of one: the place costs nothing."""
+    """Read an epoch on the only rank, from the middle of one: the start position costs nothing."""
     first = order.steps_per_epoch // 2
     with Prefetcher(order, reader, 0, 1, first) as prefetcher:
         for step in range(first, first + order.steps_per_epoch):
@@ -79,13 +79,13 @@ def feed_epoch(reader: SplitReader, order: RowOrder, *, by_lane: bool = False) -
 
 
 def loader_epoch(loader: DataLoader[tuple[torch.Tensor, ...]]) -> None:
-    """An epoch of torch's own loader."""
+    """Read an epoch with torch's own loader."""
     for numeric, _ in loader:
         numeric[0, 0].item()
 
 
 def copy_epoch(numbers: np.ndarray) -> None:
-    """Each slice of a batch's size into one buffer, in order: what the memory allows."""
+    """Copy each slice of a batch's size into one buffer, in order: the limit of the memory."""
     room = np.empty((BATCH, COLUMNS), dtype=np.float32)
     for first in range(0, len(numbers), BATCH):
         part = numbers[first : first + BATCH]
@@ -94,7 +94,7 @@ def copy_epoch(numbers: np.ndarray) -> None:
 
 
 def measure_rates(snapshot: Snapshot, rounds: int) -> list[Result]:
-    """Rows a second of every way."""
+    """Return the rows per second of every way."""
     reader, order = open_training(snapshot)
     rows = snapshot.read("train")
     data = TensorDataset(torch.from_numpy(rows.numeric.copy()), torch.from_numpy(rows.label.copy()))
@@ -128,7 +128,7 @@ def measure_rates(snapshot: Snapshot, rounds: int) -> list[Result]:
 
 
 class Stepper:
-    """A training of a small network, by hand, on one thread."""
+    """Train a small network, by hand, on one thread."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -139,7 +139,7 @@ class Stepper:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
 
     def seconds(self, batches: Iterable[Batch]) -> float:
-        """Wall seconds of a step for each of `batches`."""
+        """Return the wall seconds of a step for each of `batches`."""
         start = time.perf_counter()
         for batch in batches:
             output = self.model(batch.numeric).squeeze(1)
@@ -161,7 +161,7 @@ def step_shares(folder: Path, rank: int, world_size: int, blocks: int, steps: in
         one = next(fed)
         stepper.seconds(repeat(one, steps))
         for _ in range(blocks):
-            # A B B A: what grows or shrinks steadily meanwhile disturbs both alike.
+            # A B B A: a steady drift disturbs both alike.
             a = stepper.seconds(islice(fed, steps))
             b = stepper.seconds(repeat(one, 2 * steps))
             shares.append(b / (a + stepper.seconds(islice(fed, steps))))
@@ -169,7 +169,7 @@ def step_shares(folder: Path, rank: int, world_size: int, blocks: int, steps: in
 
 
 def measure_steps(folder: Path, world_size: int, blocks: int, steps: int) -> Result:
-    """As many processes as ranks, at the same time."""
+    """Run as many processes as ranks, at the same time."""
     with ProcessPoolExecutor(world_size, mp_context=get_context("spawn")) as pool:
         asked = [
             pool.submit(step_shares, folder, rank, world_size, blocks, steps) for rank in range(world_size)

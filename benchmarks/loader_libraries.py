@@ -1,8 +1,8 @@
-"""Feeding rows: our lanes beside mosaicml-streaming and litdata, which also go on in the middle of an epoch.
+"""Feeding rows: our lanes beside mosaicml-streaming and litdata, which also resume in the middle of an epoch.
 
-Runs when named (`make bench ARGS=loader_libraries`): the first run makes an environment of their own, some 6 GB, for
-both need torchvision and one an old numpy. A sample is a row, as they expect; they read fewer rows than ours, whose
-epoch would be over too soon to be timed. What torch's own loader does with these rows: `loader`.
+Runs only by name (`make bench ARGS=loader_libraries`). The first run makes their own environment of about 6 GB, because
+both need torchvision and one needs an old numpy. An item is a row, as they expect. They read fewer rows than ours,
+whose epoch would end too soon to be timed. Torch's own loader with these rows: `loader`.
 """
 
 import json
@@ -22,7 +22,7 @@ NAMES = ("mosaicml-streaming", "litdata")
 
 
 def peers_python() -> Path:
-    """The interpreter of the peers' environment, made where it is not there."""
+    """Return the interpreter of the peers' environment; make the environment if it is missing."""
     home = Path(os.environ.get("ML_ASSETS_BUILD_CACHE", Path.home() / ".cache/ml-assets")) / "loader-peers"
     python, done = home / "bin" / "python", home / "installed"
     if not done.exists() or done.read_text() != "\n".join(PEERS):
@@ -34,20 +34,20 @@ def peers_python() -> Path:
 
 
 def measure_peer(peer: str, numbers: Path, folder: Path) -> dict[str, float]:
-    """Rows a second by number of workers."""
+    """Return the rows per second by number of workers."""
     work = folder / peer
     (work / "data").mkdir(parents=True)
     done = subprocess.run(
         [
             peers_python(),
-            "-P",  # a script's folder comes first otherwise, and one beside it is called as a peer's package is
+            "-P",  # otherwise a script's folder comes first, and a file in it has the name of a peer's package
             Path(__file__).with_name("bare_loader_peers.py"),
             peer,
             numbers,
             work / "data",
             str(BATCH),
         ],
-        # What they keep for later and where they report to has no place in a measurement.
+        # Their caches and telemetry have no place in a measurement.
         env=os.environ | {"PYTHONPATH": "", "DO_NOT_TRACK": "1", "HOME": str(work)},
         capture_output=True,
         text=True,

@@ -1,7 +1,7 @@
-"""Our training loop beside a bare hand-written one, and what bits that are the same for any number of workers cost.
+"""Our training loop beside a bare hand-written one, and the cost of the same bits for any number of workers.
 
-Two ranks, the ways in turn, there and back; no validation and no checkpoint in a part, but all else: rows
-read ahead and logged, the agreement on loss and signals, halting at what is not finite, figures every 20 steps.
+Two ranks, the ways in turn, there and back. A part has no validation and no checkpoint, but all else: rows read ahead
+and logged, the agreement on loss and signals, the stop at a value that is not finite, metrics every 20 steps.
 """
 
 import json
@@ -38,17 +38,17 @@ class Compared:
 
     @property
     def our_rate(self) -> float:
-        """Steps per second."""
+        """Return our steps per second."""
         return self.steps / statistics.median(self.ours)
 
     @property
     def other_rate(self) -> float:
-        """Steps per second."""
+        """Return the other way's steps per second."""
         return self.steps / statistics.median(self.other)
 
     @property
     def ratios(self) -> list[float]:
-        """Our steps per second over the other way's, by block."""
+        """Return our steps per second over the other way's, by block."""
         parts = range(0, len(self.ours), 2)
         return [sum(self.other[part : part + 2]) / sum(self.ours[part : part + 2]) for part in parts]
 
@@ -88,7 +88,7 @@ def main() -> int:
             unit="steps per second",
             peers={"tolerance": bitwise.our_rate},
             ratio=1 / bitwise.ratio,
-            bar="its cost is told",
+            bar="none: a cost",
             ok=True,
         ),
     ]
@@ -108,7 +108,7 @@ def _measure(folder: Path, steps: int, rounds: int) -> dict[str, dict[str, list[
 
 
 def write_job(folder: Path, steps: int) -> None:
-    """`job.json` in `folder`: blocks of `steps` steps without a checkpoint, and the rows for them."""
+    """Write `job.json` to `folder`: blocks of `steps` steps without a checkpoint, and the rows for them."""
     snapshot = write_snapshot(folder / "snapshots", steps * BATCH + BATCH)
     job = TrainingJob(
         model="loop",
@@ -133,7 +133,7 @@ def write_job(folder: Path, steps: int) -> None:
 
 
 def ranks(module: str) -> list[str]:
-    """The command that runs `module` in each rank."""
+    """Return the command that runs `module` in each rank."""
     return [
         *(sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={WORKERS}"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", "-m", module),

@@ -1,8 +1,8 @@
-"""Cost and gain, on this machine, of `precision`, `gradient_accumulation_steps`, `activation_checkpointing`,
+"""Cost and gain on this machine of `precision`, `gradient_accumulation_steps`, `activation_checkpointing`,
 `gradient_compression` and `compile`, each against none.
 
-A network of twelve blocks. Each way trains in processes of its own, in turn, and tells steps per second and the loss of
-its last steps; in another process, how far its memory grew beyond what the model itself takes.
+A network of twelve residual layers. Each way trains in its own processes, in turn, and reports steps per second and the
+loss of its last steps. Another process measures the growth of its memory beyond that of the model itself.
 """
 
 import json
@@ -35,9 +35,9 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "gradient_compression powersgd": {"gradient_compression": "powersgd"},
 }
 LARGEST_DIFFERENCE = {"gradient_compression powersgd, 2 workers": 0.10}
-"""Largest relative difference of the loss after so few steps; 0.01 where nothing is said."""
+"""Largest relative difference of the loss after so few steps; 0.01 unless given."""
 EXACT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""Settings under which freed memory goes back to the system at once, so that the peak is what was needed; slower."""
+"""Settings under which freed memory returns to the system at once, so that the peak is the memory needed; slower."""
 Told = dict[str, float]
 """`steps_per_second`, `megabytes`, `loss`."""
 
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _speed(name: str, told: Told, none: Told) -> Result:
-    """Return its cost or gain; the loss must be near that of plain training."""
+    """Return the cost or gain of one way; its loss must be near that of plain training."""
     most = LARGEST_DIFFERENCE.get(name, 0.01)
     differs = abs(told["loss"] / none["loss"] - 1)
     return Result(
@@ -76,7 +76,7 @@ def _speed(name: str, told: Told, none: Told) -> Result:
         unit="steps per second",
         peers={"none": none["steps_per_second"]},
         ratio=told["steps_per_second"] / none["steps_per_second"],
-        bar=f"loss within {most:.0%} of none; its speed is told",
+        bar=f"loss within {most:.0%} of none; its speed has no bar",
         ok=differs <= most,
     )
 
@@ -97,7 +97,7 @@ def _memory(name: str, told: dict[str, Told], most: float) -> Result:
 def _measure(
     snapshot: Path, ways: dict[str, dict[str, Any]], workers: int, steps: int, rounds: int
 ) -> dict[str, Told]:
-    """Medians over the rounds."""
+    """Return the medians over the rounds."""
     told: dict[str, list[Told]] = {name: [] for name in ways}
     for turn in range(rounds):
         for name in list(ways)[:: -1 if turn % 2 else 1]:

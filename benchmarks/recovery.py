@@ -1,7 +1,8 @@
-"""Seconds from damage to the next trained step, with local processes: the drills, and a quarter of 8 workers lost.
+"""Seconds from damage to the next trained step, with local processes: the drills, and the loss of a quarter of 8
+workers.
 
-Each drill also compares rows and weights with a training that nothing happened to; one that did not hold falls short
-whatever its seconds were. From SIGTERM to saved and out with 1 GB of state: `checkpoint.py`.
+Each drill also compares rows and weights with an undamaged training. A failed drill misses its bar, whatever its
+seconds were. From SIGTERM to saved and ended with 1 GB of state: `checkpoint.py`.
 """
 
 import functools

@@ -1,8 +1,7 @@
-"""Runs every benchmark in turn and fails where a bar falls short: `make bench`. It measures nothing itself.
+"""Run every benchmark in turn and fail if a bar does not hold: `make bench`. It measures nothing itself.
 
-A script of this folder is a benchmark unless its name begins with `_` (shared helpers) or `bare_` (what
-another benchmark compares with). `benchmarks/run.py lake import_time` runs only these two. Those of `WHEN_NAMED`
-run only so.
+A script of this folder is a benchmark unless its name begins with `_` (shared helpers) or `bare_` (peers of other
+benchmarks). `benchmarks/run.py lake import_time` runs only these two. The scripts of `WHEN_NAMED` run only by name.
 """
 
 import argparse
@@ -23,26 +22,29 @@ from benchmarks._report import Result, emit, table_of
 FOLDER = Path(__file__).parent
 LOGS = FOLDER.parent / "build" / "bench"
 WHEN_NAMED = ("cluster_start", "demo_servers", "lake_servers", "loader_libraries")
-"""They need what `make servers-up cluster-up` starts, or a large environment of their own."""
+"""Scripts that need the servers of `make servers-up cluster-up`, or a large separate environment."""
 
 
 def _scripts(names: list[str]) -> list[Path]:
-    """The benchmarks to run, by name; all of them without names."""
+    """Return the benchmarks to run, by name; without names all except `WHEN_NAMED`."""
     known = {
         path.stem: path
         for path in sorted(FOLDER.glob("*.py"))
         if path != Path(__file__) and not path.name.startswith(("_", "bare_"))
     }
     if unknown := set(names) - known.keys():
-        raise SystemExit(f"No benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}.")
+        raise SystemExit(
+            f"No benchmark named {', '.join(sorted(unknown))}; the benchmarks are {', '.join(known)}."
+        )
     return [known[name] for name in names or known if names or name not in WHEN_NAMED]
 
 
 def run_all(
     scripts: Sequence[Path], logs: Path, console: Console, *, quick: bool
 ) -> list[tuple[Path, Result]]:
-    """Run `scripts` in turn, with a bar and a line for each claim on `console`; whatever else they say goes into a
-    file each under `logs`."""
+    """Run `scripts` in turn, with a bar and a line for each claim on `console`. All other output goes to a file per
+    script under `logs`.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     measured: list[tuple[Path, Result]] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -60,7 +62,7 @@ def run_all(
 
 
 def _run(script: Path, log: Path, *, quick: bool) -> list[Result]:
-    """The script's own results, or one that falls short if it ended without any. All it says goes to `log`."""
+    """Return the script's own results, or a result that misses its bar if it printed none. All output goes to `log`."""
     with log.open("w") as said:
         done = subprocess.run(
             [sys.executable, script, "--json", *(["--quick"] if quick else [])],
@@ -100,7 +102,7 @@ def main() -> int:
     Console().print(table_of(results, commands))
     (LOGS / "results.json").write_text(json.dumps([dataclasses.asdict(one) for one in results], indent=1))
     Console().print(
-        f"What the scripts said, and the results as JSON: {LOGS.relative_to(FOLDER.parent)}", soft_wrap=True
+        f"Output of the scripts, and the results as JSON: {LOGS.relative_to(FOLDER.parent)}", soft_wrap=True
     )
     return 0 if all(one.ok for one in results) else 1
 

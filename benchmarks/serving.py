@@ -1,7 +1,7 @@
 """Cost of a prediction from raw columns: the bundle's runtime beside torch and beside MLflow's pyfunc.
 
-78 numeric columns and 6 categories, as many as the flights model has, into a 256-128 network. Torch gets its
-rows from the fitted encoding, as in training, and also without that, ready as tensors.
+78 numeric columns and 6 categories, as many as the flights model has, into a 256-128 network. Torch gets its rows from
+the fitted encoding, as in training; a second measurement gives it ready tensors.
 """
 
 import tempfile
@@ -38,7 +38,7 @@ class Net(nn.Module):
         self.net = nn.Sequential(*layers, nn.Linear(128, 1))
 
     def forward(self, numeric: Tensor, category: Tensor) -> Tensor:
-        """Logits `[B]`."""
+        """Return logits `[B]`."""
         filled = torch.where(torch.isnan(numeric), self.fill, numeric)
         embedded = [embed(category[:, i]) for i, embed in enumerate(self.embed)]
         return self.net(torch.cat([filled, *embedded], dim=1)).squeeze(1)

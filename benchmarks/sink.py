@@ -1,8 +1,8 @@
 """Cost of a metric for the training step, and metrics stored per second: our sink beside MLflow's own ways.
 
-A step logs five metrics. Sync is `log_metrics`, async is MLflow's asynchronous logging; all three write to
-a SQLite database of their own. Means are of the quietest of five rounds, for all three: one pause of a busy
-machine would outweigh ten thousand calls.
+A step logs five metrics. Sync is `log_metrics`, async is MLflow's asynchronous logging; all three write to their own
+SQLite database. Means are of the quietest of five rounds, for all three: one pause of a busy machine would outweigh ten
+thousand calls.
 """
 
 import statistics
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _ours(folder: Path, steps: int) -> tuple[float, float]:
-    """Mean seconds of a call at a training loop's pace, and metrics stored per second at full speed."""
+    """Return the mean seconds of a call at a training loop's pace, and the metrics stored per second at full speed."""
     tracker = Tracker(f"sqlite:///{folder / 'mlflow.db'}", folder)
     folder.mkdir()
     with tracker.start(RunFacts(experiment="bench", fingerprint="paced", name="a", author="a")) as run:
@@ -72,7 +72,7 @@ def _ours(folder: Path, steps: int) -> tuple[float, float]:
 
 
 def _mlflow(folder: Path, steps: int, *, synchronous: bool) -> tuple[float, float]:
-    """The same for MLflow's client."""
+    """Measure the same for MLflow's client."""
     import mlflow
 
     folder.mkdir()
@@ -92,7 +92,7 @@ def _mlflow(folder: Path, steps: int, *, synchronous: bool) -> tuple[float, floa
 
 
 def _timed(log: Callable[[dict[str, float], int], object], steps: int, pace: float) -> float:
-    """Mean seconds of a call in the quietest round."""
+    """Return the mean seconds of a call in the quietest round."""
     taken: list[float] = []
     for step in range(steps):
         values = {f"metric {i}": step * 0.1 + i for i in range(METRICS)}

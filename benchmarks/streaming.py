@@ -1,8 +1,8 @@
-"""A training whose shards come while it runs, beside one that brings them all first.
+"""A training whose shards arrive while it runs, beside one that downloads them all first.
 
-The store is a folder behind a throttle: so many bytes a second for each connection, four of them, as a network would.
-Both train an epoch of a million rows of 30 float32 with a small network, on one thread; the cache of the first has room
-for a third of the shards.
+The store is a folder behind a throttle: a fixed number of bytes per second for each of four connections, as a network
+would allow. Both train an epoch of a million rows of 30 float32 with a small network, on one thread. The cache of the
+first has room for a third of the shards.
 """
 
 import shutil
@@ -29,27 +29,27 @@ MOST_TIME, MOST_BEFORE_FIRST = 1.0, 0.5
 
 
 class Store:
-    """The shards of a snapshot, far away."""
+    """Store of the shards of a snapshot, behind a throttle."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self._folder = snapshot, snapshot.folder
 
     def fetch(self, file: str, path: Path) -> None:
-        """Bring one file, no faster than a connection is."""
+        """Download one file, no faster than a connection allows."""
         start = time.monotonic()
         shutil.copyfile(self._folder / file, path)
         time.sleep(max(0.0, start + path.stat().st_size / BYTES_A_SECOND - time.monotonic()))
 
 
 def batches(reader: SplitReader) -> Iterator[Batch]:
-    """Those of an epoch, for the only rank."""
+    """Return the batches of an epoch, for the only rank."""
     order = RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
     with Prefetcher(order, reader, 0, 1, 0) as prefetcher:
         yield from map(prefetcher.merged, range(order.steps_per_epoch))
 
 
 class Trainings:
-    """Either way of training an epoch; what each waited for its first batch."""
+    """Result of a way to train an epoch, with its wait for the first batch."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Trainings:
         self.first: dict[str, float] = {}
 
     def come(self) -> None:
-        """Shards come while it trains."""
+        """Train while the shards arrive."""
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as place:
             room = (2 * LANES + 2) * max(shard.bytes for shard in self._shards)
@@ -67,12 +67,12 @@ class Trainings:
             self._train("come", start, reader)
 
     def staged(self) -> None:
-        """All are brought first."""
+        """Download all shards first, then train."""
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(CONNECTIONS) as connections:
             paths = [shard.path for shard in self._shards]
             list(connections.map(lambda path: self._store.fetch(path, Path(place) / path), paths))
-            # Read where they came from: the same files, checked as they were written.
+            # Read from their source: the same files, checked when they were written.
             self._train("staged", start, SplitReader(self._store.snapshot, "train", torch.device("cpu")))
 
     def _train(self, way: str, start: float, reader: SplitReader) -> None:
@@ -88,7 +88,7 @@ def main() -> int:
     arguments = parse_args(__doc__)
     rows, rounds = (200_000, 1) if arguments.quick else (1_000_000, 3)
     with tempfile.TemporaryDirectory() as temporary:
-        # Fifty shards or so, whatever the number of rows.
+        # About fifty shards, for any number of rows.
         snapshot = write_snapshot(Path(temporary), rows, shard_bytes=rows * 124 // 54)
         trainings = Trainings(Store(snapshot))
         timings = interleave({"come": trainings.come, "staged": trainings.staged}, rounds)
@@ -100,18 +100,18 @@ def main() -> int:
                 name=f"an epoch whose shards come while it trains, {rate}",
                 value=come,
                 unit="s",
-                peers={"all brought first": staged},
+                peers={"all downloaded first": staged},
                 ratio=come / staged,
-                bar=f"≤ {MOST_TIME} x bringing all first",
+                bar=f"≤ {MOST_TIME} x downloading all first",
                 ok=come <= MOST_TIME * staged,
             ),
             Result(
                 name="until its first batch",
                 value=trainings.first["come"],
                 unit="s",
-                peers={"all brought first": trainings.first["staged"]},
+                peers={"all downloaded first": trainings.first["staged"]},
                 ratio=trainings.first["come"] / trainings.first["staged"],
-                bar=f"≤ {MOST_BEFORE_FIRST} x bringing all first",
+                bar=f"≤ {MOST_BEFORE_FIRST} x downloading all first",
                 ok=trainings.first["come"] <= MOST_BEFORE_FIRST * trainings.first["staged"],
             ),
         ],

@@ -34,7 +34,7 @@ from resources.ledger import Ledger
 FIRST = date(2013, 1, 1)
 CADENCE = Cadence("daily", FIRST)
 LOOKBACK = 29
-"""Days of flights behind one day of the derived table: itself and four weeks."""
+"""Days of flights behind one day of the derived table: the day itself and four weeks."""
 
 Frames = Mapping[str, pl.DataFrame]
 
@@ -49,13 +49,13 @@ class Place:
 
 
 def flights(days: int) -> dict[str, pl.DataFrame]:
-    """Key → flights of that day."""
+    """Return key → flights of that day."""
     dates = [FIRST + timedelta(n) for n in range(days)]
     return {str(day): source.read_flights(day) for day in dates}
 
 
 def table(kind: str, name: str, frames: Frames) -> TableSpec:
-    """A table of flights: types, nulls, known carriers, a key, event times and volume are validated."""
+    """Return a table of flights whose types, nulls, known carriers, key, event times and volume are validated."""
     everything = pl.concat(list(frames.values()))
     carriers = sorted(everything["carrier"].unique())
     columns = [
@@ -75,7 +75,7 @@ def table(kind: str, name: str, frames: Frames) -> TableSpec:
 
 
 def publish_all(place: Place, spec: TableSpec, incoming: list[Incoming]) -> float:
-    """Seconds to publish into this place."""
+    """Return the seconds to publish into this place."""
     started = time.perf_counter()
     result = publish(place.store, place.ledger, spec, incoming, PublishingRun(run_id="benchmark"))
     taken = time.perf_counter() - started
@@ -85,7 +85,7 @@ def publish_all(place: Place, spec: TableSpec, incoming: list[Incoming]) -> floa
 
 
 def write_plainly(folder: Path, frames: Frames) -> float:
-    """Seconds polars needs to sort the same days and write them as files; nothing is validated or kept safe."""
+    """Return the seconds that polars needs to sort the same days and write them as files, not validated."""
     started = time.perf_counter()
     for key, frame in frames.items():
         frame.sort("scheduled_departure_at", "carrier", "flight", "origin").write_parquet(
@@ -95,7 +95,7 @@ def write_plainly(folder: Path, frames: Frames) -> float:
 
 
 def measure(days: int, rounds: int, folder: Path) -> list[Result]:
-    """The three claims."""
+    """Measure the three claims."""
     frames = flights(days)
     spec = table("datasets", "flights", frames)
     incoming = [Incoming(key=key, data=frame) for key, frame in frames.items()]

@@ -1,8 +1,8 @@
-"""Our training loop while it is tracked and saved, beside a bare hand-written one that is neither.
+"""Our training loop with tracking and checkpoints, beside a bare hand-written one without them.
 
-Two ranks, blocks of both ways in turn, there and back. Ours tells 50 figures a second or more to a process that stores
-them in MLflow (SQLite, on the same cores), as the step of a run does, and saves one checkpoint a block, whose end it
-waits for; a block takes less than 30 s. Afterwards every figure that was told must be stored, once.
+Two ranks, blocks of both ways in turn, there and back. Ours sends 50 metrics per second or more to a process that
+stores them in MLflow (SQLite, on the same cores), as the step of a run does. It saves one checkpoint per block and
+waits for its end; a block takes less than 30 s. Afterwards every metric must be stored exactly once.
 """
 
 import itertools
@@ -36,7 +36,7 @@ def main() -> int:
             told = _measure(Path(folder), steps, rounds, run)
         stored = _stored(tracker, run.run_id)
         beside = Compared(steps, **json.loads((Path(folder) / "seconds.json").read_text()))
-    # One part of ours was not measured, but told its figures as well.
+    # One part of ours was not measured, but sent its metrics as well.
     per_second = stored.total() / (len(beside.ours) + 1) / statistics.median(beside.ours)
     longest = max(beside.ours)
     result = Result(
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _measure(folder: Path, steps: int, rounds: int, run: TrackedRun) -> Counter[tuple[str, int]]:
-    """Run the ranks and track what they tell; how often each metric was told at each step."""
+    """Run the ranks and track their metrics; return how often each metric was sent at each step."""
     command = ranks("benchmarks._tracked_ranks")
     arguments = (str(folder / "job.json"), str(folder), str(steps), str(rounds), str(PER_SECOND))
     told: Counter[tuple[str, int]] = Counter()

@@ -1,7 +1,7 @@
-"""Answers to categories that were not seen in training: category dropout beside leaving the column out.
+"""Predictions for categories that training never saw: category dropout beside leaving the column out.
 
-Made-up shops with effects of their own; on the last days half of the rows are of shops that are new. Networks are
-like the scaffold's, trained by the platform's loop, log loss is of the holdout:
+Synthetic shops with their own effects. On the last days half of the rows belong to new shops. The networks are like
+that of the scaffold and are trained by the platform's loop; the log loss is that of the holdout:
 
 * platform: the unknown id begins as the mean of the others and is trained by the default `category_dropout`
 * neither: it keeps its random weights, without dropout
@@ -43,7 +43,7 @@ from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 
 CASES = ((300, 5), (1_000, 12), (6_000, 40), (30_000, 100))
-"""Training rows, shops that they are of."""
+"""Number of training rows, and of their shops."""
 SEEDS = 8
 BATCH = 128
 LEAST_EPOCHS, LEAST_STEPS = 6, 200
@@ -57,13 +57,13 @@ ROW_SPEC = RowSpec(
     cutoffs=Cutoffs.all_at(datetime(2024, 12, 31, tzinfo=UTC)),
 )
 MOST_WORSE_UNSEEN = 0.01
-"""Nats that an unseen shop may cost against leaving the column out, in the mean over seeds."""
+"""Largest loss in nats on unseen shops beyond that without the column, as the mean over seeds."""
 MOST_WORSE_SEEN = 0.01
-"""Nats that the known shops may pay for it."""
+"""Largest loss in nats that known shops may pay for it."""
 
 
 class Shops(nn.Module):
-    """Numbers and embedded categories through one hidden layer, as in the scaffold's `model.py`."""
+    """A network of numbers and embedded categories with one hidden layer, as in the scaffold's `model.py`."""
 
     def __init__(self, inputs: InputSpec, spare: int) -> None:
         super().__init__()
@@ -83,14 +83,14 @@ def build(inputs: InputSpec, *, spare: int = 0) -> Shops:
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Mean log loss of holdout rows."""
+    """Return the mean log loss of holdout rows."""
 
     unseen: float
     seen: float
 
 
 def table_of(rows: int, shops: int, seed: int) -> pl.DataFrame:
-    """`rows` training rows of `shops`; enough rows afterwards to measure with, half of them of as many new shops."""
+    """Return `rows` training rows of `shops`, and enough later rows to measure with, half of them of new shops."""
     chance = np.random.default_rng(seed)
     days = TRAIN_DAYS + VALIDATION_DAYS + HOLDOUT_DAYS
     daily = [rows // TRAIN_DAYS] * (TRAIN_DAYS + VALIDATION_DAYS)
@@ -157,14 +157,14 @@ def train(
 
 
 def losses_of(scores: NDArray[np.float64], holdout: pl.DataFrame) -> Losses:
-    """Log loss of `scores`, by whether the row's shop is new."""
+    """Return the log loss of `scores` for rows of new and of known shops."""
     label, is_new = holdout["label"].to_numpy(), holdout["is_new"].to_numpy()
     losses = -np.log(np.where(label == 1, scores, 1 - scores))
     return Losses(unseen=float(losses[is_new].mean()), seen=float(losses[~is_new].mean()))
 
 
 def measure(rows: int, shops: int, seeds: int, group: Group) -> dict[str, Losses]:
-    """Way → its losses, means over `seeds`."""
+    """Return each way → its losses, means over `seeds`."""
     found: dict[str, list[Losses]] = {}
     default = TrainingSettings().category_dropout
     ways = {
@@ -191,7 +191,7 @@ def measure(rows: int, shops: int, seeds: int, group: Group) -> dict[str, Losses
 
 @contextmanager
 def only_rank() -> Iterator[Group]:
-    """This process as the only rank of a job."""
+    """Use this process as the only rank of a job."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
@@ -201,7 +201,7 @@ def only_rank() -> Iterator[Group]:
 
 
 def results_of(rows: int, shops: int, losses: dict[str, Losses]) -> Iterator[Result]:
-    """Yield the claims of one case: about unseen shops, and about the others."""
+    """Yield the claims of one case: on unseen shops, and on known shops."""
     of, ours = f"{rows:,} training rows, {shops} shops", losses["platform"]
     without = losses["column left out"]
     yield Result(

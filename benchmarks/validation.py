@@ -1,7 +1,7 @@
-"""Validation costs what hand-written polars costs: a large frame, and a year of small ones.
+"""Cost of validation beside hand-written polars: a large frame, and a year of small ones.
 
 * 5,000,000 rows × 8 rules in one partition, against the same rules as one polars query written by hand
-  (fastest round of each: other work on the machine only ever adds)
+  (fastest round of each: other work on the machine only adds)
 * 365 days × 85 columns validated in one call, against the same call day by day (20 days, extrapolated)
 """
 
@@ -32,7 +32,7 @@ LARGE = Contract.model_validate(
 
 
 def large_frame(rows: int) -> pl.DataFrame:
-    """Rows that break no rule."""
+    """Return rows that break no rule."""
     random = np.random.default_rng(0)
     tails = pl.Series([f"N{number:04d}" for number in range(4000)])
     return pl.DataFrame(
@@ -48,7 +48,7 @@ def large_frame(rows: int) -> pl.DataFrame:
 
 
 def by_hand(frame: pl.DataFrame) -> pl.DataFrame:
-    """The eight rules as somebody without a contract would write them: failing rows per rule, in one pass."""
+    """Apply the eight rules by hand, without a contract: failing rows per rule, in one pass."""
     delay, speed, origin, tail = (pl.col(name) for name in ("delay", "speed", "origin", "tail"))
     return frame.select(
         delay_null=delay.is_null().sum(),
@@ -63,7 +63,7 @@ def by_hand(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def year(days: int) -> tuple[dict[str, pl.DataFrame], dict[str, tuple[date, date]], Contract]:
-    """A table of 85 columns and about 920 rows a day, with a key and event times, that breaks no rule."""
+    """Return a table of 85 columns and about 920 rows a day, with a key and event times, that breaks no rule."""
     random = np.random.default_rng(1)
     numbers = [f"x{index}" for index in range(80)]
     frames: dict[str, pl.DataFrame] = {}
@@ -100,7 +100,7 @@ def year(days: int) -> tuple[dict[str, pl.DataFrame], dict[str, tuple[date, date
 
 
 def clean(check: Callable[[], dict[str, list[object]]]) -> Callable[[], None]:
-    """The check, refusing to be timed where it found something: then it would not be the same work."""
+    """Run the check. Raise if it finds something, because then it would not be the same work."""
 
     def run() -> None:
         found = {key: findings for key, findings in check().items() if findings}

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what the given lists name and this machine lacks, as root or by sudo: one Debian package a line.
-# Needs neither when everything is there. Called by .ci/run and by the targets that start servers.
+# Installs the packages of the given lists that this machine lacks, as root or by sudo: one Debian package per line.
+# Needs neither if nothing is missing. Called by .ci/run and by the targets that start servers.
 set -euo pipefail
 
-names="$(cat "$@" | grep -v '^#')" # fails where a list is missing
+names="$(cat "$@" | grep -v '^#')" # fails if a list is missing
 missing=()
 while read -r name; do
   dpkg-query --show --showformat='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
@@ -14,7 +14,7 @@ echo "Installing ${missing[*]}."
 root=()
 if [ "$(id -u)" -ne 0 ]; then root=(sudo --non-interactive); fi
 
-# Debian's PostgreSQL makes and starts a database cluster of its own upon installation; nothing here uses it.
+# Upon installation, Debian's PostgreSQL makes and starts its own database cluster, which nothing here uses.
 policy=/etc/postgresql-common/createcluster.d/no-main-cluster.conf
 if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e "$policy" ]; then
   "${root[@]}" mkdir -p "${policy%/*}"

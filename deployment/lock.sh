@@ -13,7 +13,7 @@ compile() {
 compile "$@" pyproject.toml --group dev --output-file "$locks/dev.txt"
 compile "$@" --group build --constraints "$locks/dev.txt" --output-file "$locks/build.txt"
 compile "$@" --group setup --constraints "$locks/dev.txt" --output-file "$locks/setup.txt"
-# What images hold, with the very same pins: the platform's, and a worker's for each list of packages.
+# The packages of images, with the same pins: those of the platform, and those of a worker for each list of packages.
 compile "$@" pyproject.toml --constraints "$locks/dev.txt" --output-file deployment/images/platform.txt
 for list in deployment/images/*.in; do
   compile "$@" "$list" --constraints "$locks/dev.txt" --output-file "${list%.in}.txt"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv exactly as deployment/requirements/*.txt lock it, every download checked by its hash, and adds the packages of
-# requirements-own.txt where there is such a file.
+# requirements-own.txt if that file exists.
 # Called by `make setup`; needs bash and Python 3.11 to 3.13, nothing else. PYTHON=… picks the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,7 +25,7 @@ EOF
   return 1
 }
 
-# One fingerprint of everything that decides what is installed, so that a second call is a no-op.
+# A fingerprint of everything that decides the installed packages, so that a second call does nothing.
 own=requirements-own.txt
 [ -f "$own" ] || own=/dev/null
 wanted="$(cat "$locks"/*.txt pyproject.toml deployment/setup.sh deployment/own-packages.sh "$own" | cksum) $PWD"

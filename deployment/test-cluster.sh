@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test that needs a cluster: installs system packages, builds and starts the servers and a cluster of two nodes,
-# tests, ends them and checks that nothing of them is left. Called by `make test-cluster`; arguments go to pytest. JOBS
+# tests, ends them and checks that nothing is left. Called by `make test-cluster`; arguments go to pytest. JOBS
 # test processes at once share them. TESTS is the folder: `make test-queues` has another one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,6 +19,6 @@ cluster up
 printf 'Servers and cluster were up after %d s.\n' "$((SECONDS - began))"
 "$python" -m pytest "${TESTS:-ml_assets_tests/cluster}" -n "${JOBS:-3}" --dist loadscope --no-loadscope-reorder "$@"
 trap - EXIT
-cluster down # both fail if a process, mount, link, cgroup or folder is left
+cluster down # both commands fail if a process, mount, link, cgroup or folder is left
 servers down
 echo "Nothing of the cluster and the servers is left."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The lake's tests on a real lakeFS, through lakefs-sdk instead of lakefs-client. Arguments go to pytest.
-# The SDK lies in a folder of its own, beside the environment: from 1.87 on it is not open source, so nothing of ours
-# may pull it in. Uses the servers of SERVERS_STATE, or starts its own.
+# The SDK is in a separate folder, beside the environment: from 1.87 on it is not open source, so none of our packages
+# may depend on it. Uses the servers of SERVERS_STATE, or starts its own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

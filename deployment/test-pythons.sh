@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the locked packages and runs the tests on every supported Python found, each in an environment of
-# its own under build/. Called by `make test-pythons`, for a nightly run; PYTHONS=… names other interpreters.
+# Installs the locked packages and runs the tests on every supported Python of this machine, each in its own
+# environment under build/. Called by `make test-pythons`, for a nightly run; PYTHONS=… names other interpreters.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,6 +20,6 @@ for python in ${PYTHONS:-python3.11 python3.12 python3.13}; do
 done
 
 if [ "$found" -eq 0 ]; then
-  echo "None of the interpreters was found; name one with PYTHONS=…" >&2
+  echo "This machine has none of the interpreters; name one with PYTHONS=…" >&2
   exit 1
 fi

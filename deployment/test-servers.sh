@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Every test that needs real servers: installs system packages, builds and starts the servers, tests, ends them and
-# checks that nothing of them is left. Called by `make test-servers`; arguments go to pytest. JOBS test processes at
-# once, each with servers of its own.
+# checks that nothing is left. Called by `make test-servers`; arguments go to pytest. JOBS test processes at
+# once, each with its own servers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python="${VENV:-.venv}/bin/python"
 export SERVERS_STATE="$PWD/build/servers-of-tests" # apart from those of `make servers-up`
 
-# Fails if a process, port, mount or folder is left. What the servers said stays: build/servers-of-tests.log.
+# Fails if a process, port, mount or folder is left. The servers' logs stay: build/servers-of-tests.log.
 down_all() {
   local state
   tail --lines=1000 "$SERVERS_STATE"*/log/*.log >"$SERVERS_STATE.log" || true

@@ -1,8 +1,8 @@
-"""Run the GPU benchmark: `benchmarks/gpu/run.sh`, or `python -m benchmarks.gpu` where the packages are installed.
+"""Run the GPU benchmark: `benchmarks/gpu/run.sh`, or `python -m benchmarks.gpu` if the packages are installed.
 
-Trains through the project's launcher on one GPU: collectives, precisions, layouts, memory, use of the card, a kill, the
-same bits twice. Prints a table and one line of JSON, and writes `gpu.json` with every figure of every training.
-`--device cpu` runs the same code in a minute where there is no GPU; it proves that the benchmark works, and no figure.
+Trains through the project's launcher on one GPU: collectives, precisions, layouts, memory, utilization, a kill, the
+same bits twice. Prints a table and one line of JSON, and writes `gpu.json` with all metrics of all trainings. `--device
+cpu` runs the same code in a minute without a GPU. It proves that the benchmark works; its numbers mean nothing.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - PARTS.keys():
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"no part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print(
             "torch finds no GPU here. Try it without one: benchmarks/gpu/run.sh --device cpu", file=sys.stderr
@@ -43,7 +43,7 @@ def main() -> int:
             note(f"{'ok   ' if result.ok else 'SHORT'} {result.name}: {result.value:.4g} {result.unit}")
             _write(
                 arguments.out, bench, results, began
-            )  # after each: a run that is cut off leaves what it has
+            )  # after each part: an interrupted run leaves its results
     return emit(results, json=arguments.json)
 
 
@@ -60,7 +60,7 @@ def _write(out: Path, bench: Bench, results: list[Result], began: datetime) -> N
 
 
 def _machine(device: str) -> dict[str, str]:
-    """Return what the figures depend on."""
+    """Return the facts on which the numbers depend."""
     facts = {"torch": torch.__version__}
     if device == "cuda":
         facts["card"] = torch.cuda.get_device_name(0)

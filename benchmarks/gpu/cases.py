@@ -1,4 +1,4 @@
-"""The trainings of the GPU benchmark, and the bar of each figure (T1, T2, T9, T10).
+"""Trainings of the GPU benchmark, and the bar of each measurement (T1, T2, T9, T10).
 
 Here: the trainings, small and large. Not here: running one (trainings), the table (__main__).
 """
@@ -38,7 +38,7 @@ class Scale:
     """The decoder whose losses are compared."""
     small_rows: int
     large: dict[str, int]
-    """The decoder whose use of the card is measured."""
+    """The decoder whose GPU utilization is measured."""
     large_rows: int
     large_batch: int
     fed_steps: int
@@ -55,7 +55,7 @@ GPU = Scale(
     large_batch=32,
     fed_steps=150,
 )
-"""Minutes on one H200."""
+"""Sizes that take minutes on one H200."""
 CPU = Scale(
     rows=20_000,
     batch=1000,
@@ -67,7 +67,7 @@ CPU = Scale(
     large_batch=32,
     fed_steps=20,
 )
-"""So that the benchmark itself is tested where there is no GPU; its figures say nothing."""
+"""Sizes for tests of the benchmark itself without a GPU. Their numbers mean nothing."""
 
 
 class Bench:
@@ -78,15 +78,15 @@ class Bench:
         self.scale = GPU if device == "cuda" else CPU
         self._made: dict[str, Snapshot] = {}
         self.figures: dict[str, dict[str, float]] = {}
-        """Figures by the name of the training, for the JSON."""
+        """Metrics by the name of the training, for the JSON."""
 
     def results(self, names: list[str]) -> Iterator[Result]:
-        """Run the parts in `names` one after the other; a part that raises becomes a result that falls short."""
+        """Run the parts in `names` one after the other. A part that raises becomes a result that misses its bar."""
         for name in names:
             note(f"== {name}")
             try:
                 yield from PARTS[name](self)
-            except Exception as error:  # the table must be printed, whatever one part does
+            except Exception as error:  # the table must be printed, even if a part fails
                 note(f"{name} failed: {type(error).__name__}: {error}")
                 yield Result(
                     name=f"{name}: {type(error).__name__}: {str(error)[:300]}",
@@ -98,11 +98,11 @@ class Bench:
 
     @property
     def table(self) -> Snapshot:
-        """The snapshot of columns, made once."""
+        """Return the snapshot of columns, made once."""
         return self._snapshot("columns", lambda at: columns(at, self.scale.rows))
 
     def text(self, rows: int, tokens: int) -> Snapshot:
-        """Return a snapshot of texts, made once."""
+        """Return the snapshot of texts, made once."""
         return self._snapshot(f"texts-{rows}-{tokens}", lambda at: texts(at, rows, tokens))
 
     def flights(self, name: str, on_event: Any = None, **changes: Any) -> Outcome:
@@ -139,7 +139,7 @@ class Bench:
         )
 
     def fed(self, name: str, **changes: Any) -> dict[str, Any]:
-        """Return what `fed` prints for the flights network."""
+        """Return the output of `fed` for the flights network."""
         settings = TrainingSettings(global_batch=self.scale.batch, workers=1, **changes)
         job = job_of(self.table, FLIGHTS, {}, settings)
         folder = self._folder / name
@@ -192,7 +192,7 @@ class Bench:
 
 
 def collectives_and_feeding(bench: Bench) -> Iterator[Result]:
-    """Every collective over NCCL, then fed steps against one batch repeated."""
+    """Run every collective over NCCL, then fed steps against one batch repeated."""
     found = bench.fed("fed")
     yield Result(
         name=f"collectives over {found['backend']}{' ' + found['nccl'] if 'nccl' in found else ''}",
@@ -212,19 +212,19 @@ def collectives_and_feeding(bench: Bench) -> Iterator[Result]:
 
 
 def flights_precisions(bench: Bench) -> Iterator[Result]:
-    """Losses and speed of the flights network in every precision the device has."""
+    """Measure losses and speed of the flights network in every precision of the device."""
     yield from _precisions(bench, "flights", lambda name, **changes: bench.flights(name, **changes))
 
 
 def decoder_precisions(bench: Bench) -> Iterator[Result]:
-    """Losses and speed of the small decoder."""
+    """Measure losses and speed of the small decoder."""
     yield from _precisions(
         bench, "decoder", lambda name, **changes: bench.decoder(name, large=False, **changes)
     )
 
 
 def large_decoder(bench: Bench) -> Iterator[Result]:
-    """Use of the card: utilization, MFU, wait for data, memory by what saves it."""
+    """Measure the GPU: utilization, MFU, wait for data, and memory with each setting that saves it."""
     plain = bench.decoder("large", large=True, precision="bf16")
     figures = plain.figures()
     rows = figures["training_throughput_samples_per_sec"]
@@ -267,7 +267,7 @@ def large_decoder(bench: Bench) -> Iterator[Result]:
 
 
 def bitwise(bench: Bench) -> Iterator[Result]:
-    """The same training twice, and once with a rank killed: one digest."""
+    """Train twice, and once with a killed rank; compare the digests."""
     changes: dict[str, Any] = {
         "determinism": "bitwise",
         "lanes": 4,
@@ -295,7 +295,7 @@ def bitwise(bench: Bench) -> Iterator[Result]:
 
 
 def checkpoints(bench: Bench) -> Iterator[Result]:
-    """Stall of the loop for a checkpoint of the large decoder."""
+    """Measure the stall of the loop for a checkpoint of the large decoder."""
     figures = bench.decoder("saved", large=True, precision="bf16", checkpoint_every_steps=25).figures()
     yield Result(
         name=f"large decoder: checkpoint, durable after {figures['checkpoint_duration_ms'] / 1000:.1f} s",
@@ -314,7 +314,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Result]]] = {
     "checkpoints": checkpoints,
     "large": large_decoder,
 }
-"""By name, the cheap ones first."""
+"""Parts by name, the cheap ones first."""
 
 
 def _precisions(bench: Bench, what: str, run: Callable[..., Outcome]) -> Iterator[Result]:
@@ -363,7 +363,7 @@ def _wait(name: str, figures: dict[str, float], bench: Bench) -> Result:
 
 
 def _at_least(name: str, value: float | None, least: float, unit: str, bench: Bench) -> Result:
-    """On a CPU nothing is asked for that only a GPU has."""
+    """Return the result for a bar that only a GPU must meet."""
     if value is None and bench.device == "cuda":
         return Result(name=name, value=0.0, unit="not reported", bar=f"≥ {least:g}", ok=False)
     return Result(

@@ -1,6 +1,6 @@
-"""Made-up snapshots for the GPU benchmark, written with numpy and pyarrow alone.
+"""Synthetic snapshots for the GPU benchmark, written with numpy and pyarrow alone.
 
-Here: columns with a learnable label, and texts with a learnable next byte. The lent machine has neither polars nor
+Here: columns with a learnable label, and texts with a learnable next byte. The GPU machine has neither polars nor
 Dagster, so the project's own snapshot builder cannot run there; the format is the project's.
 """
 
@@ -29,18 +29,18 @@ from ml_assets.snapshots.split_reader import (
 )
 
 NUMERIC, CARDINALITIES = 38, (17, 4, 110, 13)
-"""About the columns of the flights model."""
+"""Number of columns, about that of the flights model."""
 _FEW_SHARE = 0.05
-"""Rows to validate on, and as many to hold out, as a share of the training rows."""
+"""Validation rows as a share of the training rows, and as many holdout rows."""
 _SHARD_ROWS = 500_000
 _LABEL = "label"
 
 _Make: TypeAlias = Callable[[np.random.Generator, Path, SplitName, int, int], Rows]
-"""(chance, archive to write, split, first row number, rows) → rows."""
+"""Function (random generator, archive to write, split, first row number, rows) → rows."""
 
 
 def columns(folder: Path, rows: int) -> Snapshot:
-    """Write `rows` training rows of numbers and categories; the label is 0 or 1 by a hidden linear rule and noise."""
+    """Write `rows` training rows of numbers and categories. A hidden linear rule and noise decide the label, 0 or 1."""
     inputs = InputSpec(
         numeric=tuple(f"x{column}" for column in range(NUMERIC)),
         fill=(0.0,) * NUMERIC,
@@ -67,7 +67,7 @@ def columns(folder: Path, rows: int) -> Snapshot:
 
 
 def texts(folder: Path, rows: int, tokens: int) -> Snapshot:
-    """Write `rows` texts of `tokens` bytes; three bytes of four follow from the one before."""
+    """Write `rows` texts of `tokens` bytes; three bytes of four follow from the previous byte."""
     inputs = InputSpec(
         numeric=("x",),
         fill=(0.0,),

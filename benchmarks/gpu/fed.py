@@ -3,7 +3,7 @@
     python -m torch.distributed.run --nproc-per-node=1 -m benchmarks.gpu.fed JOB.json FOLDER STEPS
 
 Blocks of steps alternate there and back (fed, repeated, repeated, fed), so that a drift of clocks cancels. A step is
-the loop's: forward, backward, clip with its wait for the device, optimizer. Prints one line of JSON.
+that of the loop: forward, backward, clip with its wait for the device, optimizer. Prints one line of JSON.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -49,7 +49,7 @@ def main(job_file: str, folder: str, steps: str) -> None:
 
 
 def _use_every_collective(group: Group) -> None:
-    """Raise where an operation of the group gives something else than it must; on one rank, its own values."""
+    """Raise if an operation of the group returns a wrong value. On one rank, each must return the rank's own values."""
     values = torch.arange(8.0, device=group.device)
     group.copy_from_first([values])
     checks = {
@@ -66,7 +66,7 @@ def _use_every_collective(group: Group) -> None:
 
 
 def _compare(run: Run, gradients: Gradients, steps: int) -> tuple[list[float], list[float]]:
-    """Ratio of fed to repeated steps per second of each pair of blocks, and the fed ones."""
+    """Return the ratio of fed to repeated steps per second of each pair of blocks, and the fed steps per second."""
     at = 0
 
     def fetch() -> Sequence[Batch]:

@@ -1,6 +1,6 @@
-"""Models of the GPU benchmark: the flights network and a decoder that declares its operations.
+"""Models of the GPU benchmark: the flights network, and a decoder that declares its operations.
 
-Not here: how they are trained (cases).
+Not here: their training (cases).
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ def flights(inputs: InputSpec, **hyperparameters: Any) -> nn.Module:
 
 
 class MeasuredDecoder(Decoder):
-    """The decoder of the layout tests, with the figure that MFU needs."""
+    """The decoder of the layout tests, with the number of operations that MFU needs."""
 
     def __init__(self, tokens: int, width: int, heads: int, blocks: int) -> None:
         super().__init__(tokens, width, heads, blocks)

@@ -1,6 +1,6 @@
-"""Run one training through the launcher, as a pipeline would, and reduce its events to figures.
+"""Run one training through the launcher, as a pipeline would, and reduce its events to medians.
 
-Not here: which trainings (cases), what they must reach (__main__).
+Not here: the choice of trainings (cases), their bars (__main__).
 """
 
 import hashlib
@@ -28,27 +28,27 @@ FIGURES = (
     "gpu_peak_memory_gb",
     "mfu",
 )
-"""Medians over the second half of a training: by then kernels are compiled and clocks are up."""
+"""Metrics to reduce to medians over the second half of a training: by then kernels are compiled and clocks are up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One training that ended well."""
+    """One training that succeeded."""
 
     result: TrainingResult
     events: tuple[TrainingEvent, ...]
     wall_seconds: float
-    """From the call of the launcher to its answer."""
+    """Seconds from the call of the launcher to its answer."""
     lines: tuple[str, ...]
     """Log lines."""
 
     @property
     def device(self) -> str:
-        """`cpu` or `cuda`, as rank 0 says."""
+        """`cpu` or `cuda`, as rank 0 reports."""
         return next(str(event.values["device"]) for event in self.events if event.kind == "started")
 
     def figures(self) -> dict[str, float]:
-        """Median of each of `FIGURES` that was reported, and the last losses."""
+        """Median of each reported metric of `FIGURES`, and the last losses."""
         told = [event.values for event in self.events if event.kind == "metrics"]
         late = told[len(told) // 2 :]
         found = {
@@ -67,7 +67,7 @@ class Outcome:
         return found | {"wall_seconds": self.wall_seconds}
 
     def weights_digest(self) -> str:
-        """SHA-256 of the best weights' file."""
+        """SHA-256 of the file of the best weights."""
         return hashlib.sha256(Path(self.result.weights).read_bytes()).hexdigest()
 
 
@@ -83,7 +83,7 @@ def train(
     objective: str = "binary",
     on_event: Callable[[TrainingEvent], None] = lambda _: None,
 ) -> Outcome:
-    """Train in `folder/name`. Raises what the launcher raises."""
+    """Train in `folder/name`. Raise the launcher's errors."""
     job = job_of(snapshot, function, hyperparameters, settings, decode=decode, objective=objective)
     events: list[TrainingEvent] = []
     lines: list[str] = []
@@ -125,12 +125,12 @@ def job_of(
 
 
 class KillOnce:
-    """Event callback that ends rank 0 with SIGKILL at the first metrics at or after `step`."""
+    """Event callback that kills rank 0 with SIGKILL at the first metrics at or after `step`."""
 
     def __init__(self, step: int) -> None:
         self._step, self._pid = step, 0
         self.at_step: int | None = None
-        """Step of the event that it was killed on; None before."""
+        """Step of the event at which it was killed; None before."""
 
     def __call__(self, event: TrainingEvent) -> None:
         """See `TrainingLauncher.run`."""
@@ -142,5 +142,5 @@ class KillOnce:
 
 
 def note(text: str) -> None:
-    """Say on standard error how far the benchmark is."""
+    """Print the progress of the benchmark on standard error."""
     print(text, file=sys.stderr, flush=True)

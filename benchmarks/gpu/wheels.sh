@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Collects what benchmarks/gpu/run.sh needs beside torch into a folder (WHEELS, default build/wheels), for another
+# Downloads the packages that benchmarks/gpu/run.sh needs beside torch into a folder (WHEELS, default build/wheels), for another
 # machine's Python: TARGET_PYTHON, default 3.12. Versions and hashes are those of deployment/requirements/dev.txt.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

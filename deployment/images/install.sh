@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fills /opt/venv with the packages of an image, as NAME.txt beside this script locks them. A step of Dockerfile, whose
-# mounts it expects: /deployment, and in /installed/NAME packages to copy where there is no index. Argument: NAME.
+# mounts it expects: /deployment, and in /installed/NAME packages to copy without an index. Argument: NAME.
 set -eu
 name="$1"
 [ -e /opt/venv ] || python3 -m venv --without-pip /opt/venv
@@ -17,4 +17,4 @@ python3 -m venv /tmp/tools
 UV_BUILD_CONSTRAINT=/deployment/requirements/build.txt UV_PREVIEW_FEATURES=build-dependency-hashes \
   /tmp/tools/bin/uv pip sync --no-cache --compile-bytecode --require-hashes --require-build-hashes \
   --python /opt/venv/bin/python "/deployment/images/$name.txt"
-rm -r /tmp/tools # neither cache nor installer stays
+rm -r /tmp/tools # keep neither cache nor installer

@@ -12,7 +12,7 @@ PARTS = ("servers", "cluster")
 def main(words: list[str]) -> int:
     """Run the command; return its exit status."""
     if not words or words[0] not in PARTS:
-        sys.stderr.write(f"Which part? python -m deployment.testbed {'|'.join(PARTS)} …\n")
+        sys.stderr.write(f"Name a part: python -m deployment.testbed {'|'.join(PARTS)} …\n")
         return 2
     command = importlib.import_module(f"deployment.testbed.{words[0]}.command")
     try:

@@ -63,7 +63,7 @@ def read_module(name: str, modules: Path = MODULES) -> Module:
         sorted((path for path in required if f"{tools[0]}/".startswith(f"{path}/")), key=len) if tools else []
     )
     if not owners:
-        raise BuildFailed(f"{folder}/go.mod needs a `tool` line and a `require` line of the module it is in.")
+        raise BuildFailed(f"{folder}/go.mod needs a `tool` line and a `require` line of its module.")
     version = required[owners[-1]]
     digest = hashlib.sha256("\0".join((go_mod, go_sum, ldflags)).encode()).hexdigest()[:12]
     return Module(name, folder, version, tuple(tools), ldflags, f"{name}-{version}-{digest}")

@@ -170,7 +170,7 @@ def freeze(process: Process) -> None:
     deadline = time.monotonic() + _STOPPED_SECONDS
     while not all(_stands_still(member.pid) for member in members):
         if time.monotonic() > deadline:
-            raise ServerFailed(f"{process.name} does not stand still after {_STOPPED_SECONDS:g} s.")
+            raise ServerFailed(f"{process.name} has not stopped {_STOPPED_SECONDS:g} s after SIGSTOP.")
         time.sleep(0.01)
 
 
@@ -291,5 +291,5 @@ def _end(process: Process, members: Sequence[Process]) -> None:
         left = [member for member in {*left, *family(process)} if alive(member)]
         if left and time.monotonic() > deadline:
             pids = ", ".join(str(member.pid) for member in left)
-            raise ServerFailed(f"{process.name} does not die: process {pids}. {tail(process.log)}")
+            raise ServerFailed(f"{process.name} is alive after SIGKILL: process {pids}. {tail(process.log)}")
     _children.pop(process.pid, None)

@@ -220,7 +220,7 @@ machine.check(Layout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r})
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert "MachineUnfit: No cluster can run here" in ended.stderr
-    assert "run it as root" in ended.stderr
+    assert "run this as root" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 

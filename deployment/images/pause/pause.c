@@ -1,4 +1,4 @@
-/* The first process of every pod: holds its namespaces, reaps what is left over, ends when asked. */
+/* The first process of every pod: holds its namespaces, reaps orphaned processes, ends on SIGTERM. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

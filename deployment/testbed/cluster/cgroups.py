@@ -104,7 +104,9 @@ def end(path: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise ServerFailed(f"Processes {left} of cgroup {path} do not die.")
+            raise ServerFailed(
+                f"Processes {left} of cgroup {path} are alive {KILLED_SECONDS:g} s after SIGKILL."
+            )
         time.sleep(0.02)
 
 

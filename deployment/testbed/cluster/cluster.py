@@ -231,7 +231,7 @@ def down(layout: Layout) -> None:
         if layout.state.exists():
             shutil.rmtree(layout.state)
         if left := leftovers(layout):
-            raise ServerFailed(f"Left of the cluster of {layout.state}: {'; '.join(left)}.")
+            raise ServerFailed(f"Leftovers of the cluster in {layout.state}: {'; '.join(left)}.")
 
 
 def status(layout: Layout) -> list[str]:

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--name",
         default=os.environ.get("CLUSTER_NAME") or Layout.name,
-        help="of its bridge and cgroups ($CLUSTER_NAME, else %(default)s)",
+        help="name of its bridge and cgroups ($CLUSTER_NAME, else %(default)s)",
     )
     parser.add_argument(
         "--network",
@@ -37,9 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     actions = parser.add_subparsers(dest="action", required=True)
     for action, what in (
-        ("up", "build, start, wait until all nodes are ready; what runs already stays as it is"),
-        ("down", "end every process and remove all that was made"),
-        ("status", "each process and node, and how to reach the cluster"),
+        ("up", "build, start, wait until all nodes are ready; running parts stay as they are"),
+        ("down", "end every process and remove everything that the cluster made"),
+        ("status", "show each process and node, and the addresses of the cluster"),
         (
             "add-queues",
             "install Kueue: queues with quotas, for namespaces with the label ml-assets/queues=yes",
@@ -49,14 +49,14 @@ def main(arguments: Sequence[str]) -> int:
     for action, what in (
         ("kill-node", "cut its network and end every process in its cgroups at once"),
         ("start-node", "switch a killed node on again"),
-        ("cut-node", "pull its network cable; its pods go on"),
+        ("cut-node", "pull its network cable; its pods run on"),
         ("mend-node", "plug the cable back in"),
     ):
         actions.add_parser(action, help=what).add_argument("number", type=int, metavar="node", help="1, 2, …")
     actions.add_parser(
         "add-simulated-nodes",
-        help=f"nodes of {GPUS} GPUs that only seem to be there: pods on them do nothing",
-    ).add_argument("number", type=int, metavar="count", help="how many")
+        help=f"add simulated nodes of {GPUS} GPUs: pods on them do nothing",
+    ).add_argument("number", type=int, metavar="count", help="number of nodes")
     asked = parser.parse_args(arguments)
     try:
         layout = Layout(asked.state.resolve(), asked.name, asked.network)

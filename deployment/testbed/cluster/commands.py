@@ -21,7 +21,7 @@ def run(command: Sequence[str | Path], *, stdin: str = "", seconds: float = 60.0
     except FileNotFoundError as error:
         raise CommandFailed(f"{command[0]} is not installed ({shown}).") from error
     except subprocess.TimeoutExpired as error:
-        raise CommandFailed(f"No end after {seconds:.0f} s: {shown}") from error
+        raise CommandFailed(f"Still running after {seconds:.0f} s: {shown}") from error
     if done.returncode:
         raise CommandFailed(f"{shown} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -45,8 +45,8 @@ def release() -> str:
     values = {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
     if values.get("ID") != "debian" or "VERSION_CODENAME" not in values:
         raise CommandFailed(
-            "The base image is made of this machine's Debian release, and this is "
-            f"{values.get('PRETTY_NAME', 'not Debian')}."
+            "The base image is made from this machine's Debian release, but this machine runs "
+            f"{values.get('PRETTY_NAME', 'another system')}."
         )
     return values["VERSION_CODENAME"]
 

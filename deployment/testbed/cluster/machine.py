@@ -40,7 +40,7 @@ def check(layout: Layout, *, ours: bool) -> None:
 
 def _missing() -> Iterator[str]:
     if os.geteuid() != 0:
-        yield "Nodes need namespaces, mounts and cgroups of their own: run it as root."
+        yield "Nodes need their own namespaces, mounts and cgroups: run this as root."
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     missing += [
         str(CNI_PROGRAMS / name) for name in ("bridge", "host-local") if not (CNI_PROGRAMS / name).exists()
@@ -64,19 +64,19 @@ def _missing() -> Iterator[str]:
 def _failing(layout: Layout) -> Iterator[str]:
     """Yield problems of features, tried inside namespaces that end with the trial."""
     if any(layout.state.is_relative_to(folder) for folder in HIDDEN):
-        yield f"The state folder {layout.state} is where every node has its own files. Take another (CLUSTER_STATE)."
+        yield f"Every node replaces the folder of the state folder {layout.state}. Choose another (CLUSTER_STATE)."
         return
     alone = ["unshare", "--net", "--mount", "--propagation", "slave", "--"]
     if not succeeds([*alone, "true"]):
-        yield "Network and mount namespaces cannot be made: the machine or the container forbids it."
+        yield "Network and mount namespaces cannot be created: the machine or the container forbids it."
         return
     links = "ip link add name br0 type bridge && ip link add name v0 master br0 type veth peer name v1"
     if not succeeds([*alone, "sh", "-c", links]):
-        yield "The kernel makes no bridges or virtual cables (modules bridge, veth)."
+        yield "The kernel cannot create bridges or virtual cables (modules bridge, veth)."
     if not succeeds(
         [*alone, "nft", "add table ip probe; add chain ip probe c { type nat hook output priority 0; }"]
     ):
-        yield "The kernel translates no addresses (modules nf_tables, nf_nat)."
+        yield "The kernel cannot translate addresses (modules nf_tables, nf_nat)."
     layout.state.mkdir(parents=True, exist_ok=True)
     overlay = """
 d=$(mktemp -d -p "$1") && mkdir "$d/l" "$d/u" "$d/w" "$d/m" || exit

@@ -1,6 +1,6 @@
-"""Record of a cluster, by which another process can find it, change it and end it.
+"""Record of a cluster, with which another process can find it, change it and end it.
 
-What belongs here: `<state>/cluster.json` and the lock around changes.
+Here: `<state>/cluster.json` and the lock around changes.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from deployment.testbed.processes import Process, ServerFailed, free_port
 
 
 class NoCluster(ServerFailed):
-    """There is no cluster in that state folder."""
+    """The state folder has no cluster."""
 
 
 @dataclass
 class Record:
-    """Written before each thing it names is made, so that a killed `up` can be cleaned up."""
+    """Facts of a cluster, written before each thing that they name is made, so that a killed `up` can be cleaned up."""
 
     layout: Layout
     ports: EtcdPorts
@@ -38,7 +38,7 @@ class Record:
         return _file(self.layout.state)
 
     def save(self) -> None:
-        """Whole or not at all."""
+        """Write the record atomically."""
         self.layout.state.mkdir(parents=True, exist_ok=True)
         aside = self.file.with_suffix(".new")
         aside.write_text(json.dumps(dataclasses.asdict(self), indent=1, default=str))
@@ -50,7 +50,7 @@ def exists(state: Path) -> bool:
 
 
 def load(state: Path) -> Record:
-    """Raises NoCluster."""
+    """Read the record. Raise `NoCluster`."""
     try:
         raw = json.loads(_file(state).read_text())
     except FileNotFoundError as error:
@@ -74,7 +74,9 @@ def new_ports() -> EtcdPorts:
 
 
 def changing(name: str) -> AbstractContextManager[None]:
-    """One change of the clusters called `name` at a time; others wait. The lock outlives the state folder."""
+    """Hold a lock for one change of the clusters called `name`; other processes wait. The lock outlives the state
+    folder.
+    """
     return locked(cache_folder() / f"cluster-{name}.lock")
 
 

@@ -19,10 +19,10 @@ def main(arguments: Sequence[str]) -> int:
         "--state", type=Path, default=DEFAULT, help="folder of these servers (default %(default)s)"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("up", help="build, start, wait; what runs already stays as it is")
+    actions.add_parser("up", help="build, start, wait until all are ready; running servers stay as they are")
     actions.add_parser("down", help="end all, remove their data, check that nothing is left")
-    actions.add_parser("status", help="each server: address, version, whether it is ready")
-    for action, what in (("kill", "SIGKILL to one server"), ("start", "start one again")):
+    actions.add_parser("status", help="show address, version and readiness of each server")
+    for action, what in (("kill", "send SIGKILL to one server"), ("start", "start one server again")):
         actions.add_parser(action, help=what).add_argument("name", choices=NAMES)
     asked = parser.parse_args(arguments)
     servers = Servers(asked.state)

@@ -85,7 +85,7 @@ class Servers:
         """Return the record of the running servers. Raise `ServerFailed` if no server was started here."""
         record = load(self.folder)
         if record is None:
-            raise ServerFailed(f"No servers in {self.folder}: start them by `make servers-up`.")
+            raise ServerFailed(f"No servers in {self.folder}: start them with `make servers-up`.")
         return record
 
     def up(self) -> Record:
@@ -121,7 +121,7 @@ class Servers:
             for folder in (Path(record.database_folder), self.folder):
                 self._remove(folder)
         if left := leftovers.leftovers(record):
-            raise ServerFailed(f"Left of the servers in {self.folder}: {'; '.join(left)}.")
+            raise ServerFailed(f"Leftovers of the servers in {self.folder}: {'; '.join(left)}.")
 
     def kill(self, name: str) -> None:
         """Send SIGKILL to one server and all its processes."""
@@ -159,7 +159,7 @@ class Servers:
             return self.record.processes[name]
         except KeyError:
             raise ServerFailed(
-                f"No server {name!r} was started in {self.folder}; there are {NAMES}."
+                f"No server {name!r} was started in {self.folder}; the servers are {', '.join(NAMES)}."
             ) from None
 
     def _up(self, stage: Sequence[Server], record: Record) -> Record:
@@ -178,8 +178,8 @@ class Servers:
             port = record.ports[server.name]
             if processes.is_listening(port, HOST):
                 raise ServerFailed(
-                    f"Port {port} of {server.name} is taken by another program (`ss -ltnp 'sport = :{port}'` shows "
-                    "which). End it, or take other ports by `make servers-down servers-up`, which empties all data."
+                    f"Another program uses port {port} of {server.name} (`ss -ltnp 'sport = :{port}'` shows it). "
+                    "End it, or choose other ports with `make servers-down servers-up`, which deletes all data."
                 )
             server.prepare(record)
             record = record.with_process(server.start(record))

@@ -63,7 +63,7 @@ class LakeFSServer:
         except urllib.error.HTTPError as error:
             if error.code != HTTPStatus.CONFLICT:
                 said = error.read().decode(errors="replace")
-                raise ServerFailed(f"lakeFS does not make its first user: {error.code} {said}") from error
+                raise ServerFailed(f"lakeFS did not create its first user: {error.code} {said}") from error
 
     def version(self, record: Record) -> str:
         """Return the version that the server reports."""

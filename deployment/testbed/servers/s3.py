@@ -46,4 +46,4 @@ class S3Server:
             key, _, value = line.partition(":")
             if key.strip() == "Version":
                 return f"versitygw {value.strip().removeprefix('v')}"
-        raise ServerFailed(f"versitygw does not tell its version, but: {said!r}")
+        raise ServerFailed(f"versitygw printed no version: {said!r}")
