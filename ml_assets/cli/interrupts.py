@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from resources.beside import working_beside
+
 _LOOK_SECONDS = 0.3
 _INTERRUPT = {signal.SIGINT}
 _POOLS = [
@@ -33,17 +35,13 @@ def not_for_children() -> Iterator[None]:
     A process inherits the blocked signals of its parent's thread. So this thread blocks SIGINT, and a second thread
     takes the signal and interrupts the main thread.
     """
-    over = threading.Event()
     for pool in _POOLS:
         pool.addFilter(_is_worth_saying)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)
-    taker = threading.Thread(target=_take, args=(over,), daemon=True)
-    taker.start()
     try:
-        yield
+        with working_beside(_take, "interrupts"):
+            yield
     finally:
-        over.set()
-        taker.join()
         for pool in _POOLS:
             pool.removeFilter(_is_worth_saying)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -18,6 +19,7 @@ from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
 from ml_assets.components.failures import Terminated
 from ml_assets.components.tags import RANGE_END, RANGE_START
+from resources.beside import working_beside
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3
@@ -145,14 +147,8 @@ def _without_module(error: SerializableErrorInfo) -> str:
 @contextmanager
 def _progress(instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None]) -> Iterator[None]:
     """Report progress to `tell` from the run's events, which a second thread polls."""
-    over = threading.Event()
-    follower = threading.Thread(target=_follow, args=(instance, run_id, tell, over), daemon=True)
-    follower.start()
-    try:
+    with working_beside(partial(_follow, instance, run_id, tell), "progress"):
         yield
-    finally:
-        over.set()
-        follower.join()
 
 
 def _follow(

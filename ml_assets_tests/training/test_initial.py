@@ -32,6 +32,7 @@ def prepared(job: TrainingJob, weights: dict[str, torch.Tensor], folder: Path) -
     job = dataclasses.replace(job, initial_weights=file_sha256(given))
     for _ in range(2):  # a launch that was cut off is repeated
         hand_over(given, FolderArtifacts(folder), "job")
+    assert [path.name for path in (folder / "job").iterdir()] == [INITIAL]
     with one_rank() as group:
         return prepare(job, folder / "job", group)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ml_assets.snapshots.split_reader import file_sha256
 from resources.artifacts import Artifacts
+from resources.files import whole_file
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob
 
@@ -30,13 +31,11 @@ _CORE = "core."
 def hand_over(weights: Path, artifacts: Artifacts, name: str) -> None:
     """Put the file `weights` where the workers of the job in folder `name` begin with it. Safe to repeat."""
     place = artifacts.folder(name) / INITIAL
-    writing = place.with_name(f".{INITIAL}.{os.getpid()}")
-    writing.unlink(missing_ok=True)
-    try:
-        os.link(weights, writing)
-    except OSError:  # another file system
-        shutil.copyfile(weights, writing)
-    writing.replace(place)
+    with whole_file(place) as writing:
+        try:
+            os.link(weights, writing)
+        except OSError:  # another file system
+            shutil.copyfile(weights, writing)
     artifacts.push(name, [INITIAL])
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from resources.beside import working_beside
 from resources.job.job import TrainingJob
 
 log = logging.getLogger(__name__)
@@ -205,14 +206,8 @@ class Watch:
         """Watch the ranks while the block runs."""
         for rank in self._ranks:
             _path(rank).unlink(missing_ok=True)
-        over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(over,), name="watch", daemon=True)
-        thread.start()
-        try:
+        with working_beside(self._watch, "watch"):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def silent(self) -> list[int]:
         """Return local ranks that ended without a clean exit: killed by the kernel or another process."""

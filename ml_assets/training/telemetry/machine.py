@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ml_assets.training.telemetry.event_log import emit
+from resources.beside import working_beside
 
 SECONDS = 30.0
 _SECTOR = 512
@@ -40,22 +41,17 @@ def watching_machine(folder: Path, step: Callable[[], int], seconds: float = SEC
         return
     is_only_one = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
     prefix = "system/" if is_only_one else f"system/{os.environ['GROUP_RANK']}/"
-    machine, over = Machine(folder), threading.Event()
+    machine = Machine(folder)
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         is_over = False
         while not is_over:
             is_over = over.wait(seconds)
             with suppress(OSError):  # the write that needs the space reports a full disk
                 emit("system", step(), **{prefix + name: value for name, value in machine.read().items()})
 
-    thread = threading.Thread(target=watch, name="machine", daemon=True)
-    thread.start()
-    try:
+    with working_beside(watch, "machine"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class Machine:

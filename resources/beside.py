@@ -1,0 +1,18 @@
+"""Work in a second thread, for as long as a block runs."""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def working_beside(work: Callable[[threading.Event], object], name: str) -> Generator[None]:
+    """Run `work` in a thread while the block runs. When the block ends, set the event given to `work`; wait for it."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
