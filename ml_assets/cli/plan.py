@@ -107,7 +107,9 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     parents = graph.get_parents_partitions(stage_key(spec, "training_set"), partition).parent_partitions
     window = sorted(parent.partition_key or UNPARTITIONED for parent in parents)
     if not window:
-        raise Problem(f"{spec.name} {partition}: no partition of {table} lies in its window")
+        raise Problem(
+            f"{spec.name} {partition}: its window contains no partition of {table}; choose a later partition"
+        )
     tables = declared_tables(project.defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))

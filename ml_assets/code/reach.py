@@ -166,8 +166,8 @@ def _imported_by_text(statements: Iterable[ast.stmt], module: str, file: Path) -
         if refused is not None:
             line = getattr(node, "lineno", 0)
             raise SourceUnavailable(
-                f"cannot tell which code {module} runs: {file}:{line} uses {refused} with a name that only running it "
-                "tells. Import what it needs by an import statement"
+                f"cannot tell which code {module} runs: {file}:{line} uses {refused} with a name that is only "
+                f"known at run time. Use an import statement"
             )
     return names
 
@@ -204,6 +204,6 @@ def _refuse_unfound(statements: Iterable[ast.stmt], names: set[str], module: str
             continue
         if source_of(top) is None:
             raise SourceUnavailable(
-                f"cannot follow `import {top}` in {file}: {beside.name} lies beside it, and is no module of that name. "
-                f"Write `from {package} import {top}`"
+                f"cannot follow `import {top}` in {file}: {beside.name} is beside it, but is not the module "
+                f"`{top}`. Write `from {package} import {top}`"
             )

@@ -95,13 +95,13 @@ def _raised(error: Any) -> Any:
 def _words(error: Any) -> str:
     match error["type"]:
         case "missing":
-            return "this key is needed"
+            return "this key is required"
         case "value_error":
             return str(error["msg"]).removeprefix("Value error, ")
         case "literal_error":
             given, expected = str(error["input"]), str(error["ctx"]["expected"])
             return f"'{given}' should be {expected}"
         case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^[A-Za-z0-9_]+$":
-            return f"'{error['input']}' has other characters than A to Z, a to z, 0 to 9 and _"
+            return f"'{error['input']}' may only contain A to Z, a to z, 0 to 9 and _"
         case _:
             return f"{error['msg']}; found {str(error['input'])[:80]!r}"

@@ -136,16 +136,16 @@ def _shown(key: str, column: str, sensitive: Sequence[str], read: str) -> str:
 def _fault(key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[str], read: str) -> str:
     """Return the reason why `key` cannot name `column`; empty if it can."""
     if column not in dtypes:
-        return f"names '{column}' in {key}, which is no column of {read}{did_you_mean(column, dtypes)}"
+        return f"names '{column}' in {key}, which is not a column of {read}{did_you_mean(column, dtypes)}"
     if column in labels and (key in _INPUTS or key == "evaluation.baseline.groups"):
         return (
-            f"names '{column}' in {key}, and {read} lists it in `labels`: nobody knows it when the model is asked. "
-            f"Take it out of {key}"
+            f"names '{column}' in {key}, and {read} lists it in `labels`: it is unknown when the model predicts. "
+            f"Remove it from {key}"
         )
     if key == "features.label" and column not in labels:
         return (
             f"names '{column}' as features.label, and {read} does not list it in `labels`: add it there, so that no "
-            "model takes it as an input"
+            "model reads it as an input"
         )
     legal, remedy = _DTYPES.get(re.sub(r"\.\d+", "", key), (None, ""))
     dtype = dtypes[column]

@@ -103,7 +103,7 @@ class CsvTable:
     @property
     def notes(self) -> tuple[str, ...]:
         """One line per guess."""
-        zone = "UTC, the default; --time-zone Europe/Berlin where days begin at another midnight"
+        zone = "UTC, the default; set --time-zone Europe/Berlin if days begin at midnight there"
         shown = next(example for form, example in _DATES if self.date_format.startswith(form))
         time = (
             ""
@@ -143,9 +143,7 @@ def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
         frame = frame.with_columns(moments(pl.col(event_time), date_format, time_zone))
     except pl.exceptions.PolarsError as error:
         why = str(error).split(". ")[0].splitlines()[0]
-        raise CsvRefused(
-            f"{path}: {why}. Name the zone in which '{event_time}' is written: --time-zone"
-        ) from error
+        raise CsvRefused(f"{path}: {why}. Give the time zone of '{event_time}': --time-zone") from error
     frame = _without_empty_dates(frame, event_time, titles)
     days = _days(frame[event_time], time_zone)
     cadence = "weekly" if _is_weekly(days) else "daily"
@@ -155,8 +153,8 @@ def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
     if len(present) < LEAST_PARTITIONS:
         unit = "weeks" if cadence == "weekly" else "days"
         raise CsvRefused(
-            f"{path} has rows of {len(present)} {unit}: a first model needs at least {LEAST_PARTITIONS} to train, "
-            f"validate and measure on"
+            f"{path} has rows of {len(present)} {unit}: a first model needs at least {LEAST_PARTITIONS} for "
+            f"training, validation and holdout"
         )
     asked = _label(frame, label, titles, event_time) if label else None
     candidates = [name for name in frame.columns if name not in (event_time, asked)]
@@ -218,7 +216,7 @@ def _read(path: Path) -> tuple[str, pl.DataFrame]:
     except UnicodeDecodeError as error:
         raise CsvRefused(f"{path} is not a CSV file in UTF-8: save it as CSV, UTF-8") from error
     if not heading.strip() or "\0" in heading:
-        raise CsvRefused(f"{path} is empty or not a CSV file: its first line has to name the columns")
+        raise CsvRefused(f"{path} is empty or not a CSV file: its first line must name the columns")
     separator = max(",;\t|", key=heading.count)
     if not heading.count(separator):
         raise CsvRefused(
@@ -322,7 +320,7 @@ def _without_empty_dates(frame: pl.DataFrame, event_time: str, titles: dict[str,
     empty = frame[event_time].null_count()
     if empty:
         raise CsvRefused(
-            f"'{titles[event_time]}' is empty in {empty} rows: a row without a date belongs to no day"
+            f"'{titles[event_time]}' is empty in {empty} rows: give each row a date, or delete the row"
         )
     return frame
 
@@ -361,7 +359,7 @@ def _label(frame: pl.DataFrame, wanted: str, titles: dict[str, str], *taken: str
     if not numbers:
         raise CsvRefused(
             f"no column can be predicted: there are {name_some(list(titles.values()))}. A label is a number, or true "
-            f"and false, that differs between rows and does not name them"
+            f"and false, that differs between rows and does not identify them"
         )
     return numbers[-1]
 
@@ -400,8 +398,8 @@ def _primary_key(
     twice = numbered.filter(numbered[event_time] == numbered[event_time][0])
     lines = " and ".join(str(line) for line in twice["line"].head(2))
     raise CsvRefused(
-        f"{path}: no columns name a row, for example lines {lines} share {event_time}. Add a column that numbers "
-        f"the rows"
+        f"{path}: no columns identify a row: lines {lines}, for example, share {event_time}. Add a column "
+        f"that numbers the rows"
     )
 
 

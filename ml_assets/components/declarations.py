@@ -68,7 +68,7 @@ def _declared_twice(assets: Sequence[dg.AssetsDefinition], defs_folder: Path) ->
         if times > 1:
             at = _places(rf"\s+name:\s*{name.rpartition('/')[2]}\s*(#.*)?$", defs_folder)
             files = dict.fromkeys(place.rpartition(":")[0] for place in at)
-            yield f"{', '.join(files)}: '{name}' is declared {times} times; every name belongs to one component"
+            yield f"{', '.join(files)}: '{name}' is declared {times} times: rename all but one"
 
 
 def _who(asset: dg.AssetsDefinition) -> str:
@@ -93,7 +93,7 @@ def _misfit(
     if own.start < read.start:
         return (
             f"begins {own.start:%Y-%m-%d}",
-            f"begins {read.start:%Y-%m-%d}: begin no earlier than what is read",
+            f"begins {read.start:%Y-%m-%d}: set `start` to that day or later",
         )
     return None
 

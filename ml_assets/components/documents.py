@@ -76,7 +76,7 @@ def _faults_of_document(document: ValueAndSourcePositionTree) -> Iterator[str]:
             yield f"{place_of(document, [key])} {key}: unknown key{did_you_mean(str(key), _KEYS)}"
     if "type" not in said:
         names = ", ".join(_component_types())
-        yield f"{start} type: this key is needed: it names a component, one of {names}"
+        yield f"{start} type: this key is required: it names a component, one of {names}"
         return
     component = _component_at(str(said["type"]))
     if component is None:

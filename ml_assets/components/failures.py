@@ -75,7 +75,7 @@ def final_unless_transient() -> Iterator[None]:
         yield
     except (Exception, *_INTERRUPTIONS) as error:  # outermost edge of a step: report every error
         if _was_interrupted(error):
-            raise Terminated("the step was ended from outside") from error
+            raise Terminated("the step was stopped from outside") from error
         if isinstance(error, (dg.Failure, *TRANSIENT)):
             raise
         if isinstance(error, BuildRefused):

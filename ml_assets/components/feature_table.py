@@ -80,7 +80,7 @@ def _input_table(tables: DeclaredTables, section: InputSection) -> InputTable:
     if declared is None or (section.lookback != "all" and declared.cadence.kind == "none"):
         raise InputMisdeclared(
             f"`inputs` names {section.table}, which is not declared or has no partitions: check the name, or "
-            "write `lookback: all` for a table without partitions"
+            f"write `lookback: all` for a table without partitions"
         )
     lookback = 0 if section.lookback == "all" else section.lookback
     return InputTable(table=section.table, cadence=declared.cadence, lookback=lookback)

@@ -81,8 +81,10 @@ def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDef
     check = dg.AssetCheckSpec(
         LEAKAGE,
         asset=asset,
-        description="No feature knows the future, and the lookback suffices: the newest partitions are built again "
-        "from what was known then. Tested weekly and when the code changes; other runs repeat the result.",
+        description="No feature uses the future, and the lookback suffices: rebuilding the newest partitions from the "
+        "facts known at that time gives identical rows. Tested weekly and when the code changes; other runs "
+        "repeat the "
+        "result.",
         metadata={_DECLARATION: digest},
     )
 
@@ -138,7 +140,7 @@ def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence])
     asset_selection=dg.AssetSelection.all_asset_checks(),
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Tests feature tables for leakage: a week after the last test, and when code or declaration changed.",
+    description="Requests leakage tests of feature tables: weekly, and when code or declaration changed.",
 )
 def request_leakage_tests(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
@@ -180,7 +182,7 @@ def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg
         "partitions": f"{keys[0]} to {keys[-1]} ({len(keys)})",
         "rows compared": report.rows_compared,
         "columns compared": len(report.columns_compared),
-        "taken as always known": table_of(
+        "assumed always known": table_of(
             [
                 {"table": name, "columns": ", ".join(found)}
                 for name, found in report.always_known.items()

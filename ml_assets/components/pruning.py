@@ -6,7 +6,7 @@ from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, WILL_RETRY_TAG
 from resources.platform import Platform
 
 EVERY_SECONDS = 10
-NOTHING_TO_PRUNE = "nothing to remove: every training has a launcher, or a run that may come back to it"
+NOTHING_TO_PRUNE = "nothing to remove: every training has a launcher, or a run that may resume it"
 
 
 @dg.sensor(

@@ -26,7 +26,7 @@ from resources.words import counted, name_some
 CONTRACT = "contract"
 VOLUME = "volume"
 WARNINGS = "warnings"
-UNCHANGED = "main held this content already"
+UNCHANGED = "main already held this content"
 VOLUME_RULES = ("volume", "empty_partition")
 """Rules shown under the check `volume`; all others belong to `contract`."""
 
@@ -42,10 +42,14 @@ def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
             CONTRACT,
             asset=key,
             blocking=True,
-            description="Columns, types, keys, ranges, categories, event times.",
+            description="Columns, types, keys, ranges, categories and event times keep the contract.",
         ),
-        dg.AssetCheckSpec(VOLUME, asset=key, blocking=True, description="Rows against earlier partitions."),
-        dg.AssetCheckSpec(WARNINGS, asset=key, description="Findings that keep nothing from main."),
+        dg.AssetCheckSpec(
+            VOLUME, asset=key, blocking=True, description="Number of rows, compared with earlier partitions."
+        ),
+        dg.AssetCheckSpec(
+            WARNINGS, asset=key, description="Findings that do not keep a partition from main."
+        ),
     ]
 
 
@@ -165,7 +169,7 @@ def _rejected(spec: TableSpec, result: PublishResult) -> list[str]:
     first, bad = next(iter(result.rejected.items()))
     count = len(result.rejected) + len(result.merged)
     return [
-        f"{spec.table}: rejected, and stay off main: {name_some(result.rejected, ON_A_PAGE)} "
+        f"{spec.table}: rejected and not merged into main: {name_some(result.rejected, ON_A_PAGE)} "
         f"({len(result.rejected)} of {counted(count, 'partition')}). Their rows are kept on branch {bad.branch}.",
         bad.verdict.explain(),
         f"Fix the source and materialize them again, or accept one as it is: "

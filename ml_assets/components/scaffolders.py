@@ -21,8 +21,8 @@ FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
 
 
 CHECKS = (
-    "known when   its day or week is over: change `known_at` in source.py where figures come later",
-    "features     earlier labels and the calendar: add columns that are known before, in features.py",
+    "known at     the end of its day or week: change `known_at` in source.py if figures come later",
+    "features     earlier labels and the calendar: add columns that are known in advance, in features.py",
     "gates        better than the naive model; no worse than production by more than 2 %",
 )
 """Assumptions that no file can show, one per document."""
@@ -50,7 +50,7 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
             table = _infer(request, file)
             prefix, notes, names = "csv_", table.notes, names | csv_names(table, names)
         written = {
-            "__init__.py": f'"""The folder of {names["name"]}: what it is, and where its data comes from."""\n',
+            "__init__.py": f'"""Pipeline {names["name"]}: describe the pipeline and the source of its data here."""\n',
             "defs.yaml": _editor_line(request)
             + "---\n".join(_render(f"{prefix}{document}.yaml", names) for document in self.documents),
             **{
@@ -61,10 +61,10 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
         for name, text in written.items():
             (request.target_path / name).write_text(text)
         if notes:
-            click.echo(f"Read {file} and inferred, to be checked:")
+            click.echo(f"Read {file} and inferred the following. Check it:")
             for note in (*notes, *CHECKS[: len(self.documents)]):
                 click.echo(f"  {note}")
-        click.echo(f"Wrote {', '.join(written)}. They work as they are; edit them to be about your table.")
+        click.echo(f"Wrote {', '.join(written)}. They work as they are; adapt them to your table.")
         click.echo("Next:")
         for command in self.next_commands:
             days = f"{names['first_key']}..{names['last_key']}"
@@ -78,8 +78,8 @@ class CsvParams(BaseModel):
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     from_file: str = Field(default="", alias="from", description="A CSV file whose rows become the table.")
-    label: str = Field(default="", description="Its column to predict; the last number if not given.")
-    time_zone: str = Field(default="UTC", description="Time zone in whose midnight its days begin.")
+    label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
+    time_zone: str = Field(default="UTC", description="Time zone whose midnight begins a day.")
 
 
 class DatasetScaffolder(TemplateScaffolder):
@@ -158,7 +158,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
     Raises `ScaffoldRefused` and leaves no folder if Python cannot import NAME.
     """
     if request.project_root is None:
-        raise ScaffoldRefused("run dg in the project's folder, where pyproject.toml lies")
+        raise ScaffoldRefused("run dg in the project's folder, which holds pyproject.toml")
     parts = request.target_path.relative_to(request.project_root).parts
     parts = parts[1:] if parts[0] == "src" else parts
     wrong = [part for part in parts if not part.isidentifier()]
@@ -169,7 +169,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
         right = "".join(c if c.isalnum() else "_" for c in wrong[0])
         right = right if right.isidentifier() else f"my_{right}"
         raise ScaffoldRefused(
-            f"'{wrong[0]}' is no Python name, and its functions are imported: try '{right}'"
+            f"'{wrong[0]}' is not a Python name, and Python imports its functions: use '{right}'"
         )
     # The name of a nested folder includes its parents, so that no two folders have the same name.
     name = "_".join(parts[parts.index("defs") + 1 :])

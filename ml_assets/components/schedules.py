@@ -38,7 +38,7 @@ def nightly_training(
             )
         if complete[-1] in context.instance.get_materialized_partitions(evaluation):
             return dg.SkipReason(
-                f"nothing new: {spec.name} {complete[-1]} is trained, the source's latest day is {day}"
+                f"nothing new: {spec.name} {complete[-1]} is trained, and the latest day of the source is {day}"
             )
         return dg.RunRequest(run_key=complete[-1], partition_key=complete[-1])
 

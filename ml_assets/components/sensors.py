@@ -41,7 +41,7 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         asset_selection=[key],
         minimum_interval_seconds=watch.every_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if watch.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Asks the source of {table} for its latest day and ingests what is new or lacking.",
+        description=f"Asks the source of {table} for its latest day and requests new or unusable partitions.",
     )
     def new_data(
         context: dg.SensorEvaluationContext,
@@ -53,7 +53,7 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         lacking = _lacking(platform, tables, table, keys)
         if not lacking:
             return dg.SensorResult(
-                skip_reason=f"{table} has everything: the latest day of the source is {day}", cursor=""
+                skip_reason=f"{table} is complete up to the latest day of the source, {day}", cursor=""
             )
         now = time.time()
         asked: dict[str, float] = json.loads(context.cursor or "{}")
@@ -61,8 +61,9 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         due = [key for key in keys if key in lacking and key not in asked]
         cursor = json.dumps(asked | dict.fromkeys(due, now))
         if not due:
-            wait = f"waiting {watch.retry_seconds} s before {table} {name_some(sorted(lacking), ON_A_PAGE)}"
-            return dg.SensorResult(skip_reason=f"{wait} is requested again", cursor=cursor)
+            wait = f"waiting {watch.retry_seconds} s after the last request for {table}"
+            named = name_some(sorted(lacking), ON_A_PAGE)
+            return dg.SensorResult(skip_reason=f"{wait} {named}", cursor=cursor)
         ranges = _neighbours(keys, due)
         requests = [dg.RunRequest(tags={RANGE_START: first, RANGE_END: last}) for first, last in ranges]
         return dg.SensorResult(run_requests=requests, cursor=cursor)
@@ -97,7 +98,7 @@ def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[st
     name="build_missing_upstream",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=5,
-    description="When a run was refused for missing inputs, asks for one backfill of exactly those and of the run.",
+    description="If a run was refused for missing inputs, requests one backfill of these inputs and of the run.",
 )
 def build_missing_upstream(
     context: dg.RunFailureSensorContext,
@@ -107,12 +108,12 @@ def build_missing_upstream(
     """Request one backfill per refused run: the missing partitions, in order, then the assets of the run."""
     run = context.dagster_run
     if ASKED_BY in run.tags:
-        return dg.SkipReason("the run was itself asked for by this sensor")
+        return dg.SkipReason("this sensor requested the run itself")
     missing = [
         named for event in context.get_step_failure_events() for named in [_missing_named_by(event)] if named
     ]
     if not missing or context.repository_def is None:
-        return dg.SkipReason("the run did not fail for missing inputs")
+        return dg.SkipReason("the run failed for another reason than missing inputs")
     graph = context.repository_def.asset_graph
     wanted = _asked_for(context, graph) | {
         _partition(table, key) for named in missing for table, keys in named.items() for key in keys

@@ -23,12 +23,12 @@ from resources.words import did_you_mean
 
 def _must_be_an_owner(text: str) -> str:
     if not is_valid_owner(text):
-        raise ValueError(f"'{text}' is no owner: write an address of mail, or team:NAME")
+        raise ValueError(f"'{text}' is not an owner: write an e-mail address, or team:NAME")
     return text
 
 
 Owner = Annotated[str, AfterValidator(_must_be_an_owner)]
-"""An address of mail, or `team:` and a name."""
+"""An e-mail address, or `team:` and a name."""
 
 Hours = Annotated[float, Field(ge=1 / 60, le=24 * 36_525)]
 """A minute, which is Dagster's least, to a century."""
@@ -37,7 +37,7 @@ Hours = Annotated[float, Field(ge=1 / 60, le=24 * 36_525)]
 def _must_be_cron(text: str) -> str:
     if not is_valid_cron_schedule(text):
         raise ValueError(
-            f"'{text}' is no cron schedule: write five fields, such as '0 3 * * *' for each day at 3:00"
+            f"'{text}' is not a cron schedule: write five fields, such as '0 3 * * *' for each day at 3:00"
         )
     return text
 
@@ -54,16 +54,16 @@ LeakageCheck = Annotated[
     Literal["weekly", "off"],
     BeforeValidator(_switched_off, json_schema_input_type=Literal["weekly", "off", False]),
 ]
-"""Rhythm in which the leakage test runs by itself."""
+"""Interval at which the leakage test runs by itself."""
 
 
 class WatchSection(Section):
-    """A sensor that asks a source what is new."""
+    """A sensor that asks a source for its latest day."""
 
     every_seconds: int = Field(default=60, ge=5)
-    """Seconds between two questions to the source."""
+    """Seconds between two calls of `latest`."""
     retry_seconds: int = Field(default=3600, ge=5)
-    """Wait before a partition that failed, was rejected or is missing is requested again."""
+    """Seconds to wait before the sensor requests a failed, rejected or missing partition again."""
     enabled: bool = False
     """Run the sensor without switching it on in the UI."""
 
@@ -77,7 +77,7 @@ class SourceSection(Section):
     latest: FunctionPath | None = None
     """`package.module.function`: `() -> date`, the latest day the source has; a sensor asks it."""
     watch: WatchSection | None = None
-    """Ask the source by itself and ingest what is new."""
+    """Sensor that asks the source for its latest day and ingests new partitions."""
 
 
 class FreshnessSection(Section):
@@ -86,7 +86,7 @@ class FreshnessSection(Section):
     fail_after_hours: Hours
     """Hours after which the freshness check fails."""
     warn_after_hours: Hours | None = None
-    """Hours after which it warns; not given: it never warns."""
+    """Hours after which it warns. Not given: it never warns."""
 
     @model_validator(mode="after")
     def _warns_first(self) -> Self:
@@ -109,15 +109,15 @@ class TableSpecSection(Section):
     owners: tuple[Owner, ...] = ()
     """Owners on the asset page: e-mail addresses, or `team:name`."""
     contract: Contract
-    """Columns, types and rules that each partition has to keep."""
+    """Columns, types and rules that each partition must keep."""
     volume: VolumeSection = VolumeRule()
-    """Allowed distance of the number of rows from the usual one; `off`: any number passes."""
+    """Allowed deviation from the usual number of rows; `off`: any number passes."""
     freshness: FreshnessSection | None = None
-    """Greatest age of the newest materialization; not given: any."""
+    """Greatest age of the newest materialization. Not given: any age."""
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
     partitions: PartitionsSection | None = None
-    """Not given: one partition, the whole table."""
+    """Partitions of the table. Not given: the table has no partitions."""
 
     @property
     def cadence(self) -> Cadence:
@@ -137,22 +137,21 @@ class DatasetSpec(TableSpecSection):
             raise ValueError("source.watch needs source.latest: the function that names the latest day")
         if self.source.watch is not None and self.partitions is None:
             raise ValueError(
-                "source.watch needs partitions: it requests those that came since, and a table without partitions has "
-                "none. Leave watch out, or add partitions"
+                "source.watch needs partitions: its sensor requests the new ones. Remove watch, or add partitions"
             )
         return self
 
 
 class InputSection(Section):
-    """A table a feature function reads."""
+    """A table that a feature function reads."""
 
     table: str = Field(pattern=r"^(datasets|features)/\w+$")
     """`datasets/<name>` or `features/<name>`, of the same cadence or without partitions."""
     lookback: Partitions | Literal["all"] = 0
-    """Partitions before the one being built; `all` for a table without partitions."""
+    """Number of partitions to read before the partition that is built; `all` for a table without partitions."""
     known_at: tuple[KnowledgeRule, ...] | None = None
-    """Rules for the moment at which its facts became known: the leakage test cuts by them. `[]`: they always were
-    known."""
+    """Rules for the moment at which its facts became known. The leakage test hides facts by these rules. `[]`: all
+    facts were always known."""
 
 
 class FeatureTableSpec(TableSpecSection):
@@ -163,19 +162,19 @@ class FeatureTableSpec(TableSpecSection):
     inputs: tuple[InputSection, ...] = Field(min_length=1)
     """Tables that the function reads."""
     predicted_at: str = "predicted_at"
-    """Column with the moment (UTC) whose knowledge a row may use."""
+    """Column with the moment of the prediction (UTC). A row may use only facts that were known by then."""
     partition_date: str = "partition_date"
     """Column with the first day of a row's partition."""
     labels: tuple[str, ...] = ()
-    """Columns that become known later than `predicted_at`: left out of the leakage test."""
+    """Columns that become known after `predicted_at`. The leakage test leaves them out."""
     leakage_check: LeakageCheck = "weekly"
-    """`weekly`: the leakage test runs on the newest 28 partitions each week, and when the code changes; its result
-    stands on the table's page. `off`: only `ml-assets leaktest` makes it."""
+    """`weekly`: the leakage test runs on the newest 28 partitions each week, and when the code changes; the table's
+    page shows its result. `off`: only `ml-assets leaktest` runs it."""
 
     @model_validator(mode="after")
     def _is_dated(self) -> Self:
         if self.partitions is None:
-            raise ValueError("a feature table needs `partitions`, of the cadence of its inputs")
+            raise ValueError("a feature table needs `partitions`: give it the cadence of its inputs")
         return self
 
     @model_validator(mode="after")
@@ -191,7 +190,7 @@ class FeatureTableSpec(TableSpecSection):
         ):
             if column not in self.contract.by_name:
                 why[self._written(key)] = (
-                    f"{key} '{column}' is no column of the contract{did_you_mean(column, self.contract.names)}"
+                    f"{key} '{column}' is not a column of the contract{did_you_mean(column, self.contract.names)}"
                 )
         for key, (column, dtype) in dated.items():
             declared = self.contract.by_name.get(column)
@@ -224,12 +223,12 @@ class ScheduleSection(Section):
     """Schedule of trainings."""
 
     cron: Cron
-    """Moments of the tick: minute, hour, day of the month, month, day of the week."""
+    """Moments at which it runs: minute, hour, day of the month, month, day of the week."""
     time_zone: TimeZone = "UTC"
     """Time zone of `cron`."""
     latest: FunctionPath
-    """`package.module.function`: `() -> date`; the tick trains that day's partition, tables and all, and skips if
-    it is trained. Needs tables upstream that have the model's partitions or none."""
+    """`package.module.function`: `() -> date`. The schedule materializes that day's partition of the model and of its
+    upstream tables, unless the model is trained. Upstream tables need the model's partitions, or none."""
     enabled: bool = False
     """Run the schedule without switching it on in the UI."""
 
@@ -244,7 +243,7 @@ class TrainingPipelineSpec(PipelineSpec):
     freshness: FreshnessSection | None = None
     """Greatest age of the newest materialization; not given: any."""
     schedule: ScheduleSection | None = None
-    """Trainings by the clock; not given: none."""
+    """Schedule that trains the model. Not given: none."""
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
 
@@ -252,5 +251,5 @@ class TrainingPipelineSpec(PipelineSpec):
     @classmethod
     def _is_no_word_of_dagster(cls, name: str) -> str:
         if name in DISALLOWED_NAMES:
-            raise ValueError(f"'{name}' is a word that Dagster keeps to itself: give the model another name")
+            raise ValueError(f"'{name}' is a word that Dagster reserves: give the model another name")
         return name

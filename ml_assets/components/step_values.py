@@ -41,8 +41,8 @@ class StepValues(dg.IOManager):
             return value.from_json(path.read_text())
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StepValueUnreadable(
-                f"{path} is not the {value.__name__} that step {context.op_def.name} goes on from ({error}): the run "
-                "began elsewhere or with another version of ml_assets. Launch the partition anew"
+                f"{path} is not the {value.__name__} that step {context.op_def.name} needs ({error}): "
+                f"the run began on another machine or with another version of ml_assets. Launch the partition again"
             ) from error
 
     def _path(self, output: dg.OutputContext) -> Path:

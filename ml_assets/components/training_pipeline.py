@@ -32,9 +32,9 @@ STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
 
 _DESCRIPTIONS = {
     TRAINING_SET: "An immutable snapshot of the window: splits, fitted encodings and shards.",
-    CHECKPOINT: "Weights with the best validation loss, trained by torchrun.",
+    CHECKPOINT: "Weights with the best validation loss, trained with torchrun.",
     EVALUATION: "Holdout metrics beside the champion, the naive baseline and a regression, and the gate decision.",
-    REGISTERED_MODEL: "A registered version with its bundle; not materialized when a gate rejects.",
+    REGISTERED_MODEL: "A registered version with its bundle; not materialized if a gate rejects it.",
 }
 _KINDS = {
     TRAINING_SET: ("arrow",),
@@ -77,7 +77,7 @@ def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
 
 def together(model: str) -> str:
     """Return the sentence with the command that selects the four assets, none of which runs without the others."""
-    return f"Made together with the model's other three assets: `dg launch --assets 'key:\"{model}/*\"'`."
+    return f"Materialized together with the model's other three assets: `dg launch --assets 'key:\"{model}/*\"'`."
 
 
 def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:

@@ -65,6 +65,6 @@ class DrillReport:
                 f"  {'✓' if check.ok else '✗'} {check.name:{width}}  {value:{wide}}  wanted: {check.wanted}"
                 for check, value in zip(self.checks, values, strict=True)
             ),
-            *(f"  on record: {line}" for line in self.recoveries),
+            *(f"  recorded: {line}" for line in self.recoveries),
             f"  {'PASS' if self.ok else 'FAIL'} in {self.seconds:.1f} s",
         ]

@@ -96,8 +96,13 @@ def lose_machine(
         *checks,
         equal("workers, by attempt", ", ".join(map(str, sizes)), f"{most}, {fewer}, {most}"),
         *_resumed(injector, seconds, CHECKPOINT_STEPS, "a rank of another node was lost"),
-        at_most("back to next trained step", injector.seconds_to_step_after_repair(), _GROW_SECONDS, "s"),
-        equal("steps done again to grow", grown, 0),
+        at_most(
+            "machine's return to next trained step",
+            injector.seconds_to_step_after_repair(),
+            _GROW_SECONDS,
+            "s",
+        ),
+        equal("steps repeated when workers were added", grown, 0),
     ], injector
 
 
@@ -122,7 +127,7 @@ def _sigterm(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], F
     saved = ended[0] - injector.damaged_at if ended and injector.damaged_at else float("inf")
     return [
         *checks,
-        at_most("saved and out", saved, _SAVE_SECONDS, "s"),
+        at_most("checkpoint saved and processes ended", saved, _SAVE_SECONDS, "s"),
         *_resumed(injector, _LIMITS["rank"], 0, "it saved a checkpoint and stopped after SIGTERM"),
     ], injector
 
@@ -140,7 +145,11 @@ def _corrupt_checkpoint(fixture: Fixture, folder: Path, tell: Tell) -> tuple[lis
     resumed = [event.step for event in injector.timeline.kind("resumed")]
     return [
         *checks,
-        equal("went on from the one before", resumed[0] if resumed else 0, damaged[0] - CHECKPOINT_STEPS),
+        equal(
+            "resumed from the previous checkpoint, step",
+            resumed[0] if resumed else 0,
+            damaged[0] - CHECKPOINT_STEPS,
+        ),
         *_resumed(injector, _LIMITS["rank"], 2 * CHECKPOINT_STEPS, "rank 1 was killed by SIGKILL"),
     ], injector
 
@@ -158,9 +167,11 @@ def _nan(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], Fault
     newest = Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint).newest_good()
     return [
         equal("training ended with", raised, Diverged.__name__),
-        equal("attempts (another would end the same way)", injector.timeline.attempts, 1),
+        equal("attempts (a retry would fail again)", injector.timeline.attempts, 1),
         equal("last step that was trained", injector.timeline.last_trained_step, _AT_STEP),
-        equal("newest whole checkpoint, step", newest or 0, _AT_STEP // CHECKPOINT_STEPS * CHECKPOINT_STEPS),
+        equal(
+            "newest complete checkpoint, step", newest or 0, _AT_STEP // CHECKPOINT_STEPS * CHECKPOINT_STEPS
+        ),
     ], injector
 
 
@@ -179,10 +190,14 @@ def _survived(
     return [
         equal("attempts", result.attempts, attempts),
         equal("steps trained", result.steps, expected.steps),
-        equal("rows learned twice in an epoch", sum(count.repeated.values()), 0),
+        equal("rows trained twice in an epoch", sum(count.repeated.values()), 0),
         equal("rows left out", count.lost, 0),
         *_each_row_once(fixture, folder),
-        equal("weights as if nothing had happened", result.weights_sha256[:16], expected.weights_sha256[:16]),
+        equal(
+            "weights equal those of an undisturbed training",
+            result.weights_sha256[:16],
+            expected.weights_sha256[:16],
+        ),
     ]
 
 
@@ -204,9 +219,9 @@ def _resumed(injector: FaultInjector, seconds: float, steps: int, cause: str) ->
     repeated = records[0].rows_repeated if records else None
     return [
         at_most("damage to next trained step", injector.seconds_to_next_step(), seconds, "s"),
-        at_most("steps done again", lost, steps),
-        Check(name="cause on record", measured=recorded, wanted=f"{cause} …", ok=recorded.startswith(cause)),
-        equal("rows repeated, on record", "none" if repeated is None else repeated, 0),
+        at_most("steps repeated", lost, steps),
+        Check(name="recorded cause", measured=recorded, wanted=f"{cause} …", ok=recorded.startswith(cause)),
+        equal("recorded rows trained twice", "none" if repeated is None else repeated, 0),
     ]
 
 
@@ -215,7 +230,7 @@ def _damage_newest(folder: Path, job: TrainingJob) -> int:
     checkpoints = Checkpoints(folder, job.settings.keep_checkpoints, job.fingerprint)
     step = checkpoints.newest_good()
     if step is None:
-        raise TrainingFailed("no checkpoint was whole when the training was damaged")
+        raise TrainingFailed("the training had no complete checkpoint when the drill damaged it")
     for path in (folder / folder_of(step)).iterdir():
         if path.name != COMMIT:
             content = bytearray(path.read_bytes())
@@ -226,9 +241,9 @@ def _damage_newest(folder: Path, job: TrainingJob) -> int:
 
 DRILLS = {
     "kill-rank": Drill("one of 2 ranks is killed (SIGKILL)", _kill_rank),
-    "kill-node": Drill("one of 2 machines is lost, with rank 0; the other goes on until it comes back", _kill_node),
-    "hang": Drill("a rank stops and says nothing (SIGSTOP); collectives would wait 120 s", _hang),
-    "sigterm": Drill("all ranks are asked to leave (SIGTERM), as before a spot machine goes", _sigterm),
+    "kill-node": Drill("one of 2 machines is lost, with rank 0; the other trains alone until it returns", _kill_node),
+    "hang": Drill("a rank hangs without an error (SIGSTOP); collectives would wait 120 s", _hang),
+    "sigterm": Drill("all ranks get SIGTERM, as before a cloud provider takes a spot machine", _sigterm),
     "corrupt-checkpoint": Drill("the newest checkpoint is damaged, then a rank is killed", _corrupt_checkpoint),
-    "nan": Drill("the model begins to give NaN", _nan),
+    "nan": Drill("the model begins to return NaN", _nan),
 }  # fmt: skip

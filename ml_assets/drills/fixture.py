@@ -94,7 +94,9 @@ class Fixture:
         """Return the job with other values of settings that change no weights."""
         changed = replace(self.job, settings=replace(self.job.settings, **settings))
         if changed.fingerprint != self.job.fingerprint:
-            raise ValueError(f"{', '.join(settings)} change the weights: there is nothing to compare with")
+            raise ValueError(
+                f"{', '.join(settings)} change the weights, so there is no undisturbed training to compare with"
+            )
         return changed
 
     @property

@@ -73,12 +73,14 @@ class GroupMeans:
         missing = [name for name in (label, *groups) if name not in train.columns]
         if missing:
             raise EvaluationInputError(
-                f"the training rows lack {', '.join(missing)}, which the naive baseline needs: "
-                "give it those columns or change `baseline.groups`"
+                f"the training rows lack {', '.join(missing)}, which the naive baseline needs: add these "
+                f"columns to the feature table, or change `baseline.groups`"
             )
         known = train.select(*groups, pl.col(label).cast(pl.Float64).alias(label)).drop_nulls(label)
         if known.is_empty():
-            raise EvaluationInputError("no training row has a label: the naive baseline has nothing to fit")
+            raise EvaluationInputError(
+                "no training row has a label, so the naive baseline cannot be fitted: choose a window with labels"
+            )
         overall = float(known.get_column(label).to_numpy().mean())
         fitted = cls(tuple(groups), prior_rows, overall, ())
         for depth in range(1, len(groups) + 1):

@@ -187,7 +187,7 @@ class Report(Document):
     recoveries: tuple[Recovery, ...] = ()
     """Interruptions of the training and the cost of each resume, by attempt."""
     rows_lost: int | None = None
-    """Rows that an interrupted training left out, summed over epochs. Anything but 0 is a bug."""
+    """Rows that an interrupted training left out, summed over epochs. Any value but 0 is a bug."""
     evaluation: Evaluation
 
     def to_json(self) -> str:

@@ -87,13 +87,13 @@ def _check_gate(
     gate: Gate, spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None
 ) -> list[RuleResult]:
     if gate.better_than == "champion" and champion is None:
-        reason = "not applicable: first model, there is no champion to compare with"
+        reason = "not applicable: this is the first model, so there is no champion to compare with"
         return [_result(gate, None, "not_applicable", reason)]
     if gate.better_than == "champion" and champion is not None and champion.cannot_score:
         status = _INCOMPARABLE[spec.on_incomparable]
         reason = _cannot_score(champion)
         if status == "not_applicable":
-            reason = f"not applicable: {reason}, and `on_incomparable: ignore` leaves it out"
+            reason = f"not applicable: {reason}, and `on_incomparable: ignore` skips the comparison"
         return [_result(gate, None, status, reason, would_pass=_COMPARABLE)]
     wanted = [cell for cell in cells if _matches(gate, cell)]
     if not wanted:
@@ -106,7 +106,7 @@ def _check_gate(
     large: list[Cell] = []
     for cell in wanted:
         if cell.slice is not None and cell.rows < fewest:
-            reason = f"not applicable: {cell.rows} rows, fewer than the {fewest} a slice needs"
+            reason = f"not applicable: {cell.rows} rows, fewer than the {fewest} that a slice needs"
             results[cell.slice] = _result(gate, cell, "not_applicable", reason)
         else:
             large.append(cell)
@@ -184,7 +184,7 @@ def _check_improvement(
     where, margin = _where(cell), gate.required_margin
     if measured.low is None or measured.high is None:
         reason = f"the improvement of {metric.label}{where} has no interval: "
-        reason += _flaw(cell, spec) or "it is not defined on these rows or on too many redraws of them"
+        reason += _flaw(cell, spec) or "the metric is not defined on these rows, or on too many redraws"
         return _undefined(gate, cell, reason, measured, _TELLING)
     explanation, would = sentences.change_rule(
         metric, reference, measured, margin, cell.blocks, where=where, joint=joint
@@ -204,20 +204,26 @@ _TELLING = "a longer holdout, or a larger slice"
 def _flaw(cell: Cell, spec: EvaluationSpec) -> str:
     """Return the reason why no measurement on these rows can let a rule pass; empty if a rule can pass."""
     if cell.blocks < spec.min_blocks:
-        return f"{cell.blocks} blocks, at least {spec.min_blocks} are needed"
+        return f"there are {cell.blocks} blocks, and at least {spec.min_blocks} are needed"
     return "all rows have the same label" if cell.has_one_label else ""
 
 
 def _undefined(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
     if gate.on_undefined == "pass":
-        said = f"{explanation}; passed without a measurement that tells, as `on_undefined: pass` of the rule says"
+        said = f"{explanation}; these rows cannot decide, and `on_undefined: pass` lets the rule pass"
         return _result(gate, cell, "passed", said, measured=measured)
     return _result(gate, cell, "undecided", explanation, measured=measured, would_pass=would_pass)
 
 
 def _undecided(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
     if gate.on_undecided == "pass":
-        return _result(gate, cell, "passed", f"{explanation}; no harm is shown", measured=measured)
+        return _result(
+            gate,
+            cell,
+            "passed",
+            f"{explanation}; no harm is shown, and `on_undecided: pass` lets the rule pass",
+            measured=measured,
+        )
     return _result(gate, cell, "undecided", explanation, measured=measured, would_pass=would_pass)
 
 
@@ -262,7 +268,7 @@ _INCOMPARABLE: dict[str, RuleStatus] = {
     "undecided": "undecided", "reject": "failed", "ignore": "not_applicable"
 }  # fmt: skip
 _COMPARABLE = (
-    "a champion that can score these rows: `ml-assets demote` takes this one out of production, and "
+    "a champion that can score these rows: `ml-assets demote` takes this champion out of production, and "
     "`on_incomparable: ignore` in defs.yaml decides without it"
 )
 
@@ -279,7 +285,7 @@ def _seen(champion: Champion) -> str:
     span = first if first == last else f"{first} … {last}"
     return (
         f"the champion ({champion.name}) was trained or selected on {len(champion.seen)} of this holdout's "
-        f"partitions ({span}), so its score here is flattered and the comparison is not fair"
+        f"partitions ({span}), so its score here is too good and the comparison is not fair"
     )
 
 
@@ -334,7 +340,7 @@ def _condensed(passed: Sequence[RuleResult]) -> list[str]:
     for name in dict.fromkeys(rule.rule for rule in passed):
         alike = [rule for rule in passed if rule.rule == name]
         tight = min(alike, key=distance_to_limit)
-        lead = f"passed on all {len(alike)} slices checked, the closest: " if len(alike) > 1 else ""
+        lead = f"passed on all {len(alike)} slices checked; closest to the limit: " if len(alike) > 1 else ""
         sentences.append(f"“{name}”: {lead}{tight.explanation}")
     return sentences
 

@@ -84,7 +84,7 @@ def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec) -> Vector:
                 f"the holdout has no column {column!r}; it has {', '.join(holdout.columns)}"
             )
     if holdout.is_empty():
-        raise EvaluationInputError("the holdout has no rows: check the split's holdout window")
+        raise EvaluationInputError("the holdout has no rows: check `window.holdout`")
     known = holdout.get_column(label).cast(pl.Float64)
     if nulls := known.null_count() + int(known.is_nan().sum()):
         raise EvaluationInputError(
@@ -128,7 +128,7 @@ def _blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list
     column = holdout.get_column(spec.bootstrap_unit)
     if nulls := column.null_count():
         raise EvaluationInputError(
-            f"{nulls} holdout rows have no {spec.bootstrap_unit!r}: each row needs its block"
+            f"{nulls} holdout rows have no {spec.bootstrap_unit!r}: give each row its block"
         )
     ids = column.rank("dense").cast(pl.Int64).to_numpy() - 1
     return ids.astype(np.intp), [str(value) for value in column.unique().sort()]

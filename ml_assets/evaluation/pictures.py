@@ -238,8 +238,9 @@ def caption(name: str, evaluation: Evaluation) -> str:
     return {
         "calibration": f"On the dashed line predictions are right on average; {bars}.",
         "ranking": "The further above the dashed line, the better the order of the rows.",
-        "scores": "Apart is good; where they overlap the model cannot tell.",
+        "scores": "The further apart the groups, the better. Where they overlap, the model cannot separate them.",
         "fit": "On the dashed line the prediction was right.",
-        "residuals": "Centred on the dashed line: no bias. The outermost bars hold all that lies beyond.",
-        "loss": "Training and validation drifting apart: overfitting. The dashed step was kept.",
+        "residuals": "Centred on the dashed line: no bias. The outermost bars hold all residuals beyond them.",
+        "loss": "If training and validation drift apart, the model overfits. The weights of the dashed step "
+        "were kept.",
     }[name]

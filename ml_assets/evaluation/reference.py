@@ -167,7 +167,7 @@ class LinearReference:
         """Name in a report, with the penalty and, if the fit used only some rows, their number."""
         kind = "logistic" if self.objective == "binary" else "linear"
         if len(self.weights) == 1:
-            return f"{kind} regression without a column: the mean"
+            return f"{kind} regression without columns: the mean"
         some = f", fitted on {self.rows:,} of {self.all_rows:,} rows" if self.rows < self.all_rows else ""
         return f"{kind} regression on the same columns (penalty {self.penalty:g}, chosen on validation{some})"
 

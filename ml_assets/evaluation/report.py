@@ -143,7 +143,7 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
     """Return one sentence per reference with the result of the comparison, for someone who reads nothing else."""
     found: list[str] = []
     if evaluation.champion_cannot_score:
-        found.append(f"The champion is not compared with: {evaluation.champion_cannot_score}.")
+        found.append(f"The challenger is not compared with the champion: {evaluation.champion_cannot_score}.")
     for reference, improvements in evaluation.overall.improvements.items():
         if reference == "champion" and evaluation.champion_seen:
             continue  # not a fair comparison; the decision explains why
@@ -157,7 +157,7 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
             (better if one.low > 0 else worse if one.high < 0 else level).append(metric.label)
         parts = [
             f"{how} in {_list(which)}"
-            for how, which in (("better", better), ("worse", worse), ("not to be told apart", level))
+            for how, which in (("better", better), ("worse", worse), ("not distinguishable", level))
             if which
         ]
         if reference == "reference" and worse and not better:
@@ -185,15 +185,15 @@ def survived(report: Report) -> str:
         return ""
     counts = [one.rows_repeated for one in told if one.rows_repeated is not None]
     twice = (
-        f"{sentences.count(sum(counts))} rows learned twice"
+        f"{sentences.count(sum(counts))} rows trained twice"
         if len(counts) == len(told)
-        else "rows not counted"
+        else "repeated rows not counted"
     )
     left_out = "" if report.rows_lost is None else f", {sentences.count(report.rows_lost)} left out"
     return (
         f"interrupted {'once' if len(told) == 1 else f'{len(told)} times'}, "
         f"{sum(one.seconds for one in told):,.1f} s until it trained again, "
-        f"{sentences.count(sum(one.steps_lost for one in told))} steps done again, {twice}{left_out}"
+        f"{sentences.count(sum(one.steps_lost for one in told))} steps repeated, {twice}{left_out}"
     )
 
 
@@ -202,7 +202,7 @@ def left_out(report: Report) -> list[str]:
     return [
         f"{sentences.count(one.lost)} of {sentences.count(one.rows + one.lost)} {one.split} rows are left out: "
         + ", ".join(f"{reason} ({sentences.count(rows)})" for reason, rows in one.left_out.items())
-        + f". Labels of this split had to be known by {one.known_by}."
+        + f". A label of this split counts if it was known by {one.known_by}."
         for one in report.splits
         if one.lost
     ]

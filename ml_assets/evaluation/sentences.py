@@ -79,9 +79,12 @@ def value_rule(
 ) -> tuple[str, str]:
     """Return the explanation of a value threshold's result, and the condition under which it would pass."""
     asked = f"at {'least' if least else 'most'} {number(limit)}"
-    explanation = f"{metric.label}{where} is {with_interval(measured)}; {asked} is asked"
+    explanation = f"{metric.label}{where} is {with_interval(measured)}; the rule requires {asked}"
     if measured.value is None:
-        return f"{metric.label}{where} is not defined on these rows; {asked} is asked", "rows of both kinds"
+        return (
+            f"{metric.label}{where} is not defined on these rows; the rule requires {asked}",
+            "rows with both labels",
+        )
     short = limit - measured.value if least else measured.value - limit
     would = f"{metric.label} of {asked}, {number(abs(short))} {'more' if least else 'less'} than measured"
     return (f"{explanation}, missed by {number(short)}" if short > 0 else explanation), would
@@ -107,19 +110,15 @@ def change_rule(
     together = f" (intervals of {joint} slices hold jointly)" if joint > 1 else ""
     lead = f"improvement of {metric.label}{where} over {THE[reference]} is {gain(measured, margin.relative)}{together}"
     if low > margin.amount:
-        explanation = f"{lead}; the whole interval lies above {asked}"
+        explanation = f"{lead}; the whole interval is above {asked}"
     elif high < margin.amount:
         conclusion = (
-            "it is worse"
-            if high < 0
-            else "it is better, but not by enough"
-            if low > 0
-            else "it is not enough"
+            "it is worse" if high < 0 else "it is better, but not enough" if low > 0 else "it is not enough"
         )
         explanation = f"{lead}; even its upper end is below {asked}: {conclusion}"
     else:
-        explanation = f"{lead}; {asked} lies inside the interval, so these {blocks} blocks cannot tell"
-    needed = f"an interval wholly above {asked}: at this width an improvement above "
+        explanation = f"{lead}; {asked} is inside the interval, so these {blocks} blocks cannot decide"
+    needed = f"an interval entirely above {asked}: at this width an improvement above "
     needed += write(margin.amount + value - low, signed=True)
     if margin.amount < value < math.inf and low <= margin.amount:
         # The half-width shrinks with the square root of the number of blocks.

@@ -108,8 +108,8 @@ def require_slices(spec: EvaluationSpec, rows: pl.DataFrame) -> None:
         if SliceKey(name, str(value)) not in there:
             known = [key.value for key in there if key.name == name]
             raise EvaluationInputError(
-                f"gate {gate!r} checks the slice {name}={value}, and no row of the whole window is in it: it would "
-                f"never be checked. {name} has {', '.join(known[:_SHOWN])}{' …' if len(known) > _SHOWN else ''}"
+                f"gate {gate!r} checks the slice {name}={value}, and the window has no such row: the gate "
+                f"would never be checked. {name} has {', '.join(known[:_SHOWN])}{' …' if len(known) > _SHOWN else ''}"
             )
 
 

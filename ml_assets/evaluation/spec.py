@@ -53,14 +53,14 @@ class Gate(Section):
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2."""
     at_least: float | None = None
-    """Limit that the metric has to reach."""
+    """Value that the metric must reach."""
     at_most: float | None = None
-    """Limit that the metric may not exceed."""
+    """Value that the metric must not exceed."""
     better_than: Reference | None = None
-    """Model that has to be beaten."""
+    """Model that the challenger must beat."""
     margin: float | str = 0.0
     """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the reference's value. Positive
-    always means better, also for losses. Negative allows to be worse by that much."""
+    always means better, also for losses. A negative margin allows a model that is worse by up to this amount."""
     slice: dict[str, SliceValue] | None = None
     """`{origin: JFK}` applies to one slice, `{origin: "*"}` to each, with intervals that hold jointly. The value is one
     of the column's type: text in quotes where YAML reads something else (`"NO"`, `"2013-11-01"`)."""
@@ -69,9 +69,9 @@ class Gate(Section):
     confidence: float | None = Field(default=None, gt=0.5, lt=1)
     """Confidence of the interval; that of the section unless given."""
     on_undecided: Literal["undecided", "pass"] = "undecided"
-    """`pass` makes a guard rail of a change threshold: it fails only where the harm is shown."""
+    """`pass` turns a change threshold into a guard rail: it fails only if the interval shows harm."""
     on_undefined: Literal["undecided", "pass"] = "undecided"
-    """Outcome where these rows cannot tell at all: fewer than `min_blocks` blocks, one label in all rows, a metric that
+    """Outcome if the rows cannot decide at all: fewer than `min_blocks` blocks, one label in all rows, a metric that
     is not defined, or a margin in percent of a reference that is 0. A rule that fails there still fails."""
 
     @field_validator("margin")
@@ -110,8 +110,8 @@ class BaselineSpec(Section):
     groups: tuple[str, ...] = ()
     """Columns, coarse to fine; each level shrinks towards the one before. Empty: one mean for all."""
     prior_rows: float | None = Field(default=None, gt=0)
-    """A group of so many rows counts half itself and half its parent. Unless given, it is chosen on the validation
-    rows, from 1 to 1000; the report says which."""
+    """Rows that the parent's mean counts as. A group with this number of rows is half its own mean and half its
+    parent's. Not given: chosen on the validation rows, from 1 to 1000, and named in the report."""
 
 
 class EvaluationSpec(Section):
@@ -120,10 +120,10 @@ class EvaluationSpec(Section):
     objective: Objective
     """Kind of the label: `binary` is 0 or 1, `regression` any number."""
     bootstrap_unit: str = "date"
-    """Column whose values name the blocks that the bootstrap redraws as a whole. Rows of one block may depend on each
+    """Column with the block of each row. The bootstrap redraws whole blocks. Rows of one block may depend on each
     other."""
     slices: tuple[str | SliceBy, ...] = ()
-    """Parts of the holdout that are measured by themselves."""
+    """Parts of the holdout that get their own metrics."""
     min_slice_rows: int = Field(default=500, ge=1)
     """Smaller slices are listed, not measured."""
     min_blocks: int = Field(default=5, ge=2)
@@ -138,7 +138,7 @@ class EvaluationSpec(Section):
     """Groups of the naive baseline."""
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
     """The decision if the champion cannot score this holdout, because a column it reads was dropped or it has
-    another objective: `undecided`, `reject`, or `ignore`, which decides as if nothing were in production."""
+    another objective: `undecided`, `reject`, or `ignore`, which decides as if no version were in production."""
     gates: tuple[Gate, ...]
     """At least one: a model without gates cannot be blessed."""
 

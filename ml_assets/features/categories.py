@@ -36,7 +36,7 @@ def category_texts(column: pl.Series, dtype: pl.DataType) -> pl.Series:
     for kind in (dtype, column.dtype):
         if not _is_category(kind):
             raise NotACategory(
-                f"{kind} has no text of its own: a category is a text, a number, a boolean, a date or a datetime"
+                f"{kind} cannot be a category: use a text, a number, a boolean, a date or a datetime"
             )
     values = column if column.dtype == dtype else _converted(column, dtype)
     if values.dtype.is_float():

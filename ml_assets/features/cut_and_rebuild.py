@@ -66,12 +66,12 @@ class Leak:
         examples = f"{self.rows} rows differ, for example {'; '.join(self.examples)}"
         if self.cut is None:
             return (
-                f"{self.column} is random, or depends on earlier calls: built twice from the same inputs, {examples}. "
-                "Let it follow from the inputs alone"
+                f"{self.column} is random, or depends on earlier calls: two builds from the same inputs "
+                f"differ, {examples}. Compute it from the inputs alone"
             )
-        knows = f"{self.column} knows what happened after {self.cut:%Y-%m-%d %H:%M} UTC: {examples}"
+        knows = f"{self.column} uses facts from after {self.cut:%Y-%m-%d %H:%M} UTC: {examples}"
         if self.is_remembered:
-            knows += ". The function keeps state between calls, such as a global or a cache, which hides this elsewhere"
+            knows += ". The function keeps state between calls, such as a global or a cache, which may hide other leaks"
         return knows
 
 
@@ -108,24 +108,25 @@ class DiffersAlone:
     def explain(self) -> str:
         """Return a line with the fault and the remedy."""
         found = (
-            f"{self.column} of {self.key} differs when the partition is built by itself: {self.rows} rows, "
+            f"{self.column} of {self.key} differs when the partition is built alone: {self.rows} rows, "
             f"for example {'; '.join(self.examples)}"
         )
         match self.cause:
             case "lookback":
                 return (
-                    f"lookback is too short: {found}. Raise `lookback` of the inputs to as many partitions as the "
-                    "function reads before the one it builds"
+                    f"lookback is too short: {found}. Raise `lookback` of the inputs to the number of "
+                    f"partitions that the function reads before the partition it builds"
                 )
             case "lookback or later":
                 return (
-                    f"lookback is too short: {found}. Raise `lookback` of the inputs to as many partitions as the "
-                    "function reads before the one it builds; what lies in partitions after it is never there"
+                    f"lookback is too short: {found}. Raise `lookback` of the inputs to the number of "
+                    f"partitions that the function reads before the partition it builds. It cannot read later "
+                    f"partitions"
                 )
             case "range":
                 return (
-                    f"the days asked for change the rows: {found}. Use `first` and `last` to filter the answer only, "
-                    "not in a mean or a rank over all rows of the range"
+                    f"the requested days change the rows: {found}. Use `first` and `last` only to filter the "
+                    f"result, not in a mean or a rank over all rows of the range"
                 )
 
 
@@ -155,14 +156,16 @@ class LeakReport:
         Further lines are about partitions that were built alone, and list the columns that count as always known.
         """
         lines = [leak.explain() for leak in self.leaks] or [
-            f"no leak: {self.rows_compared} rows × {len(self.columns_compared)} columns are the same "
-            f"with the future hidden at {len(self.cuts)} moments"
+            f"no leak: {self.rows_compared} rows × {len(self.columns_compared)} columns are identical with "
+            f"the future hidden at {len(self.cuts)} moments"
         ]
         lines += [one.explain() for one in self.differs_alone]
         if self.alone and not self.differs_alone:
-            lines.append(f"lookback suffices: {' and '.join(self.alone)} are the same built each by itself")
+            lines.append(
+                f"lookback suffices: {' and '.join(self.alone)} are identical when each is built alone"
+            )
         lines += [
-            f"taken as always known: {table}: {', '.join(columns)}"
+            f"assumed always known: {table}: {', '.join(columns)}"
             for table, columns in self.always_known.items()
             if columns
         ]
@@ -207,7 +210,7 @@ def leak_test(
         raise LeakTestError(f"the built table has no columns {missing}; it has {full.columns}")
     if full.select(primary_key).n_unique() < full.height:
         raise LeakTestError(
-            f"{list(primary_key)} repeat in the built table: name the columns that tell its rows apart"
+            f"{list(primary_key)} repeat in the built table: name the columns that identify a row"
         )
     moments = _spread(full[predicted_at], cuts) if isinstance(cuts, int) else tuple(sorted(cuts))
     others = [name for name in full.columns if name not in primary_key]
@@ -285,8 +288,8 @@ def _require_rules(
     for table, rows in inputs.items():
         if table not in known_at:
             raise LeakTestError(
-                f"{table} does not say when its facts became known: add `known_at: [{{column: <column>}}]` to the "
-                "input, or `known_at: []` if they always were"
+                f"{table} declares no `known_at`, so the test cannot hide its facts: add `known_at: "
+                f"[{{column: <column>}}]` to the input, or `known_at: []` if they were always known"
             )
         for rule in known_at[table]:
             missing = [name for name in (rule.column, *rule.columns) if name not in rows.columns]
@@ -294,7 +297,8 @@ def _require_rules(
                 raise LeakTestError(f"{table} has no columns {missing} that its `known_at` names")
             if not isinstance(rows.schema[rule.column], pl.Datetime):
                 raise LeakTestError(
-                    f"{table}: `known_at` column {rule.column} is {rows.schema[rule.column]}, not a moment in UTC"
+                    f"{table}: `known_at` column {rule.column} is {rows.schema[rule.column]}: it must be a "
+                    f"datetime in UTC"
                 )
 
 
@@ -310,7 +314,7 @@ def _always_known(rows: pl.DataFrame, rules: Sequence[KnowledgeRule]) -> tuple[s
 def _spread(moments: pl.Series, count: int) -> tuple[datetime, ...]:
     distinct = moments.drop_nulls().unique().sort()
     if distinct.is_empty():
-        raise LeakTestError("the build gave no rows: choose a range with data")
+        raise LeakTestError("the build returned no rows: choose a range with data")
     return tuple(distinct[(i + 1) * len(distinct) // (count + 1)] for i in range(count))
 
 

@@ -58,8 +58,9 @@ class NumericState:
         beyond = np.flatnonzero(np.abs(result) > LARGEST_FLOAT32)
         if beyond.size:
             raise EncodingError(
-                f"column {self.name!r} holds {values[beyond[0]]:g} in {beyond.size} of {len(values)} rows, which "
-                f"float32 cannot hold beside a mean of {self.mean:g} and a deviation of {self.scale:g}: make such "
+                f"column {self.name!r} holds {values[beyond[0]]:g} in {beyond.size} of {len(values)} rows, "
+                f"which float32 cannot hold with a mean of {self.mean:g} and a deviation of {self.scale:g}: "
+                f"make such "
                 "values null in the feature function, and bound the column in the contract (`ge`, `le`)"
             )
         return result.astype(np.float32)
@@ -154,8 +155,8 @@ def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Se
     missing = [name for name in (*numeric, *categorical) if name not in frame.columns]
     if missing:
         raise EncodingError(
-            f"columns {missing} are missing; the frame has {frame.columns}. "
-            "Add them to the feature table or take them out of the model's inputs"
+            f"columns {missing} are missing; the frame has {frame.columns}. Add them to the feature table, or "
+            f"remove them from the model's inputs"
         )
     for name in numeric:
         dtype = frame.schema[name]
@@ -170,8 +171,8 @@ def _fit_numeric(column: pl.Series) -> NumericState:
     known = values[~np.isnan(values)]
     if known.size == 0:
         raise EncodingError(
-            f"column {column.name!r} has no value in the training rows: "
-            "take it out of the model's numeric inputs, or train on a window where it is known"
+            f"column {column.name!r} has no value in the training rows: remove it from the model's numeric "
+            f"inputs, or train on a window where it is known"
         )
     if np.isinf(known).any():
         raise EncodingError(
@@ -225,8 +226,8 @@ def _texts(column: pl.Series) -> pl.Series:
         return category_texts(column, column.dtype)
     except NotACategory as error:
         raise EncodingError(
-            f"categorical column {column.name!r}: {error}. Cast it in the feature function, or take it out of the "
-            "model's inputs"
+            f"categorical column {column.name!r}: {error}. Cast it in the feature function, or remove it from "
+            f"the model's inputs"
         ) from error
 
 

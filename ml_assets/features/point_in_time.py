@@ -68,8 +68,8 @@ def _newest(facts: pl.DataFrame, key: Sequence[str], tiebreak: Sequence[str]) ->
     draws = facts.height - facts.select(*key, *tiebreak).n_unique()
     if draws:
         raise PointInTimeError(
-            f"{draws} facts repeat {[*key, *tiebreak]} of another: which one is newer cannot be told. "
-            "Name columns that order them in `tiebreak`, or aggregate them first"
+            f"{draws} facts repeat {[*key, *tiebreak]} of another fact, so their order is unknown. Name "
+            f"columns that order them in `tiebreak`, or aggregate them first"
         )
     return facts.sort(tiebreak, nulls_last=False).unique(key, keep="last", maintain_order=True)
 

@@ -84,8 +84,8 @@ def _require_whole_numbers(facts: pl.DataFrame, sums: Sequence[str]) -> None:
         dtype = facts.schema[name]
         if not (dtype.is_integer() or dtype == pl.Boolean):
             raise RollingError(
-                f"column {name!r} is {dtype}: sums of floats depend on where a range begins. "
-                "Scale it to a whole number (minutes, cents, hundredths) first"
+                f"column {name!r} is {dtype}: sums of floats depend on the first row of the range. Scale it "
+                f"to a whole number (minutes, cents, hundredths) first"
             )
 
 

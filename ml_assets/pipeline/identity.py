@@ -139,10 +139,9 @@ def require_as_frozen(spec: PipelineSpec, training_set: TrainingSet, *, is_train
     changed = [
         what for what, of in _PARTS_OF_A_JOB.items() if any(getattr(job, f) != getattr(now, f) for f in of)
     ]
-    kept = " Its weights are kept: with everything as it was, this run can go on." if is_trained else ""
+    kept = " Its weights are kept: if you undo the change, this run can continue." if is_trained else ""
     whose = f"{job.model} {job.partition}"
     raise DeclarationChanged(
-        f"{whose} does not go on with a training set that was frozen before "
-        f"{' and '.join(changed) or 'columns or window'} changed: materialize {whose} again, which "
-        f"trains what is declared now.{kept}"
+        f"{whose} cannot continue: {' and '.join(changed) or 'columns or window'} changed since its training "
+        f"set was frozen. Materialize {whose} again to train the current declaration.{kept}"
     )

@@ -120,8 +120,9 @@ class LiveReport:
         theirs = version.partition("+")[0]
         if theirs and self._torch and theirs != self._torch:
             self._page.warning(
-                f"the workers have torch {theirs}, and this training is known as one of torch {self._torch}, which is "
-                "installed here: build the workers' image from the lock of this platform"
+                f"the workers have torch {theirs}, but this training was fingerprinted with torch "
+                f"{self._torch}, which is installed here: build the workers' image from the lock file of this "
+                f"platform"
             )
 
 

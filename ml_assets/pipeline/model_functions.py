@@ -98,7 +98,7 @@ def _refuse_missing_packages(path: str) -> None:
             if importlib.util.find_spec(top) is None:
                 raise FunctionNotFound(
                     f"cannot import '{path}': {file}:{statement.lineno} imports '{top}', which is not installed here; "
-                    "install it, or import it inside the function where only the workers have it"
+                    "install it, or import it inside the function if only the workers have it"
                 )
 
 

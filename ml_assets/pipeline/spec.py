@@ -68,9 +68,9 @@ class ModelInputsSection(Section):
     categorical: ColumnNames = ()
     """Columns with categories, or the import path of a list of them."""
     min_count: int = Field(default=1, ge=1)
-    """Least count of a category in the training rows. A rarer category counts as unknown."""
+    """Smallest number of training rows of a category. A rarer category counts as unknown."""
     blob: BlobSection | None = None
-    """Bytes that the model reads besides numbers and categories. Not given: none."""
+    """Bytes that the model reads in addition to numbers and categories. Not given: none."""
     partition_date: str = "partition_date"
     """Column with the first day of a row's partition."""
     label: str
@@ -99,10 +99,12 @@ class ModelInputsSection(Section):
                 if name in (self.label, self.label_known_at):
                     role = "the label" if name == self.label else "the label's label_known_at"
                     why[path] = (
-                        f"'{name}' is {role}, which nobody knows when the model is asked: take it out of {key}"
+                        f"'{name}' is {role}, which is unknown when the model predicts: remove it from {key}"
                     )
         if blob and not why and blob[0] in (*self.numeric, *self.categorical):
-            why["blob", "column"] = f"'{blob[0]}' is listed in numeric or categorical, too: a blob is bytes"
+            why["blob", "column"] = (
+                f"'{blob[0]}' is also listed in numeric or categorical, but a blob is bytes: remove it there"
+            )
         refuse_at(type(self).__name__, why)
         return self
 
@@ -128,15 +130,16 @@ class ModelSection(Section):
     def _is_function_or_script(self) -> Self:
         if (self.function is None) == (self.script is None):
             raise ValueError(
-                "give either function, whose model the platform's loop trains, or script, a module with its own loop"
+                "give either `function`, whose model the platform trains, or `script`, a module with its own "
+                "training loop"
             )
         if self.script and self.init_from:
             raise ValueError(
-                "init_from is for a model function: a script begins with the weights it loads itself"
+                "init_from is for a model function: remove it, and let the script load its initial weights"
             )
         if self.arguments and not self.script:
             raise ValueError(
-                "arguments are for a script: a model function takes hyperparameters, by their names"
+                "arguments are for a script: give a model function its values in hyperparameters"
             )
         if self.function is not None:
             why = wrong_arguments(self.function, self.hyperparameters)
@@ -242,7 +245,7 @@ class PipelineSpec(Section):
     @classmethod
     def _is_no_folder_of_tables(cls, name: str) -> str:
         if name in ("datasets", "features"):
-            raise ValueError(f"'{name}' stands before the names of tables: give the model another name")
+            raise ValueError(f"'{name}' is the prefix of table names: give the model another name")
         return name
 
     @model_validator(mode="after")
@@ -263,8 +266,9 @@ class PipelineSpec(Section):
         for name in TrainingSettings.__dataclass_fields__ if self.model.script else ():
             if name not in OF_SCRIPTS and getattr(self.training, name) != getattr(default, name):
                 raise ValueError(
-                    f"training.{name} is about the platform's loop, and {self.model.script} has its own: say it in "
-                    f"model.hyperparameters, which are its command line. Of training it takes {', '.join(OF_SCRIPTS)}"
+                    f"training.{name} is for the platform's training loop, and {self.model.script} has its "
+                    f"own: set it in model.hyperparameters, which are its command line. A script may set "
+                    f"these keys of training: {', '.join(OF_SCRIPTS)}"
                 )
         return self
 
@@ -275,8 +279,8 @@ class PipelineSpec(Section):
         if library is not None:
             said = (
                 f"{workers} workers would each train the same model: {script} trains with {library} in one process, "
-                "and nothing in it tells workers apart or joins them (torch.distributed, training.rank). Say workers: "
-                f"1; {library} takes the machine's cores by its own number of threads"
+                "and it never uses its rank or connects the workers (torch.distributed, training.rank). Set "
+                f"workers: 1; {library} uses the machine's cores through its own threads"
             )
             refuse_at(type(self).__name__, {("training", "workers"): said})
         return self

@@ -32,8 +32,9 @@ class Stragglers:
             return None
         self._named.add(rank)
         return (
-            f"straggler: rank {rank} works {event.values['slowest_rank_factor']:.1f} times as long as the others, "
-            f"{event.values['slowest_rank_lag_ms']:.0f} ms more a step, and they wait for it. Look at its machine: the "
+            f"straggler: rank {rank} works {event.values['slowest_rank_factor']:.1f} times as long as the "
+            f"others, {event.values['slowest_rank_lag_ms']:.0f} ms more a step, and they wait for it. Look at "
+            f"its machine: the "
             "system figures say what else that does"
         )
 

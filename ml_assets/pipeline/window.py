@@ -103,6 +103,6 @@ def rejected_since(
     training_set: TrainingSet, refused: Mapping[str, str], *, is_trained: bool
 ) -> InputsRefused:
     """Return the refusal that names partitions rejected after the window of `training_set` was validated."""
-    kept = " It is trained and not registered; its weights are kept, and materializing it again uses them."
+    kept = " It is trained but not registered. Its weights are kept: materialize it again to reuse them."
     whose = f"{training_set.job.model} {training_set.job.partition}"
     return InputsRefused(whose, refused, more=kept if is_trained else "")

@@ -119,8 +119,8 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
             ServingModel.load(folder, tolerance=TOLERANCE)
         except GoldenMismatch as mismatch:
             raise ParityBroken(
-                f"the graph of {contents.lineage.model} does not answer as its torch module: look for an "
-                f"operation of the model function that torch.onnx exports differently. {mismatch}"
+                f"the graph of {contents.lineage.model} predicts other values than its torch module: look for "
+                f"an operation of the model function that torch.onnx exports differently. {mismatch}"
             ) from mismatch
         return store.add(folder)
 

@@ -22,7 +22,7 @@ def golden_rows(frame: pl.DataFrame, fitted: FittedState, blob: str = "") -> pl.
     names = [state.name for state in (*fitted.numeric, *fitted.categorical)]
     raw = frame.select(*names, *([blob] if blob else []))
     if raw.height == 0:
-        raise ValueError("golden rows are drawn from real rows, and the frame has none: pass the holdout")
+        raise ValueError("cannot draw golden rows, because the frame has no rows: pass the holdout")
     first = raw.head(1)
     parts = [
         spread(raw, GOLDEN_BLOBS if blob else _REAL_ROWS),

@@ -58,15 +58,15 @@ class InitialModel:
         if theirs != ours:
             raise InitialModelRefused(
                 f"{self.version} reads numeric {theirs[0]} and categorical {theirs[1]}, this pipeline {ours[0]} and "
-                f"{ours[1]}: its weights mean nothing for other columns or another order. Use the same, or leave "
-                "init_from out"
+                f"{ours[1]}: its weights are meaningless for other columns or another order. Use its columns "
+                f"and order, or leave init_from out"
             )
         newest = max(last for split, (_, last) in facts.lineage.windows.items() if split != "holdout")
         if newest >= min(holdout):
             raise InitialModelRefused(
                 f"{self.version} was trained on partitions up to {newest}, and this training is evaluated on "
-                f"{min(holdout)} and later: the score would include rows it has seen. Name an older version, or train "
-                "a later partition"
+                f"{min(holdout)} and later: the score would include rows that trained it. Name an older "
+                f"version, or train a later partition"
             )
         return facts.fitted
 
@@ -90,7 +90,7 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
     newest, shown = evaluated.newest, evaluated.shown
     if newest is None or shown is None:
         raise InitialModelRefused(
-            f"{version.version} was never evaluated: name a version that was, or leave init_from out"
+            f"{version.version} was never evaluated: name an evaluated version, or leave init_from out"
         )
     if shown.status == "rejected":
         raise InitialModelRefused(
@@ -98,16 +98,18 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
             "Name another version, or leave init_from out"
         )
     helps = (
-        "accept the partition (ml-assets accept TABLE PARTITION --reason '…') or fix it, name a version of other "
-        "rows, or leave init_from out"
+        "accept the partition (ml-assets accept TABLE PARTITION --reason '…') or fix it, name a version that "
+        "was trained on other rows, or leave init_from out"
     )
     try:
         refused = releases.rejected_inputs(newest)
     except InputsUnknown as unknown:
-        raise InitialModelRefused(f"{version.version} cannot be begun with: {unknown}; {helps}") from unknown
+        raise InitialModelRefused(
+            f"training cannot begin with {version.version}: {unknown}; {helps}"
+        ) from unknown
     if refused:
         raise InitialModelRefused(
-            f"{version.version} was trained on rows that are rejected by now: {in_words(refused)}; {helps}"
+            f"{version.version} was trained on rows that were rejected since: {in_words(refused)}; {helps}"
         )
     return newest
 

@@ -67,8 +67,8 @@ class Releases:
             if newest is None or newest.status == "rejected":
                 why = "was never evaluated" if newest is None else f"is rejected by evaluation {newest.name}"
                 raise NotRegistrable(
-                    f"{model} {facts.lineage.fingerprint[:12]} {why}: materialize the model, whose evaluation names "
-                    "rule, slice and margin; train again after a change, or change the gates in defs.yaml"
+                    f"{model} {facts.lineage.fingerprint[:12]} {why}: materialize the model and read its "
+                    f"evaluation, which names the failed rules. Then change the model or the gates in defs.yaml"
                 )
             return newest
 
@@ -125,7 +125,7 @@ class Releases:
         `VersionMissing`, and `BundleMissing` or `BundleDamaged` if its bundle cannot be served.
         """
         if not reason.strip():
-            raise NotPromotable(f"promoting {model} {number} needs a reason that others can read later")
+            raise NotPromotable(f"promoting {model} {number} needs a reason for the log")
         version = self._registry.version(model, number)
         self._promotable(version)
         self._store.open(version.bundle_digest)
@@ -169,20 +169,20 @@ class Releases:
         named, newest = _named(version), found.newest
         if newest is None:
             raise NotPromotable(
-                f"{named} was never evaluated: materialize the model, then promote the version that comes of it"
+                f"{named} was never evaluated: materialize the model, then promote the version that it registers"
             )
         if newest.status != "blessed":
             raise NotPromotable(
                 f"{named} is {newest.status}, not blessed, by its newest evaluation {newest.name} "
-                f"({newest.partition}): {newest.summary} The report says what would decide it: {newest.report}. "
-                "Materialize the model on a later date, or change the gates in defs.yaml"
+                f"({newest.partition}): {newest.summary} The report shows the condition under which each rule "
+                f"passes: {newest.report}. Materialize the model on a later date, or change the gates in defs.yaml"
             )
         if champion is not None and champion.bundle_digest != newest.champion_digest:
             raise NotPromotable(
-                f"{named} was compared with {standings.name_of(newest.champion_digest)} by its newest evaluation "
-                f"{newest.name} ({newest.partition}), and version {champion.version} is in production since "
-                f"{champion.at:%Y-%m-%d %H:%M} UTC. Evaluate it beside that one, which reuses the training: ml-assets "
-                f"launch {version.model} {newest.partition}"
+                f"the newest evaluation {newest.name} ({newest.partition}) of {named} compared it with "
+                f"{standings.name_of(newest.champion_digest)}, but version {champion.version} is in "
+                f"production since {champion.at:%Y-%m-%d %H:%M} UTC. Compare it with that version; the "
+                f"training is reused: ml-assets launch {version.model} {newest.partition}"
             )
         return found
 
@@ -221,11 +221,11 @@ class Releases:
         The next training is evaluated as a first model. Raises `NotPromotable` if nothing is in production.
         """
         if not reason.strip():
-            raise NotPromotable(f"demoting {model} needs a reason that others can read later")
+            raise NotPromotable(f"demoting {model} needs a reason for the log")
         standing = self._log.in_production(model, PRODUCTION)
         if standing is None:
             raise NotPromotable(
-                f"no version of {model} is in production; ml-assets promote {model} --log shows which ones were"
+                f"no version of {model} is in production. To see earlier ones: ml-assets promote {model} --log"
             )
         demotion = self._log.demote(standing, author=author, reason=reason)
         self.show(model)
@@ -345,10 +345,10 @@ def _named(version: RegisteredVersion) -> str:
 
 def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str]) -> str:
     return (
-        f"{_named(version)} is not promoted for what it was trained on: {in_words(despite)}. Fix the source and "
-        "materialize the partition, or accept it (ml-assets accept TABLE PARTITION --reason '…'); where its rows were "
-        "replaced since, materialize the model again. To promote it all the same, which the log records: "
-        f"ml-assets promote {version.model} {version.number} --despite-inputs --reason '…'"
+        f"{_named(version)} is not promoted because of its training inputs: {in_words(despite)}. Fix the "
+        f"source and materialize the partition, or accept it (ml-assets accept TABLE PARTITION --reason '…'). "
+        f"If its rows were replaced since, materialize the model again. To promote the version anyway, on "
+        f"record in the log: ml-assets promote {version.model} {version.number} --despite-inputs --reason '…'"
     )
 
 

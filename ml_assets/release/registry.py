@@ -100,8 +100,8 @@ class Registry:
             ) from refusal
         if found is None:
             raise VersionMissing(
-                f"{model} version {number} points to no bundle under {self.bundles}: somebody made it in MLflow by "
-                "hand, or the home has moved since. Materialize the model, which registers a version of its own"
+                f"{model} version {number} points to no bundle under {self.bundles}: it was created in MLflow "
+                f"by hand, or the home has moved since. Materialize the model, which registers a new version"
             )
         return found
 

@@ -46,7 +46,9 @@ def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn | None) -
     seen: set[str] = set()
     while True:
         if window is None:
-            raise InputsUnknown(f"{whose} does not say what it was trained on: an earlier version made it")
+            raise InputsUnknown(
+                f"{whose} does not record its training window: an earlier version of ml-assets made it"
+            )
         try:
             reader = TableReader(lake, window.commit)
             here = contents_behind(reader, window.table, _keys_of(reader, window))
@@ -71,7 +73,7 @@ def _keys_of(reader: TableReader, window: TrainedOn) -> Sequence[str]:
         keys = [key for key in keys if manifests[key].cadence == manifests[window.last].cadence]
     if len(keys) != window.partitions:
         raise InputsUnknown(
-            f"the lake holds {len(keys)} partitions of {window.table} at commit {window.commit[:12]}, and it was "
-            f"trained on {window.partitions}"
+            f"the lake holds {len(keys)} partitions of {window.table} at commit {window.commit[:12]}, but it "
+            f"was trained on {window.partitions}"
         )
     return keys

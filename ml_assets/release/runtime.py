@@ -120,8 +120,8 @@ class BlobReader:
             return cls(column, getattr(load_module(folder / DECODE, "decode"), function), like)
         except Exception as error:  # it is the user's code
             raise BundleRefused(
-                f"{folder / DECODE} cannot be loaded: {type(error).__name__}: {error}. Where a package is missing, "
-                "install what requirements.txt beside it lists"
+                f"{folder / DECODE} cannot be loaded: {type(error).__name__}: {error}. If a package is "
+                f"missing, install the packages of requirements.txt beside it"
             ) from error
 
     def read(self, contents: Sequence[object], names: Sequence[str]) -> NDArray[Any]:
@@ -202,12 +202,14 @@ class ServingModel:
         folder of another format and `GoldenMismatch` if a prediction differs.
         """
         if not (folder / FACTS).is_file():
-            raise BundleRefused(f"{folder} holds no {FACTS}: it is not a bundle, or its copy was cut short")
+            raise BundleRefused(
+                f"{folder} has no {FACTS}: it is not a bundle, or its copy is incomplete. Copy the bundle again"
+            )
         facts = json.loads((folder / FACTS).read_text())
         if facts["format"] != FORMAT:
             raise BundleRefused(
-                f"bundle {folder} has format {facts['format']}, this runtime reads {FORMAT}: "
-                "use the runtime.py that lies inside the bundle"
+                f"bundle {folder} has format {facts['format']}, this runtime reads {FORMAT}: use the "
+                f"runtime.py in the bundle"
             )
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -231,10 +233,10 @@ class ServingModel:
         worst = _largest_difference(predict(golden.drop(GOLDEN_OUTPUT)), expected)
         if not worst <= tolerance:
             raise GoldenMismatch(
-                f"bundle {self.folder} answers its {golden.height} golden rows differently than the trained "
-                f"model did: largest difference {worst:.3g}, allowed {tolerance:g}. Files were "
-                "changed, or this onnxruntime computes something else: fetch the bundle again, or register "
-                "the model again with this version"
+                f"bundle {self.folder} and its trained model predict different values for its {golden.height} "
+                f"golden rows: largest difference {worst:.3g}, allowed {tolerance:g}. Files were changed, or "
+                f"this onnxruntime computes other values: fetch the bundle again, or register the model again "
+                f"with this version"
             )
 
     def predict(self, frame: pl.DataFrame) -> NDArray[np.float64]:
@@ -262,7 +264,9 @@ class ServingModel:
             raise InputRefused(f"column {error} is missing; the row has {sorted(row)}") from error
         for name, value in zip(self._numeric, numbers, strict=True):
             if isinstance(value, str | bytes):
-                raise InputRefused(f"column {name!r} holds text, the model reads a number there: {value!r}")
+                raise InputRefused(
+                    f"column {name!r} holds text, but the model reads a number there: {value!r}"
+                )
         matrix = np.array([[np.nan if value is None else value for value in numbers]], dtype=np.float64)
         self._refuse_extreme(matrix, 0)
         feed: dict[str, NDArray[Any]] = {name: matrix[:, i : i + 1] for i, name in enumerate(self._numeric)}

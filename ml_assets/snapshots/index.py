@@ -57,8 +57,8 @@ def rows_of(table: pl.LazyFrame, snapshot: Snapshot) -> dict[SplitName, pl.DataF
         rows = read_index(snapshot, split)
         if len(rows) and rows[-1] >= frame.height:
             raise SnapshotError(
-                f"the {split} split has row {rows[-1]}, and the table {frame.height} rows: it is not the table that "
-                "the snapshot was made of. Launch the training anew"
+                f"the {split} split has row {rows[-1]}, but the table has {frame.height} rows: the snapshot "
+                f"was made from another table. Launch the training again"
             )
         found[split] = frame[rows]
     return found

@@ -137,7 +137,7 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
             reasons = ", ".join(f"{reason}: {rows}" for reason, rows in excluded.items())
             raise SnapshotError(
                 f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row. Left out: "
-                f"{reasons or 'none, the partitions are empty'}. A label was known in time where "
+                f"{reasons or 'none, the partitions are empty'}. A label is known in time if "
                 f"{spec.label_known_at!r} is at most {spec.cutoffs.in_words[name]}. "
                 "Move the window, shorten its embargo, or fix the feature function"
             )
@@ -205,8 +205,8 @@ def _require_two_labels(chosen: ChosenRows) -> None:
     labels = chosen.of("train")[chosen.spec.label]
     if labels.n_unique() == 1:
         raise SnapshotError(
-            f"label {chosen.spec.label!r} is {labels[0]} in all {len(labels)} training rows, so there is nothing to "
-            "learn: train on a longer window, or fix the feature function"
+            f"label {chosen.spec.label!r} is {labels[0]} in all {len(labels)} training rows, so a model "
+            f"cannot learn from it: train on a longer window, or fix the feature function"
         )
 
 

@@ -256,8 +256,8 @@ def open_snapshot(folder: Path, digest: str | None = None, columns: str = "") ->
     snapshot = Snapshot.from_json(text, folder)
     if columns and snapshot.schema_hash != columns:
         raise ShardChanged(
-            f"{folder} holds columns of schema {snapshot.schema_hash[:12]}…, the training was submitted with "
-            f"{columns[:12]}…. {_REBUILD}, then train again"
+            f"{folder} holds columns of schema {snapshot.schema_hash[:12]}…, but the training was submitted "
+            f"with {columns[:12]}…. {_REBUILD}, then train again"
         )
     if digest is not None and snapshot.digest != digest:
         raise ShardChanged(

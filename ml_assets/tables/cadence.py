@@ -38,7 +38,9 @@ class Cadence:
         if self.kind == "none":
             return
         if self.start is None:
-            raise ValueError(f"a {self.kind} cadence needs its first day: set start, for example 2013-01-01")
+            raise ValueError(
+                f"a {self.kind} cadence needs its first day: set `start`, for example 2013-01-01"
+            )
         if self.end is not None and self.end < self.start:
             raise ValueError(f"cadence ends on {self.end}, before its start {self.start}: swap them")
 
@@ -55,14 +57,14 @@ class Cadence:
         """
         if self.kind == "none":
             if key != UNPARTITIONED:
-                raise KeyRefused(f"{key!r}: a table without partitions has the one key {UNPARTITIONED!r}")
+                raise KeyRefused(f"{key!r}: a table without partitions has only the key {UNPARTITIONED!r}")
             return date.min, date.max
         try:
             first = date.fromisoformat(key)
         except ValueError as error:
-            raise KeyRefused(f"{key!r} is no {self.kind} key: write the day as YYYY-MM-DD") from error
+            raise KeyRefused(f"{key!r} is not a {self.kind} key: write the day as YYYY-MM-DD") from error
         if first.isoformat() != key or self._first_day(first) != first:
-            raise KeyRefused(f"{key!r} is no {self.kind} key: that day belongs to {self.key_of(first)!r}")
+            raise KeyRefused(f"{key!r} is not a {self.kind} key: that day belongs to {self.key_of(first)!r}")
         return first, first + _STEP[self.kind] - timedelta(days=1)
 
     def require(self, key: str) -> None:
@@ -123,7 +125,7 @@ class PartitionsSection(Section):
     @model_validator(mode="after")
     def _starts_before_it_ends(self) -> Self:
         if self.end is not None and self.end < self.start:
-            raise ValueError(f"start {self.start} is after end {self.end}: exchange them")
+            raise ValueError(f"start {self.start} is after end {self.end}: swap them")
         return self
 
     @property

@@ -136,8 +136,8 @@ def _split(rows: pl.DataFrame, keys: Sequence[str], column: str, place: str) -> 
     stray = sorted(found.keys() - set(keys))
     if stray:
         raise FeatureFunctionError(
-            f"{place}: asked for partitions {keys[0]} to {keys[-1]}, the feature function returned rows whose "
-            f"{column!r} is {name_some(stray)}: filter its answer by the days it is given, and name each row's "
+            f"{place}: for partitions {keys[0]} to {keys[-1]}, the feature function returned rows whose "
+            f"{column!r} is {name_some(stray)}: filter the rows by the days of the call, and name each row's "
             "partition by its first day"
         )
     return {key: found.get(key, rows.clear()) for key in keys}

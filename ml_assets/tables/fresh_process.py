@@ -33,7 +33,7 @@ def in_fresh_process(function: Build, path: str) -> Generator[Build]:
                 return pool.submit(_call, place, dict(inputs), first, last).result()
             except BrokenProcessPool as error:
                 raise FeatureFunctionError(
-                    f"{place} ended its process, perhaps for lack of memory: test fewer partitions (--first)"
+                    f"the process of {place} died, perhaps for lack of memory: test fewer partitions (--first)"
                 ) from error
 
         yield build

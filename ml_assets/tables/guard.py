@@ -72,7 +72,7 @@ class WindowValidation:
     def explain(self) -> str:
         """Return a few lines for people: the faults, the partitions that have them, and the remedy."""
         if self.ok and not self.stale:
-            return f"{self.table}: all {len(self.keys)} partitions are there, passed and current"
+            return f"{self.table}: all {len(self.keys)} partitions exist, passed and are current"
         lines: list[str] = []
         if self.missing:
             lines.append(

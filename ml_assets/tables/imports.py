@@ -48,7 +48,7 @@ def resolve_latest(path: str) -> Callable[[], date]:
         day = function()
         if not isinstance(day, date) or isinstance(day, datetime):
             raise LatestMisdeclared(
-                f"{path}() returned {day!r}: return a datetime.date, the latest day that the source is done with"
+                f"{path}() returned {day!r}: return a datetime.date, the latest complete day of the source"
             )
         return day
 

@@ -25,7 +25,8 @@ def check_table(table: str) -> str:
     """Return `table` unchanged. Raises `TableNameRefused`."""
     if not _TABLE.fullmatch(table):
         raise TableNameRefused(
-            f"{table!r} is no table: write <kind>/<name> in letters, digits and _, as in datasets/flights"
+            f"{table!r} is not the name of a table: write <kind>/<name> in letters, digits and _, as in "
+            f"datasets/flights"
         )
     return table
 

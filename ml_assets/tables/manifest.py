@@ -136,7 +136,7 @@ def profile_text(profile: Mapping[str, Any]) -> str:
 def iso_utc(moment: datetime) -> str:
     """Return a timezone-aware moment as ISO 8601 text in UTC. Raises `ValueError` for a moment without time zone."""
     if moment.tzinfo is None:
-        raise ValueError(f"{moment} has no time zone: make it UTC at the edge")
+        raise ValueError(f"{moment} has no time zone: convert it to UTC where it is read")
     return moment.astimezone(UTC).isoformat()
 
 

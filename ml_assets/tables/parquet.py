@@ -60,8 +60,8 @@ def _refuse_infinite_times(frame: pl.DataFrame) -> None:
             beyond = int((days.abs() > _LAST_YEAR * 365.25).sum())
             if beyond:
                 raise UnstorableFrame(
-                    f"column {name!r} holds {beyond} times after the year {_LAST_YEAR} or as far before 1970, as "
-                    "`infinity` is: make them null in the source"
+                    f"column {name!r} holds {beyond} times after the year {_LAST_YEAR} or as far before 1970, "
+                    f"such as `infinity`: make them null in the source"
                 )
 
 

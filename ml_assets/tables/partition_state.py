@@ -139,7 +139,7 @@ def _own_state(
     elif row.blocks:
         why = f"its newest attempt was rejected by rules that changed since: {findings_of(row)}"
     elif row.content_digest != digest:
-        why = f"main holds other rows than its newest attempt, {row.attempt}, was about"
+        why = f"main does not hold the rows of its newest attempt, {row.attempt}"
     if why:
         return PartitionState("unusable", f"is unusable: {why}; materialize it again", can_be_mended=True)
     return PartitionState("current")

@@ -54,7 +54,7 @@ def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str
     for one in incoming:
         spec.cadence.require(one.key)
         if one.key in ready or one.key in failed:
-            raise KeyTwice(f"{spec.table}: the source gave {one.key} twice; give each partition once")
+            raise KeyTwice(f"{spec.table}: the source returned {one.key} twice: return each partition once")
         if isinstance(one.data, SourceFailed):
             failed[one.key] = hide_credentials(str(one.data))
             continue

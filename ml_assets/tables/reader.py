@@ -37,7 +37,7 @@ class ColumnsDiffer(Exception):
         newest = list(schemas[max(schemas)].items())
         odd = [key for key, schema in schemas.items() if list(schema.items()) != newest]
         super().__init__(
-            f"{table} has other columns from {changed} on than in {before}: "
+            f"{table} has other columns from {changed} on than on {before}: "
             f"{explain_columns(schemas[changed], first)}. "
             f"Partitions that are read together need the same columns: materialize {name_some(odd)} again"
         )
@@ -106,7 +106,7 @@ class TableReader:
             if key not in found:
                 wrong.setdefault(key, "its manifest is gone")
             elif found[key].content_digest != self.digests(table)[key]:
-                wrong[key] = "its manifest describes other files than those beside it"
+                wrong[key] = "its manifest lists other files than its folder holds"
         return {key: one for key, one in found.items() if key not in wrong}, wrong
 
     def scan(self, table: str, keys: Sequence[str]) -> pl.LazyFrame:
@@ -116,7 +116,7 @@ class TableReader:
         partitions do not all have the same columns of the same types.
         """
         if not keys:
-            raise ValueError(f"no keys to scan of {table}: name at least one partition")
+            raise ValueError(f"no partitions of {table} to scan: name at least one")
         self._require(table, keys)
         self._require_same_columns(table, keys)
         partitions = self._partitions(table)

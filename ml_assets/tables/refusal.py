@@ -40,11 +40,9 @@ class InputsRefused(BuildRefused):
         others = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         wanted = "; ".join(f"{table}: {name_some(keys, _KEYS_NAMED)}" for table, keys in self.missing.items())
         help_missing = (
-            f" Missing partitions are requested by the sensor build_missing_upstream: {wanted}."
-            if wanted
-            else ""
+            f" The sensor build_missing_upstream requests the missing partitions: {wanted}." if wanted else ""
         )
         super().__init__(
-            f"{who} refuses to build on unusable inputs: {named}{others}.{help_missing} A rejected partition needs its "
-            f"source mended, or a person's word: ml-assets accept TABLE PARTITION --reason '…'.{more}"
+            f"{who} refuses to build on unusable inputs: {named}{others}.{help_missing} Fix the source of a "
+            f"rejected partition, or accept the partition: ml-assets accept TABLE PARTITION --reason '…'.{more}"
         )

@@ -35,7 +35,7 @@ class TableSpec:
         check_table(self.table)
         unknown = [c for c in self.sort_key if c not in self.contract.names]
         if unknown:
-            raise ValueError(f"{self.table}: sort_key names {', '.join(unknown)}, no column of the contract")
+            raise ValueError(f"{self.table}: sort_key names {', '.join(unknown)}, which the contract lacks")
 
     @property
     def table(self) -> str:

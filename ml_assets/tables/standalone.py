@@ -54,8 +54,8 @@ def standalone(path: str) -> Standalone:
     own = [one for one in imported if one.split(".")[0] in {*_PROJECT, module.split(".")[0]}]
     if own:
         raise NotStandalone(
-            f"'{path}' goes with the model to where this project is not installed, and needs {own[0]}: define what it "
-            "needs in its own module, and import packages alone"
+            f"'{path}' is packed into the model, which runs without this project, but it needs {own[0]}: "
+            f"define all it needs in its own module, and import only packages"
         )
     futures = [one for one in tree.body if _is_future(one) and one not in needed]
     title = ast.Expr(ast.Constant(f"`{name}` of {module}, taken along with the model."))

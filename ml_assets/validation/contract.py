@@ -37,13 +37,13 @@ class Column(Section):
     pattern: str | None = None
     """Regular expression (Rust syntax) that the whole string matches."""
     unique: bool = False
-    """No value twice in one partition; nulls do not count."""
+    """No value occurs twice in a partition; nulls do not count."""
     stationary: bool = False
     """A drift of this column blocks; where false it warns."""
     sensitive: bool = False
-    """Values stay in the table's files: profiles, findings, logs and reports show none."""
+    """Keep the column's values in the table's files: profiles, findings, logs and reports show none."""
     description: str = ""
-    """For people; not part of the contract's digest."""
+    """Text for people; not part of the contract's digest."""
 
     @model_validator(mode="after")
     def _make_sense(self) -> Self:
@@ -52,20 +52,18 @@ class Column(Section):
         who = ", ".join(self.all_names)
         reserved = [name for name in self.all_names if not name or name.startswith("_")]
         if reserved:
-            raise ValueError(
-                f"'{reserved[0]}': a column needs a name, and those that begin with _ are the platform's"
-            )
+            raise ValueError(f"'{reserved[0]}': a column needs a name that does not begin with _")
         if self.stationary:
             raise ValueError(
-                f"{who}: `stationary` is not supported yet, nothing would look for drift: leave it out"
+                f"{who}: `stationary` is not supported yet, and no check looks for drift: leave it out"
             )
         if (self.ge is not None or self.le is not None) and self.dtype not in NUMERIC:
             raise ValueError(f"{who}: `ge` and `le` are for numbers, not for {self.dtype}")
         if self.ge is not None and self.le is not None and self.ge > self.le:
-            raise ValueError(f"{who}: `ge` {self.ge} is larger than `le` {self.le}: no number is legal")
+            raise ValueError(f"{who}: `ge` {self.ge} is larger than `le` {self.le}: no number would pass")
         if self.unique and self.dtype == "binary":
             raise ValueError(
-                f"{who}: `unique` is not for binary; give the table a column that names what it holds"
+                f"{who}: `unique` is not for binary: add a column with the identity of the bytes and make that unique"
             )
         if self.isin is not None:
             self._check_categories(who)
@@ -80,7 +78,7 @@ class Column(Section):
                 f"{who}: `isin` is for strings, whole numbers and booleans, not for {self.dtype}"
             )
         if not self.isin:
-            raise ValueError(f"{who}: `isin` without a value forbids every row")
+            raise ValueError(f"{who}: `isin` without a value would reject every row")
         wrong = [value for value in self.isin if type(value) is not legal]
         if wrong:
             raise ValueError(
@@ -99,7 +97,7 @@ class Column(Section):
                     (line for line in str(error).splitlines() if line.startswith("error: ")), str(error)
                 )
                 raise ValueError(
-                    f"{who}: `pattern` {pattern!r} is no regular expression: {why.removeprefix('error: ')}"
+                    f"{who}: `pattern` {pattern!r} is not a regular expression: {why.removeprefix('error: ')}"
                 ) from error
 
     @property
@@ -134,15 +132,15 @@ class Contract(Section):
     columns: tuple[Column, ...]
     """All columns, in the order in which they are stored."""
     primary_key: tuple[str, ...] = ()
-    """Columns that together name a row: never null, no combination twice in one partition."""
+    """Columns that together identify a row: never null, no combination twice in a partition."""
     event_time: str | None = None
-    """Column of type `datetime` or `date` that says when a row happened: inside its partition's days."""
+    """Column of type `datetime` or `date` with the time of a row's event. It must be inside the partition's days."""
     event_time_zone: TimeZone = "UTC"
-    """Time zone in whose midnight a partition's day begins and ends."""
+    """Time zone whose midnight begins and ends a partition's day."""
     event_slack_hours: Annotated[float, Field(ge=0)] = 0.0
-    """Hours by which an event may lie before its partition's first and after its last one."""
+    """Hours by which an event may be earlier or later than the days of its partition."""
     max_future_hours: Annotated[float, Field(ge=0)] | None = 1.0
-    """Hours by which an event may lie after the moment of checking; null to allow any."""
+    """Hours by which an event may be later than the moment of the check; null allows any time."""
 
     @model_validator(mode="after")
     def _make_sense(self) -> Self:
@@ -157,7 +155,7 @@ class Contract(Section):
         for name in (*self.primary_key, *([self.event_time] if self.event_time else [])):
             if name not in by_name:
                 raise ValueError(
-                    f"{name!r} is in `primary_key` or `event_time` but is no column of the contract"
+                    f"{name!r} is in `primary_key` or `event_time` but is not a column of the contract"
                 )
         binary = [name for name in self.primary_key if by_name[name].dtype == "binary"]
         if binary:
@@ -169,7 +167,7 @@ class Contract(Section):
             raise ValueError(f"`event_time` {self.event_time!r} must be of type datetime or date")
         if self.event_time and by_name[self.event_time].sensitive:
             raise ValueError(
-                f"`event_time` {self.event_time!r} cannot be sensitive: manifests name its first and last"
+                f"`event_time` {self.event_time!r} cannot be sensitive: manifests show its first and last value"
             )
         return self
 

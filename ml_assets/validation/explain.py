@@ -160,8 +160,8 @@ def _unknown_category(name: str, column: Column, failing: pl.Series) -> tuple[st
     return (
         found,
         limit,
-        f"{found} is not among the {len(known)} values of {name!r} that the contract knows. If it is real, "
-        "add it to `isin`; else fix the source.",
+        f"{found} is not among the {len(known)} values of {name!r} in the contract. If it is correct, add it "
+        f"to `isin`; otherwise fix the source.",
     )
 
 
@@ -169,7 +169,7 @@ def _pattern(name: str, column: Column, failing: pl.Series) -> tuple[str, str, s
     return (
         _most_frequent(failing),
         f"matches {column.pattern}",
-        f"Values of {name!r} do not have their form. Fix the source, or change `pattern` in the contract.",
+        f"Values of {name!r} do not match `pattern`. Fix the source, or change `pattern` in the contract.",
     )
 
 
@@ -210,6 +210,6 @@ def explain_times(
         examples=row_examples(frame, contract, column, rows),
         explanation=(
             f"{len(rows)} of {frame.height} rows have {column!r} {where}. Check the clock and the time zone "
-            "of the source, and which days it hands out for this partition."
+            f"of the source, and the days that it returns for this partition."
         ),
     )

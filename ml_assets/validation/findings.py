@@ -57,7 +57,7 @@ TABLE_COLUMNS = (
     "expected",
     "rows",
     "examples",
-    "what helps",
+    "remedy",
 )
 
 

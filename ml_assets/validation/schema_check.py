@@ -37,8 +37,9 @@ def _another_table(frame: pl.DataFrame, contract: Contract, drift: SchemaDrift) 
         limit=f"the columns {name_some(contract.names, LISTED)}",
         failing_rows=frame.height,
         explanation=(
-            f"Most of this table's columns are not there ({name_some([name for name, _ in drift.removed], LISTED)}), "
-            "so this is most likely another table's file. Check what the source handed out for this partition."
+            f"Most of this table's columns are missing "
+            f"({name_some([name for name, _ in drift.removed], LISTED)}), so this is most likely another "
+            f"table's file. Check the file that the source read for this partition."
         ),
     )
 
@@ -52,8 +53,8 @@ def _missing(name: str, dtype: str, drift: SchemaDrift) -> Finding:
         measured="no such column",
         limit=f"a column of type {dtype}",
         explanation=(
-            f"The column {name!r} is missing.{renamed} Fix the source, or take the column out of the "
-            "contract if nothing needs it any more."
+            f"The column {name!r} is missing.{renamed} Fix the source, or remove the column from the contract "
+            f"if nothing reads it."
         ),
     )
 
@@ -85,15 +86,15 @@ def _wrong_type(frame: pl.DataFrame, contract: Contract, name: str, expected: st
                 not_numbers.len(),
                 _examples(not_numbers.unique(maintain_order=True), contract),
             )
-            hint = f"{not_numbers.len()} of its strings do not even read as numbers."
+            hint = f"{not_numbers.len()} of its strings are not numbers."
         else:
-            hint = f"All its strings read as numbers: cast them in the source to {expected}."
+            hint = f"All its strings are numbers: cast them in the source to {expected}."
     elif expected == "datetime" and found.endswith(", UTC]"):
-        hint = f'Times are stored in microseconds: pl.col("{name}").dt.cast_time_unit("us") in the source does it.'
+        hint = f'Times are stored in microseconds: pl.col("{name}").dt.cast_time_unit("us") converts them.'
     elif expected == "datetime" and found.startswith("datetime["):
         hint = "Times are stored in microseconds and UTC: convert them in the source, which knows their zone."
     elif found == "null":
-        hint = "All its values are null, so the source could not tell the type: name the type there."
+        hint = "All its values are null, so the source could not infer the type: set the type there."
     return Finding(
         rule="wrong_type",
         column=name,

@@ -28,15 +28,16 @@ class VolumeRule(Section):
     block: Annotated[float, Field(gt=0)] = 0.45
     """A deviation above this share blocks."""
     min_history: Annotated[int, Field(ge=1)] = 4
-    """Number of same weekdays under the median; where fewer are known, nothing is checked."""
+    """Number of partitions of the same weekday in the median. With fewer, no deviation is checked."""
     allow_empty: bool = False
-    """A partition without rows is legal."""
+    """Allow a partition without rows."""
 
     @model_validator(mode="after")
     def _make_sense(self) -> Self:
         if self.warn > self.block:
             raise ValueError(
-                f"`warn` {self.warn:g} is larger than `block` {self.block:g}: nothing would only warn"
+                f"`warn` {self.warn:g} is larger than `block` {self.block:g}: no deviation would only warn. "
+                f"Make `warn` the smaller"
             )
         return self
 
@@ -50,7 +51,7 @@ VolumeSection = Annotated[
     VolumeRule,
     BeforeValidator(_switched_off, json_schema_input_type=VolumeRule | Literal["off", False]),
 ]
-"""A rule, or `off`: any number of rows passes, none included."""
+"""A rule, or `off`: any number of rows passes, also zero."""
 
 
 def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: VolumeRule) -> Finding | None:
@@ -72,9 +73,9 @@ def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: Volume
     blocks = abs(deviation) > rule.block
     allowed = rule.block if blocks else rule.warn
     helps = (
-        "Check whether the source was complete; a person can accept the partition if the number is right."
+        "Check that the source was complete. If the number is right, accept the partition."
         if blocks
-        else "It passes; look at the source if no holiday or the like explains it."
+        else "It passes. If no holiday explains the number, check the source."
     )
     more_or_fewer = f"{abs(deviation):.0%} {'more' if deviation > 0 else 'fewer'}"
     return Finding(
@@ -111,8 +112,8 @@ def _empty(key: str) -> Finding:
         measured="0 rows",
         limit="at least one row",
         explanation=(
-            f"The source handed out nothing for {key}. Materialize it again when the source has it, or set "
-            "`allow_empty: true` for this table if such partitions are legal."
+            f"The source returned no rows for {key}. Materialize it again when the source has rows, or set "
+            f"`allow_empty: true` for this table if a partition may be empty."
         ),
     )
 

@@ -45,8 +45,8 @@ def test_honest_features_pass_and_what_counts_as_known_is_printed(filled_termina
     said = filled_terminal("leaktest", "features/sales_features")
     assert said.status == 0
     assert said.out.startswith("no leak: ")
-    assert "lookback suffices: 2024-01-01 and 2024-01-08 are the same built each by itself" in said.out
-    assert "taken as always known: datasets/sales: " in said.out
+    assert "lookback suffices: 2024-01-01 and 2024-01-08 are identical when each is built alone" in said.out
+    assert "assumed always known: datasets/sales: " in said.out
 
 
 def test_a_lookback_too_short_is_named_with_column_day_and_values(
@@ -81,8 +81,8 @@ def test_a_single_partition_says_that_its_lookback_was_not_tested(filled_termina
 @pytest.mark.parametrize(
     ("function", "beginning", "also"),
     [
-        (remembering, "units_1w knows what happened after ", "The function keeps state between calls"),
-        (drawing, "units_1w is random, or depends on earlier calls: ", "Let it follow from the inputs alone"),
+        (remembering, "units_1w uses facts from after ", "The function keeps state between calls"),
+        (drawing, "units_1w is random, or depends on earlier calls: ", "Compute it from the inputs alone"),
     ],
 )
 def test_a_function_that_remembers_or_draws_is_called_so(
@@ -105,7 +105,7 @@ def test_a_feature_that_knows_the_weeks_own_sales_is_named(
     monkeypatch.setattr(features, "sales_features", leaking)
     said = filled_terminal("leaktest", "features/sales_features")
     assert said.status == 1
-    assert said.out.startswith("units_1w knows what happened after ")
+    assert said.out.startswith("units_1w uses facts from after ")
     assert "keeps state" not in said.out
 
 

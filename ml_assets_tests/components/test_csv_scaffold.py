@@ -175,7 +175,9 @@ DATED = "\n".join(f"{day},1" for day in DAYS[:30])
         pytest.param("day,sold\n01/02/2024,1\n", {}, "write dates as 2024-01-31", id="day_or_month_first"),
         pytest.param(f"day,sold\n{DATED}\n,3", {}, "'day' is empty in 1 rows", id="row_without_date"),
         pytest.param("day,sold\n2024-01-01,1\n", {}, "needs at least 20", id="too_short"),
-        pytest.param(f"day,sold\n{DATED}\n{DATED}", {}, "lines 2 and 32 share day", id="no_key"),
+        pytest.param(
+            f"day,sold\n{DATED}\n{DATED}", {}, "lines 2 and 32, for example, share day", id="no_key"
+        ),
         pytest.param(f"day,sold\n{DATED}", {}, "no column can be predicted", id="constant"),
         pytest.param(f"day,sold\n{DATED}", {"label": "sodl"}, "did you mean 'sold'?", id="label_typo"),
         pytest.param(f"day,sold\n{DATED}", {"label": "day"}, "a label is a number", id="label_of_dates"),

@@ -121,7 +121,5 @@ def test_page_and_report_say_how_many_rows_were_known_too_late(late: Installatio
 def test_an_embargo_that_leaves_a_split_without_rows_is_refused(late: Installation) -> None:
     result = late.declared_as(readings_components(pipeline=_pipeline(1))).train(DAY)
     said = failure_of(result)
-    assert (
-        f"has no row. Left out: {LABEL_TOO_LATE}: {2 * ROWS_A_DAY}. A label was known in time where" in said
-    )
+    assert f"has no row. Left out: {LABEL_TOO_LATE}: {2 * ROWS_A_DAY}. A label is known in time if" in said
     assert "Move the window, shorten its embargo, or fix the feature function" in said

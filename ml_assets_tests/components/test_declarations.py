@@ -74,8 +74,8 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "function: ml_assets.defs.store_demand.model.build",
             "script: ml_assets.defs.store_demand.model",
-            "training.epochs is about the platform's loop, and ml_assets.defs.store_demand.model has its own: say it "
-            "in model.hyperparameters",
+            "training.epochs is for the platform's training loop, and ml_assets.defs.store_demand.model has its own: "
+            "set it in model.hyperparameters",
             id="loop of a script",
         ),
         pytest.param(
@@ -87,7 +87,7 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "    label: units",
             "    blob: {column: picture}\n    label: units",
-            "this key is needed",
+            "this key is required",
             id="decode",
         ),
         pytest.param(
@@ -99,7 +99,7 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "    label: units",
             "    blob: {column: price, decode: ml_assets.defs.store_demand.model.build}\n    label: units",
-            "features.blob.column: 'price' is listed in numeric or categorical, too: a blob is bytes",
+            "features.blob.column: 'price' is also listed in numeric or categorical, but a blob is bytes",
             id="blob and number",
         ),
         pytest.param("metric: rmse", "metric: auc", "auc", id="metric of another objective"),
@@ -120,13 +120,13 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "name: store_demand",
             "name: store demand",
-            "other characters than A to Z, a to z, 0 to 9 and _",
+            "may only contain A to Z, a to z, 0 to 9 and _",
             id="name",
         ),
         pytest.param(
             "label: units",
             "label: unitz",
-            "names 'unitz' in features.label, which is no column of features/sales_features: did you mean 'units'?",
+            "names 'unitz' in features.label, which is not a column of features/sales_features: did you mean 'units'?",
             id="column",
         ),
         pytest.param(
@@ -156,11 +156,11 @@ def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, 
         pytest.param("- a\n", ":1: found .*, not a component: write `type` and `attributes`", id="a list"),
         pytest.param("type: [\n", ":2: not valid YAML: ", id="not YAML"),
         pytest.param(
-            "type: ml_assets.components.Dataset\n", ":1 attributes.name: this key is needed", id="no attributes"
+            "type: ml_assets.components.Dataset\n", ":1 attributes.name: this key is required", id="no attributes"
         ),
         pytest.param(
             DECLARED.replace("start: 2023-01-02", "start: 2025-01-06", 1),
-            "start 2025-01-06 is after end 2024-06-30: exchange them",
+            "start 2025-01-06 is after end 2024-06-30: swap them",
             id="start after end",
         ),
     ],

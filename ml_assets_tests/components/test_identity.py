@@ -117,7 +117,7 @@ def test_a_model_that_imports_by_a_computed_name_is_refused(
 ) -> None:
     """Refused when the declaration is read, before anything runs."""
     with pytest.raises(
-        ValidationError, match=r"model\.py:4 uses import_module with a name that only running"
+        ValidationError, match=r"model\.py:4 uses import_module with a name that is only known at run"
     ):
         job_of(
             "from importlib import import_module\n\ndef build(inputs):\n    return import_module(inputs).f()\n"

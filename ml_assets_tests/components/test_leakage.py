@@ -102,7 +102,7 @@ def test_what_cannot_be_tested_is_a_warning_with_the_remedy(installation: Instal
     (result,) = _results(_run(untold, request))
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert (result.description or "").startswith(
-        f"cannot be tested: {READINGS} does not say when its facts became known: add `known_at: "
+        f"cannot be tested: {READINGS} declares no `known_at`, so the test cannot hide its facts: add `known_at: "
     )
 
 

@@ -44,7 +44,7 @@ INPUTS = [
         NUMERIC,
         "numeric: [price, units]",
         "numeric:",
-        "attributes.features.numeric: 'units' is the label, which nobody knows when the model is asked: take it out of "
+        "attributes.features.numeric: 'units' is the label, which is unknown when the model predicts: remove it from "
         "numeric",
         id="label as a number",
     ),
@@ -52,24 +52,24 @@ INPUTS = [
         "categorical: [store, product]",
         "categorical: [store, label_known_at]",
         "categorical:",
-        "attributes.features.categorical: 'label_known_at' is the label's label_known_at, which nobody knows when the "
-        "model is asked: take it out of categorical",
+        "attributes.features.categorical: 'label_known_at' is the label's label_known_at, which is unknown when the "
+        "model predicts: remove it from categorical",
         id="moment of the label as a category",
     ),
     pytest.param(
         "    label: units\n",
         "    label: units\n    blob: {column: units, decode: ml_assets.defs.store_demand.model.build}\n",
         "blob:",
-        "attributes.features.blob.column: 'units' is the label, which nobody knows when the model is asked: take it "
-        "out of blob.column",
+        "attributes.features.blob.column: 'units' is the label, which is unknown when the model predicts: remove "
+        "it from blob.column",
         id="label as a blob",
     ),
     pytest.param(
         "labels: [units, label_known_at]",
         "labels: [units, units_1w, label_known_at]",
         "numeric:",
-        "store_demand names 'units_1w' in features.numeric, and features/sales_features lists it in `labels`: nobody "
-        "knows it when the model is asked. Take it out of features.numeric",
+        "store_demand names 'units_1w' in features.numeric, and features/sales_features lists it in `labels`: it is "
+        "unknown when the model predicts. Remove it from features.numeric",
         id="another label of the table",
     ),
     pytest.param(
@@ -77,7 +77,7 @@ INPUTS = [
         "baseline: {groups: [product, units]}",
         "baseline:",
         "store_demand names 'units' in evaluation.baseline.groups, and features/sales_features lists it in `labels`: "
-        "nobody knows it when the model is asked. Take it out of evaluation.baseline.groups",
+        "it is unknown when the model predicts. Remove it from evaluation.baseline.groups",
         id="label as a group of the baseline",
     ),
     pytest.param(
@@ -85,14 +85,14 @@ INPUTS = [
         "labels: [label_known_at]",
         "label: units",
         "store_demand names 'units' as features.label, and features/sales_features does not list it in `labels`: add "
-        "it there, so that no model takes it as an input",
+        "it there, so that no model reads it as an input",
         id="label that the table does not list",
     ),
     pytest.param(
         "labels: [units, label_known_at]",
         "labels: [unitz, label_known_at]",
         "labels:",
-        "attributes.labels: labels 'unitz' is no column of the contract: did you mean 'units'?",
+        "attributes.labels: labels 'unitz' is not a column of the contract: did you mean 'units'?",
         id="label that is no column",
     ),
     pytest.param(
@@ -137,15 +137,15 @@ INPUTS = [
         "{column: closed_at, columns: [units]}",
         "{column: closed, columns: [units]}",
         "closed,",
-        "features/sales_features names 'closed' in inputs.0.known_at.0.column, which is no column of datasets/sales: "
-        "did you mean 'closed_at'?",
+        "features/sales_features names 'closed' in inputs.0.known_at.0.column, which is not a column of "
+        "datasets/sales: did you mean 'closed_at'?",
         id="rule at no column",
     ),
     pytest.param(
         "{column: closed_at, columns: [units]}",
         "{column: closed_at, columns: [unit]}",
         "columns: [unit]",
-        "features/sales_features names 'unit' in inputs.0.known_at.0.columns, which is no column of datasets/sales: "
+        "features/sales_features names 'unit' in inputs.0.known_at.0.columns, which is not a column of datasets/sales: "
         "did you mean 'units'?",
         id="rule hides no column",
     ),
@@ -169,7 +169,7 @@ INPUTS = [
         "- {name: predicted_at, dtype: datetime}",
         "- {name: asked_at, dtype: datetime}",
         "contract:\n    primary_key: [partition_date",
-        "attributes.contract: predicted_at 'predicted_at' is no column of the contract; there are: asked_at",
+        "attributes.contract: predicted_at 'predicted_at' is not a column of the contract; there are: asked_at",
         id="no moment of prediction",
     ),
 ]
@@ -298,19 +298,19 @@ VALUES = [
         "  seed: 11",
         "  schedule: {cron: nightly, latest: ml_assets.defs.store_demand.source.latest}",
         "schedule",
-        "schedule.cron: 'nightly' is no cron schedule: write five fields",
+        "schedule.cron: 'nightly' is not a cron schedule: write five fields",
     ),
     (
         "  name: store_demand",
         "  name: datasets",
         "name: datasets",
-        "name: 'datasets' stands before the names of tables",
+        "name: 'datasets' is the prefix of table names",
     ),
     (
         "  name: store_demand",
         "  name: lambda",
         "name: lambda",
-        "name: 'lambda' is a word that Dagster keeps to itself",
+        "name: 'lambda' is a word that Dagster reserves",
     ),
     (
         "  name: store_demand",
@@ -328,39 +328,39 @@ VALUES = [
         "  name: sales\n",
         "  name: Verkäufe\n",
         "name: Ver",
-        "name: 'Verkäufe' has other characters than A to Z",
+        "name: 'Verkäufe' may only contain A to Z",
     ),
     (
         "  group_name: store_demand",
         "  group_name: größe",
         "group_name: gr",
-        "group_name: 'größe' has other characters than A to Z",
+        "group_name: 'größe' may only contain A to Z",
     ),
     (
         "  group_name: store_demand",
         "  owners: [ada]",
         "owners",
-        "owners.0: 'ada' is no owner: write an address of mail",
+        "owners.0: 'ada' is not an owner: write an e-mail address",
     ),
     (
         "'store_\\d\\d'",
         "'(?x)store_ # and a number'",
         "(?x)",
         "contract.columns.1: store: `pattern` '(?x)store_ # and a "
-        "number' is no regular expression: unclosed group",
+        "number' is not a regular expression: unclosed group",
     ),
     (
         "'store_\\d\\d'",
         "'a)|(?:b'",
         "a)|",
-        "contract.columns.1: store: `pattern` 'a)|(?:b' is no regular expression: unopened group",
+        "contract.columns.1: store: `pattern` 'a)|(?:b' is not a regular expression: unopened group",
     ),
     *(
         (
             "name: promotion, dtype: bool",
             f"name: {name}, dtype: bool",
             f"name: {name},",
-            f"contract.columns.3: '{name}': a column needs a name, and those that begin with _ are the platform's",
+            f"contract.columns.3: '{name}': a column needs a name that does not begin with _",
         )
         for name in ("_key", "_split", "_reason", "_row", "__partition")
     ),
@@ -411,7 +411,7 @@ VALUES = [
         "memory: 3Gi",
         "memory: 3Gi, partitions: {2024-06-25: {nodes: 1}}",
         "partitions: {2024-06",
-        "resources.partitions.2024-06-25: '2024-06-25' is no weekly key: that day belongs to '2024-06-24'",
+        "resources.partitions.2024-06-25: '2024-06-25' is not a weekly key: that day belongs to '2024-06-24'",
     ),
     (
         "nodes: 2, memory: 3Gi",

@@ -78,7 +78,7 @@ def test_a_rejected_day_fails_the_run_by_name_while_the_good_ones_land(
     result = installation.run(READINGS, partition=first, last=third)
     assert not result.success
     said = failure_of(result)
-    assert f"rejected, and stay off main: {second} (1 of 3 partitions)." in said
+    assert f"rejected and not merged into main: {second} (1 of 3 partitions)." in said
     assert "missing_column" in said
     assert f"ml-assets accept {READINGS} {second} --reason" in said
     assert list(materialized(result, READINGS)) == [first, third]
@@ -214,7 +214,7 @@ def test_rejected_and_failed_days_of_one_run_are_both_named(
     source.spoiled = {first: _without_load, third: broken}
     result = installation.run(READINGS, partition=first, last=third)
     said = failure_of(result)
-    assert f"stay off main: {first} (1 of 2 partitions)." in said
+    assert f"not merged into main: {first} (1 of 2 partitions)." in said
     assert f"the source failed for {third}" in said
     assert installation.main.keys(READINGS) == [second]
 

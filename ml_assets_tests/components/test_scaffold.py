@@ -125,8 +125,8 @@ def test_every_key_of_a_scaffolded_file_is_explained_where_it_first_stands(
 @pytest.mark.parametrize(
     ("name", "how", "said"),
     [
-        pytest.param("bike-trips", "yaml", "try 'bike_trips'", id="dash"),
-        pytest.param("2trips", "yaml", "try 'my_2trips'", id="digit"),
+        pytest.param("bike-trips", "yaml", "use 'bike_trips'", id="dash"),
+        pytest.param("2trips", "yaml", "use 'my_2trips'", id="digit"),
         pytest.param("bike_trips", "python", "leave --format out", id="format"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_module_that_only_a_changed_path_would_find_is_refused(project: Path) 
 
 
 def test_positional_arguments_are_for_scripts() -> None:
-    with pytest.raises(ValidationError, match="a model function takes hyperparameters, by their names"):
+    with pytest.raises(ValidationError, match="give a model function its values in hyperparameters"):
         ModelSection.model_validate(
             {"function": readings_pipeline.PIPELINE["model"]["function"], "arguments": [1]}
         )

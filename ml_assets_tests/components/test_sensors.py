@@ -137,9 +137,9 @@ def test_other_failures_and_its_own_runs_are_left_alone(installation: Installati
     (day,) = days(1)
     source.spoiled[day] = lambda rows: rows.drop("load")
     rejected = installation.run(READINGS, partition=day)
-    assert _tell_of_failure(installation, rejected) == "the run did not fail for missing inputs"
+    assert _tell_of_failure(installation, rejected) == "the run failed for another reason than missing inputs"
     own = installation.run(*STAGES, partition=LAST_DAY, **{ASKED_BY: "an earlier run"})
-    assert _tell_of_failure(installation, own) == "the run was itself asked for by this sensor"
+    assert _tell_of_failure(installation, own) == "this sensor requested the run itself"
     assert installation.instance.get_backfills() == []
 
 
@@ -179,7 +179,7 @@ def test_new_days_of_a_source_are_requested_as_one_range(installation: Installat
     assert nothing.skip_reason is not None
     assert (
         nothing.skip_reason.skip_message
-        == f"{READINGS} has everything: the latest day of the source is {third}"
+        == f"{READINGS} is complete up to the latest day of the source, {third}"
     )
 
     source.latest += timedelta(1)
@@ -202,7 +202,9 @@ def test_failed_and_rejected_days_are_requested_again_after_a_while(
     soon = _ask_for_news(installation, asked.cursor)
     assert not soon.run_requests
     assert soon.skip_reason is not None
-    assert f"before {READINGS} {second}, {fourth} is requested again" in (soon.skip_reason.skip_message or "")
+    assert f"after the last request for {READINGS} {second}, {fourth}" in (
+        soon.skip_reason.skip_message or ""
+    )
     later = _ask_for_news(installation, _an_hour_later(soon.cursor))
     assert _ranges(later) == [(second, second), (fourth, fourth)]
     assert not _ask_for_news(installation, later.cursor).run_requests

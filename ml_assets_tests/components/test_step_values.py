@@ -70,5 +70,5 @@ def test_a_value_of_another_version_is_refused_with_the_remedy(tmp_path: Path) -
         (event,) = again.get_step_failure_events()
         error = event.step_failure_data.error
         said = error.cause.message if error.cause else error.message
-        assert "is not the ValidatedWindow that step consume goes on from" in said
-        assert "Launch the partition anew" in said
+        assert "is not the ValidatedWindow that step consume needs" in said
+        assert "Launch the partition again" in said

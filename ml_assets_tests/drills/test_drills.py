@@ -43,5 +43,5 @@ def test_a_program_reads_one_object_a_drill() -> None:
     assert report["drill"] == "nan"
     assert {check["name"] for check in report["checks"]} >= {
         "training ended with",
-        "newest whole checkpoint, step",
+        "newest complete checkpoint, step",
     }

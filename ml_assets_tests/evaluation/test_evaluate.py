@@ -219,7 +219,7 @@ def test_champion_and_its_predictions_go_together(case: HoldoutCase) -> None:
         (lambda frame: frame.with_columns(pl.lit(2.0).alias("label")), "must be 0 or 1"),
         (
             lambda frame: frame.with_columns(pl.lit(None).cast(pl.Date).alias("date")),
-            "each row needs its block",
+            "give each row its block",
         ),
     ],
 )

@@ -107,7 +107,10 @@ def test_first_model_is_decided_by_the_baseline_it_names() -> None:
     found = decision(*gates, cells=[cell(0.02, 0.01, champion=False)], champion=None)
     assert found.status == "blessed"
     assert [rule.status for rule in found.rules] == ["not_applicable", "passed"]
-    assert found.rules[0].explanation == "not applicable: first model, there is no champion to compare with"
+    assert (
+        found.rules[0].explanation
+        == "not applicable: this is the first model, so there is no champion to compare with"
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,7 @@ class TestChampionThatCannotScore:
         found = self.decision("ignore", {"better_than": "champion"}, better_by=better_by)
         assert found.status == status
         assert [rule.status for rule in found.rules][:1] == ["not_applicable"]
-        assert "`on_incomparable: ignore` leaves it out" in found.rules[0].explanation
+        assert "`on_incomparable: ignore` skips the comparison" in found.rules[0].explanation
         assert found.rules[1].rule == "the champion cannot score these rows: better than the naive baseline"
 
     def test_does_not_save_a_model_that_fails_on_its_own(self) -> None:
@@ -223,7 +226,9 @@ class TestSlices:
         cells = self.cells(AA=(0.02, 0.01, 900), HA=(-0.3, 0.01, 60))
         found = decision(gate, cells=cells)
         assert found.status == "blessed"
-        assert found.rules[1].explanation == ("not applicable: 60 rows, fewer than the 500 a slice needs")
+        assert found.rules[1].explanation == (
+            "not applicable: 60 rows, fewer than the 500 that a slice needs"
+        )
         assert decision(gate | {"min_rows": 50}, cells=cells).status == "rejected"
 
     def test_slice_that_does_not_exist_is_not_passed_over(self) -> None:
@@ -269,13 +274,13 @@ class TestRowsThatCannotTell:
     @pytest.mark.parametrize(
         ("case", "gate", "why"),
         [
-            ("few blocks", {"better_than": "champion"}, "4 blocks, at least 5 are needed"),
+            ("few blocks", {"better_than": "champion"}, "4 blocks, and at least 5 are needed"),
             (
                 "few blocks",
                 {"better_than": "champion", "on_undecided": "pass"},
-                "4 blocks, at least 5 are needed",
+                "4 blocks, and at least 5 are needed",
             ),
-            ("few blocks", {"at_least": 0.6}, "4 blocks, at least 5 are needed"),
+            ("few blocks", {"at_least": 0.6}, "4 blocks, and at least 5 are needed"),
             ("one label", {"better_than": "champion"}, "all rows have the same label"),
             (
                 "one label",
@@ -297,7 +302,7 @@ class TestRowsThatCannotTell:
         allowed = decision(gate | {"on_undefined": "pass"}, cells=self.cells(case))
         assert allowed.status == "blessed"
         assert why in allowed.reasons[0]
-        assert "as `on_undefined: pass` of the rule says" in allowed.reasons[0]
+        assert "`on_undefined: pass` lets the rule pass" in allowed.reasons[0]
 
     @pytest.mark.parametrize("case", ["few blocks", "one label"])
     def test_what_fails_still_fails(self, case: str) -> None:
@@ -310,18 +315,18 @@ class TestExplanations:
     def test_undecided_says_how_much_longer_a_holdout_would_do(self) -> None:
         [rule] = decision({"better_than": "champion"}, cells=[cell(0.01, 0.02)]).rules
         assert rule.explanation.startswith("improvement of AUC over the champion is +0.0100 [−0.0")
-        assert "so these 61 blocks cannot tell" in rule.explanation
+        assert "so these 61 blocks cannot decide" in rule.explanation
         assert rule.would_pass is not None
         assert "a holdout about 3.7 times as long" in rule.would_pass
 
     def test_failed_value_says_by_how_much(self) -> None:
         [rule] = decision({"at_least": 0.75}, cells=[cell(0.02, 0.01)]).rules
-        assert "at least 0.7500 is asked, missed by 0.0300" in rule.explanation
+        assert "the rule requires at least 0.7500, missed by 0.0300" in rule.explanation
         assert rule.would_pass == "AUC of at least 0.7500, 0.0300 more than measured"
 
     @pytest.mark.parametrize(
         ("better_by", "margin", "words"),
-        [(-0.02, 0.0, "it is worse"), (0.02, 0.05, "it is better, but not by enough")],
+        [(-0.02, 0.0, "it is worse"), (0.02, 0.05, "it is better, but not enough")],
     )
     def test_failed_change_tells_worse_from_not_enough(
         self, better_by: float, margin: float, words: str
@@ -336,4 +341,4 @@ class TestExplanations:
     def test_too_few_blocks_are_said(self) -> None:
         found = decision({"better_than": "champion"}, cells=[cell(0.2, 0.001, blocks=4)])
         assert found.status == "undecided"
-        assert "4 blocks, at least 5 are needed" in found.reasons[0]
+        assert "4 blocks, and at least 5 are needed" in found.reasons[0]

@@ -99,7 +99,7 @@ def test_of_a_long_window_rows_spread_evenly_are_fitted_and_it_says_so(
 
 def test_without_columns_it_is_the_mean() -> None:
     found = fitted("binary", fit(TRAIN, [], []))
-    assert found.name == "logistic regression without a column: the mean"
+    assert found.name == "logistic regression without columns: the mean"
     assert found.predict(HOLDOUT) == pytest.approx(np.full(1000, TRAIN["binary"].to_numpy().mean()), rel=1e-5)
 
 

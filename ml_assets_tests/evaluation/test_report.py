@@ -112,7 +112,7 @@ def test_verdict_rules_slices_and_lineage_are_on_it(html: str, report: Report) -
 
 
 def test_what_interrupted_the_training_and_its_cost_are_on_it(html: str, report: Report) -> None:
-    cost = "interrupted 2 times, 10.4 s until it trained again, 7 steps done again, 0 rows learned twice, 0 left out"
+    cost = "interrupted 2 times, 10.4 s until it trained again, 7 steps repeated, 0 rows trained twice, 0 left out"
     assert cost in html
     assert f"* The training was {cost}." in summary_markdown(report, {})
     (row,) = re.findall(r"<tr>\s*<td class=\"n\">2</td>(.*?)</tr>", html, re.DOTALL)

@@ -117,7 +117,7 @@ def test_a_gate_finds_its_slice_by_the_columns_type(written: str, by: str, text:
         (
             "{country: DK}",
             "value",
-            "no row of the whole window is in it: it would never be checked. country has NO, SE",
+            "the window has no such row: the gate would never be checked. country has NO, SE",
         ),
     ],
 )

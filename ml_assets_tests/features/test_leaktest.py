@@ -80,7 +80,7 @@ def test_an_honest_build_passes() -> None:
 def test_the_outcome_as_a_feature_is_caught() -> None:
     report = examine(lambda *a: honest(*a).with_columns(pl.col("returned").alias("peek")))
     assert leaking_columns(report) == {"peek"}
-    assert "peek knows what happened after" in report.explain()
+    assert "peek uses facts from after" in report.explain()
 
 
 def test_a_mean_of_the_same_days_outcomes_is_caught() -> None:
@@ -159,7 +159,7 @@ def _placed(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
 def test_a_lookback_that_suffices_gives_the_same_alone() -> None:
     report = by_themselves(recent, lookback=3)
     assert report.ok, report.explain()
-    assert "lookback suffices: 2024-03-05 and 2024-03-06 are the same" in report.explain()
+    assert "lookback suffices: 2024-03-05 and 2024-03-06 are identical" in report.explain()
 
 
 def test_a_lookback_one_day_too_short_is_named_with_both_values() -> None:
@@ -169,7 +169,7 @@ def test_a_lookback_one_day_too_short_is_named_with_both_values() -> None:
         (day, "orders_4d", 4) for day in ("2024-03-05", "2024-03-06")
     }
     assert (
-        "lookback is too short: orders_4d of 2024-03-06 differs when the partition is built by itself: "
+        "lookback is too short: orders_4d of 2024-03-06 differs when the partition is built alone: "
         "4 rows, for example 20: 16 in the range, 12 alone; "
     ) in report.explain()
 
@@ -190,7 +190,7 @@ def test_a_mean_over_the_range_is_not_called_a_short_lookback() -> None:
         )
 
     (first,) = by_themselves(share, lookback=3).differs_alone
-    assert first.explain().startswith("the days asked for change the rows: share of 2024-03-05 ")
+    assert first.explain().startswith("the requested days change the rows: share of 2024-03-05 ")
 
 
 def test_the_rounding_of_a_running_sum_is_no_difference() -> None:
@@ -220,7 +220,7 @@ def test_what_no_rule_hides_is_reported_as_always_known() -> None:
     report = examine(honest)
     assert report.always_known["datasets/orders"] == ("day", "order", "customer", "placed_at")
     assert report.always_known["datasets/prices"] == ()
-    assert "taken as always known: datasets/orders: day, order, customer, placed_at" in report.explain()
+    assert "assumed always known: datasets/orders: day, order, customer, placed_at" in report.explain()
     assert "datasets/prices" not in report.explain()
     open_prices = leak_test(
         honest,
@@ -231,7 +231,7 @@ def test_what_no_rule_hides_is_reported_as_always_known() -> None:
         primary_key=["order"],
         labels=["returned"],
     )
-    assert "taken as always known: datasets/prices: all columns" in open_prices.explain()
+    assert "assumed always known: datasets/prices: all columns" in open_prices.explain()
 
 
 def test_a_random_column_is_called_random_and_no_other() -> None:
@@ -281,7 +281,9 @@ def test_rules_that_hide_each_others_moments_are_applied_at_once() -> None:
 
 
 def test_a_table_without_a_declaration_is_refused() -> None:
-    with pytest.raises(LeakTestError, match=r"datasets/prices does not say when its facts became known"):
+    with pytest.raises(
+        LeakTestError, match=r"datasets/prices declares no `known_at`, so the test cannot hide its facts"
+    ):
         leak_test(
             honest,
             INPUTS,
@@ -300,7 +302,7 @@ def test_a_declaration_of_a_column_that_is_not_there_is_refused() -> None:
 
 def test_a_declaration_by_something_that_is_no_moment_is_refused() -> None:
     rules = {**KNOWN, "datasets/orders": [KnowledgeRule(column="day")]}
-    with pytest.raises(LeakTestError, match="not a moment in UTC"):
+    with pytest.raises(LeakTestError, match="it must be a datetime in UTC"):
         leak_test(honest, INPUTS, rules, FIRST, LAST, primary_key=["order"])
 
 

@@ -37,7 +37,7 @@ def test_a_version_is_trained_further_with_the_next_day(installation: Installati
 
     model = readings_pipeline.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
     tuned = installation.declared_as(readings_components(pipeline={"model": model})).trained(NEXT_DAY)
-    assert tuned[TRAINING_SET]["begins with"] == f"{MODEL}/1"
+    assert tuned[TRAINING_SET]["initial version"] == f"{MODEL}/1"
     run = MlflowClient(installation.settings.resolved_tracking_uri.reveal()).get_run(
         tuned[CHECKPOINT]["mlflow/run"]
     )

@@ -159,7 +159,7 @@ def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
     copy = Path(shutil.copytree(seeing.folder, tmp_path / "bundle", **files))
     (copy / "decode.py").write_text("import of_nobody\n")
     with pytest.raises(
-        BundleRefused, match=r"No module named 'of_nobody'\. Where a package is missing, install"
+        BundleRefused, match=r"No module named 'of_nobody'\. If a package is missing, install"
     ):
         ServingModel.load(copy)
     other = BundleStore(FolderArtifacts(tmp_path / "artifacts"))

@@ -68,7 +68,7 @@ def test_the_training_keeps_how_columns_were_encoded(resolve: Resolve, bundle: B
 
 def test_other_columns_or_another_order_are_refused(resolve: Resolve) -> None:
     with pytest.raises(
-        InitialModelRefused, match="its weights mean nothing for other columns or another order"
+        InitialModelRefused, match="its weights are meaningless for other columns or another order"
     ):
         resolve("small/1").fitted_for(NUMERIC[::-1], CATEGORY, ["2013-10-01"])
 
@@ -101,7 +101,7 @@ def test_a_version_of_rows_that_were_rejected_since_is_refused(
     releases.promote("small", 1, author="ada", reason="a test")
     reject(orders, day)
     with pytest.raises(
-        InitialModelRefused, match=f"was trained on rows that are rejected by now: {ORDERS} {day} "
+        InitialModelRefused, match=f"was trained on rows that were rejected since: {ORDERS} {day} "
     ):
         resolve(reference)
     accept_partition(orders.store, orders.ledger, ORDERS, day, "ada", "one till was off")

@@ -126,7 +126,8 @@ def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
     """Promotion needs `--despite-inputs` with a reason, and the log keeps both."""
     bad = keys(3)[1]
     reject(orders, bad)
-    said = rf"small 1 \(1.0.0\) is not promoted for what it was trained on: {ORDERS} {bad} is rejected: out_of_range in"
+    said = r"small 1 \(1.0.0\) is not promoted because of its training inputs: "
+    said += f"{ORDERS} {bad} is rejected: out_of_range in"
     with pytest.raises(NotPromotable, match=said) as refused:
         releases.promote("small", 1, author="ada", reason="first")
     assert "ml-assets promote small 1 --despite-inputs --reason '…'" in str(refused.value)
@@ -203,10 +204,10 @@ def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (None, "does not say what it was trained on"),
+        (None, "does not record its training window"),
         ({"commit": "0" * 64}, "the lake no longer holds datasets/orders"),
         ({"first": "2012-12-31", "partitions": 4}, "holds 3 partitions of datasets/orders"),
-        ({"begins_with": "e" * 64}, "evaluation eeeeeeeeeeee, of the version it began with, does not say"),
+        ({"begins_with": "e" * 64}, "evaluation eeeeeeeeeeee, of the version it began with, does not record"),
     ],
 )
 def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
@@ -230,11 +231,11 @@ def test_a_version_not_compared_with_the_one_in_production_is_refused(
     """The error names the command that compares them."""
     releases.promote("small", 1, author="ada", reason="first")
     with pytest.raises(
-        NotPromotable, match=r"small 2 \(1.0.1\) was compared with no other version by its"
+        NotPromotable, match=r"of small 2 \(1.0.1\) compared it with no other version, but"
     ) as said:
         releases.promote("small", 2, author="ada", reason="better")
-    assert "and version 1 is in production since" in str(said.value)
-    assert "reuses the training: ml-assets launch small 2013-12-31" in str(said.value)
+    assert "but version 1 is in production since" in str(said.value)
+    assert "the training is reused: ml-assets launch small 2013-12-31" in str(said.value)
     evaluate(two_versions[1])
     assert releases.promote("small", 2, author="ada", reason="better").version == "2"
 
@@ -253,7 +254,7 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
     releases.register(third, run_id=run_id, links={})
     releases.promote("small", 2, author="ada", reason="better")
     with pytest.raises(
-        NotPromotable, match=r"small 3 .* was compared with version 1 .* version 2 is in production"
+        NotPromotable, match=r"of small 3 .* compared it with version 1, but version 2 is in production"
     ):
         releases.promote("small", 3, author="ada", reason="better yet")
     releases.demote("small", author="ada", reason="wrong prices")
@@ -283,8 +284,8 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
     with ThreadPoolExecutor(2) as both:
         said = sorted(both.map(promote, (2, 3)), key=len)
     assert said[0] in ("2", "3")
-    assert "was compared with version 1 by its newest evaluation" in said[1]
-    assert f"and version {said[0]} is in production" in said[1]
+    assert "compared it with version 1, but" in said[1]
+    assert f"but version {said[0]} is in production" in said[1]
     assert [one.version for one in releases.log("small")] == ["1", said[0]]
 
 

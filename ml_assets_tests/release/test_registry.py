@@ -133,7 +133,7 @@ def test_a_rejected_or_unevaluated_model_gets_no_version(
     with pytest.raises(NotRegistrable, match="small ffffffffffff was never evaluated"):
         releases.register(bundle, run_id=run_id, links=LINKS)
     evaluate(bundle, "rejected")
-    with pytest.raises(NotRegistrable, match="rule, slice and margin"):
+    with pytest.raises(NotRegistrable, match="names the failed rules"):
         releases.register(bundle, run_id=run_id, links=LINKS)
     assert registry.versions("small") == []
 

@@ -20,7 +20,9 @@ def test_changed_weights_are_refused_at_load(copied: Path) -> None:
     place = content.index(weights)
     content[place : place + len(weights)] = bytes(len(weights))
     graph.write_bytes(bytes(content))
-    with pytest.raises(GoldenMismatch, match=r"answers its \d+ golden rows differently"):
+    with pytest.raises(
+        GoldenMismatch, match=r"and its trained model predict different values for its \d+ golden rows"
+    ):
         ServingModel.load(copied)
 
 

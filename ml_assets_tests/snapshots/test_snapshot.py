@@ -72,7 +72,9 @@ def test_other_rows_are_another_snapshot_and_never_read(snapshot: Snapshot, tmp_
     other = dataclasses.replace(index, sha256="f" * 64)
     splits = tuple(other if one is index else one for one in snapshot.splits)
     assert dataclasses.replace(snapshot, splits=splits).digest != snapshot.digest
-    with pytest.raises(SnapshotError, match="the table 1300 rows: it is not the table that the snapshot"):
+    with pytest.raises(
+        SnapshotError, match="the table has 1300 rows: the snapshot was made from another table"
+    ):
         rows_of(feature_table().lazy().head(1300), snapshot)
     write_index(snapshot.folder, "holdout", np.arange(1200, 1399))
     with pytest.raises(ShardChanged, match=r"holdout\.index\.parquet changed"):
@@ -192,7 +194,7 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
     )
     choose_rows(table.with_columns(label=odd), split, ROW_SPEC)
     with pytest.raises(
-        SnapshotError, match=r"label 'label' is 1 in all 100 training rows, so there is nothing"
+        SnapshotError, match=r"label 'label' is 1 in all 100 training rows, so a model cannot learn"
     ):
         choose_rows(
             table.with_columns(label=pl.when(pl.col("id") < 100).then(1).otherwise("label")), split, binary

@@ -72,7 +72,7 @@ def test_a_string_that_is_no_weekly_key_is_refused(key: str) -> None:
 
 
 def test_a_partitioned_cadence_needs_a_start() -> None:
-    with pytest.raises(ValueError, match="set start"):
+    with pytest.raises(ValueError, match="set `start`"):
         Cadence("daily")
     with pytest.raises(ValueError, match="before its start"):
         Cadence("daily", date(2013, 1, 2), date(2013, 1, 1))

@@ -172,9 +172,9 @@ def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(orders: Orde
     def eager(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
         return sums(inputs, first - timedelta(1), last)
 
-    here = rf"test_derive\.py:{eager.__code__.co_firstlineno}: asked for "
+    here = rf"test_derive\.py:{eager.__code__.co_firstlineno}: for partitions "
     with pytest.raises(
-        FeatureFunctionError, match=rf"{here}.* is 2013-01-02: filter its answer by the days it is given"
+        FeatureFunctionError, match=rf"{here}.* is 2013-01-02: filter the rows by the days of the call"
     ):
         _build(orders, keys(2, start=2), eager)
 

@@ -50,7 +50,7 @@ def test_a_window_that_is_whole_and_current_is_ok(orders: OrdersTable) -> None:
     window = orders.ask_guard(keys(5), orders_table.spec(), HABITS)
     assert window.ok
     assert not window.stale
-    assert window.explain() == "features/habits: all 5 partitions are there, passed and current"
+    assert window.explain() == "features/habits: all 5 partitions exist, passed and are current"
 
 
 def test_missing_and_rejected_partitions_are_named_apart(orders: OrdersTable) -> None:
@@ -136,9 +136,7 @@ def test_what_came_to_main_past_the_audit_is_unusable(orders: OrdersTable) -> No
     orders.store.merge(branch, "main", "rows of another lake", {})
     window = orders.ask_guard(keys(2))
     assert list(window.barred) == [second]
-    assert (
-        "main holds other rows than its newest attempt, 1, was about" in window.unusable[f"{ORDERS} {second}"]
-    )
+    assert "main does not hold the rows of its newest attempt, 1" in window.unusable[f"{ORDERS} {second}"]
     assert window.to_build == {ORDERS: (second,)}
     nobody = validate_window(TableReader.at(orders.store), other.ledger, DeclaredTables([]), ORDERS, [first])
     assert "the ledger has no verdict on it" in nobody.unusable[f"{ORDERS} {first}"]
@@ -160,7 +158,7 @@ def test_a_manifest_that_is_gone_damaged_or_of_other_files_makes_unusable(orders
     said = [window.unusable[f"{ORDERS} {key}"] for key in (gone, damaged, swapped)]
     assert "its manifest is gone" in said[0]
     assert "its manifest of format None" in said[1]
-    assert "its manifest describes other files than those beside it" in said[2]
+    assert "its manifest lists other files than its folder holds" in said[2]
     assert list(window.barred) == keys(3)
     orders.publish(days(4))
     assert orders.ask_guard(keys(4)).ok

@@ -296,6 +296,6 @@ def test_a_changed_column_is_named_with_the_days_to_build_again(
     with pytest.raises(ColumnsDiffer) as caught:
         reader.scan(ORDERS, keys(5))
     assert str(caught.value) == (
-        f"datasets/orders has other columns from 2013-01-04 on than in 2013-01-01: {said}. Partitions that are read "
+        f"datasets/orders has other columns from 2013-01-04 on than on 2013-01-01: {said}. Partitions that are read "
         "together need the same columns: materialize 2013-01-01, 2013-01-02, 2013-01-03 again"
     )

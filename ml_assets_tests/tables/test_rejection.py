@@ -43,7 +43,7 @@ def test_a_spoiled_day_is_named_kept_and_refused(orders: OrdersTable, way: str) 
 
     named = table_rows(bad, rejected.verdict.findings)
     assert rule in [row["rule"] for row in named]
-    assert all(row["partition"] == bad and row["found"] and row["what helps"] for row in named)
+    assert all(row["partition"] == bad and row["found"] and row["remedy"] for row in named)
 
     evidence = TableReader.at(orders.store, rejected.branch)
     expected = parquet.canonical(orders_table.CONTRACT.in_order(spoiled), orders_table.spec().order)

@@ -78,7 +78,7 @@ def test_it_brings_what_it_needs_and_works_alone(taken: Callable[[str], Standalo
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("pictures.framed", "needs gallery.frames: define what it needs in its own module"),
+        ("pictures.framed", "needs gallery.frames: define all it needs in its own module"),
         ("pictures.decod", "gallery.pictures has no function 'decod'; did you mean 'decode'"),
         ("pictures.SIDE", "has no function 'SIDE'; define it there, with def"),
         ("picture.decode", "there is no module 'gallery.picture'; write package.module.function"),

@@ -45,7 +45,7 @@ def test_a_recovery_tells_cause_seconds_and_lost_steps(
     assert record.in_words().startswith(
         f"{cause}: resumed with 2 workers instead of 4 from step 10 after {record.seconds:.1f} s"
     )
-    assert record.in_words().endswith("8 steps done again, 0 rows learned twice")
+    assert record.in_words().endswith("8 steps repeated, 0 rows trained twice")
 
 
 def test_a_recovery_is_told_where_all_that_the_attempt_before_said_is_lost(

@@ -350,7 +350,7 @@ def test_a_snapshot_of_other_columns_than_were_submitted_is_refused(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
     job = dataclasses.replace(small_job(snapshot), schema_hash="4" * 64)
-    said = f"columns of schema {snapshot.schema_hash[:12]}…, the training was submitted with 444444444444"
+    said = f"columns of schema {snapshot.schema_hash[:12]}…, but the training was submitted with 444444444444"
     with pytest.raises(InputChanged, match=said):
         Watcher().run(job, tmp_path / "job")
     assert not (tmp_path / "job" / "result.json").exists()

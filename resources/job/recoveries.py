@@ -49,12 +49,12 @@ class Recovery:
 
     def in_words(self) -> str:
         """Return a line on the recovery, for people."""
-        rows = "" if self.rows_repeated is None else f", {self.rows_repeated} rows learned twice"
+        rows = "" if self.rows_repeated is None else f", {self.rows_repeated} rows trained twice"
         before, after = self.workers
         workers = "" if before == after else f"with {after} workers instead of {before} "
         return (
             f"{self.cause}: resumed {workers}from step {self.from_step} after {self.seconds:.1f} s, "
-            f"{self.steps_lost} steps done again{rows}"
+            f"{self.steps_lost} steps repeated{rows}"
         )
 
 

@@ -25,7 +25,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
     @dg.op(
         name=f"{spec.name}__evaluate",
         out={"evaluation": dg.Out(EvaluatedModel), "gate": dg.Out(is_required=False)},
-        description="Score challenger, champion, naive baseline and a regression on the same holdout; ask the gates.",
+        description="Score challenger, champion, naive baseline and a regression on the same holdout; apply the gates.",
         retry_policy=RETRY_TRANSIENT,
     )
     def evaluate(

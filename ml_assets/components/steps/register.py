@@ -89,6 +89,6 @@ def _next(model: str, version: RegisteredModel) -> str:
     if version.is_in_production:
         return "in production"
     if not version.may_be_promoted:
-        return "undecided: cannot be promoted"
+        return "none: an undecided version cannot be promoted"
     promote = f"ml-assets promote {model} {version.number} --reason '…'"
-    return f"{promote} goes back to it" if version.was_promoted else promote
+    return f"to promote it again: {promote}" if version.was_promoted else promote

@@ -71,13 +71,13 @@ def _page(
         "fitted_digest": content.fitted_digest,
         "schema_hash": content.schema_hash,
         "shards": len(content.shards),
-        **({} if frozen.initial is None else {"begins with": frozen.initial.version}),
+        **({} if frozen.initial is None else {"initial version": frozen.initial.version}),
     }
 
 
 def _inputs_current(name: str, asset: dg.AssetKey, validated: ValidatedWindow) -> dg.AssetCheckResult:
     stale, count = validated.stale, len(validated.keys)
-    said = f"{len(stale)} of {count} partitions are stale; trained on as main holds them"
+    said = f"{len(stale)} of {count} partitions are stale; the training uses them as they are on main"
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=name,

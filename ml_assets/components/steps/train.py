@@ -29,7 +29,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     @dg.op(
         name=f"{spec.name}__train",
         out=dg.Out(),
-        description="Train by torchrun; live metrics on this page and in MLflow.",
+        description="Train with torchrun; live metrics on this page and in MLflow.",
         retry_policy=RETRY_TRANSIENT,
     )
     def train(

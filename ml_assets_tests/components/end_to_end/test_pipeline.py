@@ -408,7 +408,7 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
 
     shown = {name: earlier.facts[REGISTERED][name] for name in ("version", "gate", "evaluation", "report")}
     assert shown == {name: again.facts[REGISTERED][name] for name in shown}
-    assert "goes back to it" in earlier.facts[REGISTERED]["next"]
+    assert "to promote it again" in earlier.facts[REGISTERED]["next"]
     tags = registry_of(installation.platform).version(MODEL, 1).tags
     assert (tags["gate_status"], tags["evaluation"]) == ("blessed", rows[1].name)
     assert (
@@ -435,7 +435,10 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
 
     found = train(installation, NEXT_DAY).facts[EVALUATION]
     assert found["why"] == "Undecided: the champion cannot score these rows."
-    assert "The champion is not compared with: columns ['made_last_week'] are missing" in found["summary"]
+    assert (
+        "The challenger is not compared with the champion: columns ['made_last_week'] are missing"
+        in found["summary"]
+    )
     row = releases.evaluations(MODEL)[-1]
     assert (row.status, row.champion_digest) == ("undecided", stranger.digest)
     releases.demote(MODEL, author="ada", reason="nobody can compare with it")

@@ -370,9 +370,7 @@ def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
         monkeypatch.setenv(_SEED, "9")
         again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
         assert _steps(again) == [f"{MODEL}.train"]
-        assert f"a training set that was frozen before the settings changed: materialize {MODEL}" in _said(
-            again
-        )
+        assert f"the settings changed since its training set was frozen. Materialize {MODEL}" in _said(again)
 
 
 def test_a_continued_run_takes_no_window_of_earlier_declarations(
@@ -428,7 +426,10 @@ def test_code_edited_during_the_training_makes_no_model(
     result = edited.train(LAST)
     ready.platform.__dict__["launcher"] = launcher
     assert _failed(result) == {f"{MODEL}.evaluate"}
-    assert "was frozen before the code of the model changed: materialize" in failure_of(result)
+    assert (
+        "cannot continue: the code of the model changed since its training set was frozen. Materialize"
+        in failure_of(result)
+    )
     assert releases_of(ready.platform).evaluations(MODEL) == []
     file.write_text(before)
     trained = materialized(result, STAGES[1])[LAST].metadata  # as before the edit: `plan` trusts this digest
@@ -461,7 +462,7 @@ def test_a_day_rejected_during_the_training_blocks_the_registration(
     assert said.startswith(
         f"{MODEL} {LAST} refuses to build on unusable inputs: {READINGS} {day} (is rejected: "
     )
-    assert "It is trained and not registered; its weights are kept" in said
+    assert "It is trained but not registered. Its weights are kept" in said
     assert _failed(result) == {f"{MODEL}.evaluate"}
     trained = materialized(result, STAGES[1])[LAST].metadata
     run = mlflow_run(ready, trained["mlflow/run"].value)

@@ -44,5 +44,5 @@ def test_a_rejected_day_ends_the_job_before_anything_is_built_from_it(
     source.spoiled[DAY] = lambda rows: rows.drop("load")
     result = shared_installation.with_tables(1).run_job(DAY)
     assert not result.success
-    assert "stay off main" in failure_of(result)
+    assert "rejected and not merged into main" in failure_of(result)
     assert {event.step_key for event in result.all_events if event.is_step_start} == {"datasets__readings"}
