@@ -44,6 +44,7 @@ def steps(run: Run, count: int) -> None:
         ("MaxNorm", BITWISE, "changes core.table.weight"),
         ("Counter", BITWISE, "changes core.calls"),
         ("HiddenCounter", BITWISE, "gave core.first.weight two gradients"),
+        ("RemembersRows", BITWISE, "gave core.first.weight two gradients"),
         ("FromSystem", BITWISE, "draws last.weight anew whenever it is called"),
         ("Asserts", BOTH, "does not take the columns of the snapshot: seventy-seven columns"),
         ("MissingKey", BOTH, "untrainable_models.MissingKey failed with KeyError: 'wide'"),

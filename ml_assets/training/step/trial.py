@@ -76,8 +76,11 @@ def try_out(
         _refuse_gradients(_pass(job, model, objective, batch, group), is_bitwise=is_bitwise)
         _validated(job, model, some_rows(validation, _fewest_validated(job, order, validation, group)), group)
         if is_bitwise:
-            _refuse_state(model, "training", lambda: _pass(job, model, objective, batch, group))
-            _refuse_state(model, "validation", lambda: _validated(job, model, batch, group))
+            other = some_rows(validation, len(batch), first=len(batch) // 2 + 1)
+            _refuse_state(
+                model, "training", lambda rows: _pass(job, model, objective, rows, group), batch, other
+            )
+            _refuse_state(model, "validation", lambda rows: _validated(job, model, rows, group), batch, other)
 
 
 @contextmanager
@@ -109,9 +112,9 @@ def _fewest_validated(job: TrainingJob, order: RowOrder, validation: SplitReader
     return min(fewest_of_contiguous(validation.shard_rows, order.lanes, at_once), ROWS)
 
 
-def some_rows(reader: SplitReader, rows: int) -> Batch:
-    """Return the first `rows` rows of `reader`, repeated if its first shard has fewer."""
-    few = np.arange(rows, dtype=np.int64) % reader.shard_rows[0]
+def some_rows(reader: SplitReader, rows: int, *, first: int = 0) -> Batch:
+    """Return `rows` rows of `reader` from row `first` on, repeated if its first shard has fewer."""
+    few = np.arange(first, first + rows, dtype=np.int64) % reader.shard_rows[0]
     return reader.take([ShardSlice(0, few)])
 
 
@@ -211,12 +214,22 @@ def _refuse_gradients(gradients: Mapping[str, torch.Tensor | None], *, is_bitwis
             )
 
 
-def _refuse_state(model: FullModel, what: str, compute: Callable[[], dict[str, torch.Tensor | None]]) -> None:
-    """Raise `BadConfiguration` if a pass changes the next pass, or depends on the rank that runs it."""
-    compute()  # fills caches
+def _refuse_state(
+    model: FullModel,
+    what: str,
+    compute: Callable[[Batch], dict[str, torch.Tensor | None]],
+    batch: Batch,
+    other: Batch,
+) -> None:
+    """Raise `BadConfiguration` if a pass changes the next pass, or depends on the rank that runs it.
+
+    Runs a pass over the rows `other` in between: a model that remembered rows of the pass before gave the same numbers
+    for the same rows twice.
+    """
+    compute(batch)  # fills caches
     fixed, values, attributes = Fixed(model), _digests(model), _attributes(model)
     fixed.remember()
-    first = {name: None if one is None else one.clone() for name, one in compute().items()}
+    first = {name: None if one is None else one.clone() for name, one in compute(batch).items()}
     now, later = _digests(model), _attributes(model)
     changed = [name for name, digest in now.items() if values.get(name) != digest]
     changed += [name for name, digest in later.items() if attributes.get(name) != digest]
@@ -224,17 +237,18 @@ def _refuse_state(model: FullModel, what: str, compute: Callable[[], dict[str, t
     changed += [name for name in fixed.changes() if name not in changed]
     refuse_changed(changed, what)
     numbers = "gradients" if what == "training" else "values"
+    compute(other)
     _refuse_other(
         first,
-        compute(),
+        compute(batch),
         f"the same rows with the same random numbers gave {{}} two {numbers} in {what}: the model uses "
-        "state that the platform does not know (a counter, a clock, a random generator of its own), so that "
-        "determinism bitwise cannot hold. Draw from torch, numpy.random or random, or use determinism tolerance",
+        "state that the platform does not know (a counter, a clock, earlier rows, a random generator of its own), so "
+        "that determinism bitwise cannot hold. Draw from torch, numpy.random or random, or use determinism tolerance",
     )
     with _as_any_rank():
         _refuse_other(
             first,
-            compute(),
+            compute(batch),
             f"{{}} has different {numbers} in {what} if the model cannot read its rank or the number of workers "
             "(torch.distributed, RANK, WORLD_SIZE), so that determinism bitwise cannot hold. Remove their use from "
             "the model, or use determinism tolerance",
