@@ -98,3 +98,7 @@ def test_nothing_to_add_is_nothing() -> None:
     multiples, quantum = rounded(torch.zeros(3, 2))
     assert float(quantum) > 0
     assert torch.equal(multiples, torch.zeros(3, 2))
+
+
+def test_a_tensor_without_values_counts_as_zero() -> None:
+    assert largest([torch.zeros(0), torch.ones(2)]).tolist() == [0, 1]

@@ -24,8 +24,14 @@ _SMALLEST = -126
 
 
 def largest(addends: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return `[tensors]`: the largest absolute value of each; infinite or NaN if the tensor has such a value."""
-    return torch.stack([torch.linalg.vector_norm(tensor, ord=torch.inf) for tensor in addends])
+    """Return `[tensors]`: the largest absolute value of each; infinite or NaN if the tensor has such a value, 0 if it
+    has no values."""
+    return torch.stack(
+        [
+            torch.linalg.vector_norm(tensor, ord=torch.inf) if tensor.numel() else tensor.new_zeros(())
+            for tensor in addends
+        ]
+    )
 
 
 def quanta(largest_of_all: torch.Tensor, addends: int) -> torch.Tensor:
