@@ -32,7 +32,8 @@ def lake(project: Project) -> str:
             "run ml-assets lake init"
         )
     place = project.settings.lake_url or project.settings.lake_folder
-    return f"main at {commit[:12]}, {len(store.branches())} branches, {place}"
+    branches = len(store.branches())
+    return f"main at {commit[:12]}, {branches} branch{'es' * (branches != 1)}, {place}"
 
 
 def artifacts(project: Project) -> str:

@@ -145,7 +145,7 @@ class Ledger:
         A second acceptance of the same attempt changes nothing and returns the first.
         """
         if not reason.strip():
-            raise NothingToAccept(f"accepting {table} {key} needs a reason that others can read later")
+            raise NothingToAccept(f"accepting {table} {key} needs a reason for the log")
         moment = at or datetime.now(UTC)
 
         def work(connection: sa.Connection) -> Acceptance:

@@ -76,7 +76,7 @@ class Decoder:
         except Exception as error:  # the user's function may raise any error
             raise BadConfiguration(
                 f"`decode` failed on the blob of row {row} ({len(content)} bytes, {member_name(row)} in an archive "
-                f"of the snapshot) with {type(error).__name__}: {error}. Mend it, or make such blobs null in the "
+                f"of the snapshot) with {type(error).__name__}: {error}. Fix `decode`, or make such blobs null in the "
                 "feature table: rows without one are left out"
             ) from error
 

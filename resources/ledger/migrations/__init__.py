@@ -41,7 +41,7 @@ def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
     if found is not None and found not in revisions():
         raise LedgerError(
             f"the ledger has revision {found}, this version of ml-assets knows revisions up to {NEWEST}: use the "
-            "newer version, or run with the newer version: ml-assets ledger downgrade " + NEWEST
+            "newer version; or downgrade the ledger with it: ml-assets ledger downgrade " + NEWEST
         )
     command.upgrade(config, to)
 
