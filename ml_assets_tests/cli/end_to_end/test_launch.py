@@ -53,7 +53,10 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
     promoting = ("promote", "store_demand", "--reason", "better than guessing")
     refused = filled_terminal(*promoting)
     assert refused.status == 1
-    assert "trained on: datasets/sales 2023-10-02 is rejected: out_of_range in units" in refused.err
+    assert (
+        "because of its training inputs: datasets/sales 2023-10-02 is rejected: out_of_range in units"
+        in refused.err
+    )
     assert "ml-assets promote store_demand 1 --despite-inputs --reason" in refused.err
     promoted = filled_terminal(*promoting, "--despite-inputs")
     assert promoted.status == 0
