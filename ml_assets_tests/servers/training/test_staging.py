@@ -127,5 +127,5 @@ def test_wrong_credentials_are_a_bad_configuration_that_tells_no_secret(
 
 
 def test_an_absent_bucket_is_a_bad_configuration(settings: PodSettings) -> None:
-    with pytest.raises(BadConfiguration, match=r"the bucket of s3://no-such-bucket/job does not exist"):
+    with pytest.raises(BadConfiguration, match=r"the bucket of s3://no-such-bucket does not exist"):
         staged(dataclasses.replace(settings, folder="s3://no-such-bucket/job"))
