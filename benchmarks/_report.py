@@ -43,7 +43,7 @@ class Timing:
     median: float
     best: float
     spread: float
-    """Return the slowest minus the fastest round."""
+    """Slowest minus the fastest round, in seconds."""
     rounds: int
 
 

@@ -32,7 +32,7 @@ LEAST_FASTER = 1
 they are slow.
 """
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
-"""Return one partition for each split."""
+"""One partition for each split."""
 
 
 def decode(content: bytes) -> np.ndarray:

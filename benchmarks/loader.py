@@ -35,7 +35,7 @@ COLUMNS, BATCH, LANES = 30, 4096, 8
 LEAST_FASTER = 20
 LEAST_SHARE = 0.98
 DAYS = (date(2024, 1, 1), date(2024, 1, 2), date(2024, 1, 3))
-"""Return one partition for each split."""
+"""One partition for each split."""
 
 
 def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> Snapshot:
