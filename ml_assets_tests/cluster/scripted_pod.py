@@ -32,6 +32,7 @@ def main() -> int:
     print(f"attempt {attempt} does {word}", flush=True)
     if word.isdecimal():
         emit("failed", 0, error="Some", message=f"the reason of attempt {attempt}")
+        await_first(index, attempt)
         return int(word)
     if word == "kill":  # as its parent would tell it: the first process of a container is deaf to itself
         return 128 + signal.SIGKILL
@@ -55,6 +56,17 @@ def main() -> int:
     elif word == "steps":
         wait()
     return 0
+
+
+def await_first(index: int, attempt: int) -> None:
+    """Wait until pod 0 fails, as a rank does that fails because it lost another."""
+    home, name = stored()
+    failed = f"failed-{attempt}"
+    if index == 0:
+        (home.folder(name) / failed).write_text("")
+        home.push(name, [failed])
+    while not home.exists(name, failed):
+        time.sleep(0.2)
 
 
 def _note(number: int, _: object) -> None:

@@ -209,7 +209,7 @@ def test_a_cancelled_run_leaves_nothing_at_once_and_goes_on_later(launching: Lau
             cancelled.append(time.monotonic())
             raise KeyboardInterrupt
 
-    profile = launch.profile("steps", steps=30, nodes=2, grace_seconds=GRACE_SECONDS)
+    profile = launch.profile("steps", steps=300, nodes=2, grace_seconds=GRACE_SECONDS)
     launcher = Platform(launch.settings).launcher
     with pytest.raises(KeyboardInterrupt):
         launcher.run(launch.job, launch.folder, cancel, launch.log.append, profile)
@@ -217,7 +217,7 @@ def test_a_cancelled_run_leaves_nothing_at_once_and_goes_on_later(launching: Lau
     assert time.monotonic() - cancelled[0] < GRACE_SECONDS
     launch.run(profile)
     steps = metric_steps(launch.events)
-    assert steps[-1] == 29
+    assert steps[-1] == 299
     assert next(event.step for event in launch.events if event.kind == "started" and event.step) >= 5
 
 
