@@ -2,7 +2,8 @@
 
 Dagster adds each check of an asset to every run that selects the asset, and this check rebuilds a month of features
 several times. So it runs the test only in a separate run, which the sensor `test_leakage` requests. A run that builds
-the table repeats the newest result. Not here: the test (tables.leakage).
+the table repeats the newest result. If it built while the first test ran, it had none to repeat; then the sensor
+repeats it. Not here: the test (tables.leakage).
 """
 
 import hashlib
@@ -72,6 +73,32 @@ class LeakageResult:
                 metadata=evaluation.metadata,
             ),
         )
+
+    def outside_of_a_run(self, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
+        """Return the result as an event that a sensor can report."""
+        return dg.AssetCheckEvaluation(
+            asset_key=key.asset_key,
+            check_name=key.name,
+            passed=self.result.passed,
+            severity=self.result.severity,
+            description=self.result.description,
+            metadata=self.result.metadata,
+        )
+
+
+def _is_shown(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> bool:
+    """Return true if the table's page shows a result, or will once a run has ended.
+
+    The page shows the newest execution of a check, and only if it saw the newest materialization.
+    """
+    newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    built = instance.get_latest_materialization_event(key.asset_key)
+    if newest is None or built is None:
+        return newest is not None
+    if newest.status not in _ENDED:
+        run = instance.get_run_by_id(newest.run_id)
+        return run is not None and not run.is_finished
+    return newest.run_id == built.run_id or newest.create_timestamp > built.timestamp
 
 
 def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDefinition:
@@ -145,12 +172,16 @@ def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence])
 def request_leakage_tests(
     context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
 ) -> dg.SensorResult:
-    """Request a run for each table whose test is due. A failed run is repeated only next week or after a change."""
+    """Request a run for each table whose test is due, and repeat results that the pages do not show.
+
+    A failed run is repeated only next week or after a change.
+    """
     if context.repository_def is None:
         return dg.SensorResult(skip_reason="no definitions are loaded")
     graph, now = context.repository_def.asset_graph, time.time()
     reader = TableReader.at(platform.lake, "main")
     requests: list[dg.RunRequest] = []
+    repeated: list[dg.AssetCheckEvaluation] = []
     for key in sorted(graph.asset_check_keys, key=str):
         table = key.asset_key.to_user_string()
         # A single partition shows nothing about the lookback.
@@ -158,11 +189,13 @@ def request_leakage_tests(
             continue
         declaration = str(graph.get(key).metadata[_DECLARATION])
         newest = LeakageResult.newest(context.instance, key)
-        is_due = newest is None or newest.declaration != declaration or now - newest.tested >= WEEK_SECONDS
-        if is_due:
+        if newest is None or newest.declaration != declaration or now - newest.tested >= WEEK_SECONDS:
             run_key = f"{table} {declaration} {int(now // WEEK_SECONDS)}"
             requests.append(dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[key]))
-    return dg.SensorResult(requests, skip_reason=None if requests else "no feature table is due")
+        elif not _is_shown(context.instance, key):
+            repeated.append(newest.outside_of_a_run(key))
+    skip = None if requests else "no feature table is due"
+    return dg.SensorResult(requests, skip_reason=skip, asset_events=repeated)
 
 
 def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg.AssetCheckResult:

@@ -5,11 +5,16 @@ wait is for something a person would see.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+PATIENCE_SECONDS = 300.0
+"""Longest wait for something on a page, ten times what a busy machine needs."""
+expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 _ALL_HAVE_POINTS = """() => [...document.querySelectorAll('canvas')].every(chart => {
   const {data} = chart.getContext('2d').getImageData(0, 0, chart.width, chart.height);
   let coloured = 0;  // axes and grid are grey
@@ -49,12 +54,12 @@ class Pages:
         chosen = f"&partition={partition}" if partition else ""
         self.page.goto(f"{self.url}/assets/{key}?view={view}{chosen}")
         # The first paint knows nothing of the asset yet and shows a disabled button.
-        self.page.locator("button:has-text('Materialize'):not([disabled])").first.wait_for(timeout=30_000)
+        self.page.locator("button:has-text('Materialize'):not([disabled])").first.wait_for()
 
     def open_run(self, run_id: str) -> None:
         """The page of one run."""
         self.page.goto(f"{self.url}/runs/{run_id}")
-        self.page.get_by_text("TIMESTAMP", exact=False).first.wait_for(timeout=30_000)
+        self.page.get_by_text("TIMESTAMP", exact=False).first.wait_for()
 
     def leave(self) -> None:
         """Look at nothing: a live page keeps a core busy that a run could have."""
@@ -63,12 +68,12 @@ class Pages:
     def open_lineage(self) -> None:
         """The graph of all assets."""
         self.page.goto(f"{self.url}/asset-groups")
-        self.page.get_by_role("button", name=re.compile("Materialize")).first.wait_for(timeout=30_000)
+        self.page.get_by_role("button", name=re.compile("Materialize")).first.wait_for()
 
     def open_group(self, location: str, group: str) -> None:
         """The graph of one group's assets, whose button materializes all of them."""
         self.page.goto(f"{self.url}/locations/{location}/asset-groups/{group}/lineage")
-        self.page.locator("button:has-text('Materialize all'):not([disabled])").wait_for(timeout=30_000)
+        self.page.locator("button:has-text('Materialize all'):not([disabled])").wait_for()
 
     def materialize(self, partition: str, picture: str) -> Launch:
         """On an asset's page: click Materialize, agree to every question, type the partition, launch."""
@@ -78,7 +83,7 @@ class Pages:
             dialog = self.page.get_by_role("dialog").filter(visible=True).last
             confirm = dialog.get_by_role("button", name="Confirm")
             typed = dialog.get_by_placeholder("ex: ")
-            confirm.or_(typed).first.wait_for(timeout=30_000)
+            confirm.or_(typed).first.wait_for()
             if typed.is_visible():
                 break
             heading = dialog.inner_text().splitlines()[0]
@@ -89,12 +94,12 @@ class Pages:
         typed.fill(partition)
         typed.press("Enter")
         launch = dialog.get_by_role("button", name="Launch 1 run")
-        expect(launch).to_be_enabled(timeout=30_000)
+        expect(launch).to_be_enabled()
         dialogs.append(dialog.inner_text())
         self.picture(f"{picture}-{len(dialogs)}")
         launch.click()
         toast = self.page.get_by_text(re.compile("Launched run [0-9a-f]{8}")).first
-        toast.wait_for(timeout=30_000)
+        toast.wait_for()
         return Launch(run=toast.inner_text().split()[2][:8], dialogs=dialogs)
 
     def open_report(self, picture: str) -> None:
@@ -102,7 +107,7 @@ class Pages:
         with self.page.context.expect_page() as opened:
             self.page.locator("a[href*='/reports/']").first.click()
         report = opened.value
-        expect(report.locator("h1")).to_be_visible(timeout=30_000)
+        expect(report.locator("h1")).to_be_visible()
         drawn = report.locator("figure img").evaluate_all("all => all.map(one => one.naturalWidth > 0)")
         assert drawn
         assert all(drawn), drawn
@@ -113,24 +118,33 @@ class Pages:
     def show_markdown(self) -> None:
         """Open the first markdown of the page's metadata: Dagster shows it in a dialog."""
         self.page.get_by_text("[Show Markdown]").first.click()
-        self.page.get_by_role("dialog").filter(visible=True).get_by_text("Close").wait_for(timeout=30_000)
+        self.page.get_by_role("dialog").filter(visible=True).get_by_text("Close").wait_for()
 
     def show_plots(self, name: str, count: int) -> None:
         """Open the plots of the page's metadata: `count` charts, one of `name`, each with points."""
         self.page.get_by_role("button", name="Plots").click()
-        expect(self.page.get_by_text(name, exact=True).first).to_be_visible(timeout=30_000)
-        expect(self.page.locator("canvas")).to_have_count(count, timeout=30_000)
-        self.page.wait_for_function(_ALL_HAVE_POINTS, timeout=30_000)
+        expect(self.page.get_by_text(name, exact=True).first).to_be_visible()
+        expect(self.page.locator("canvas")).to_have_count(count)
+        self.page.wait_for_function(_ALL_HAVE_POINTS)
 
     def terminate(self, picture: str) -> None:
         """On a run's page: click Terminate and agree; returns when the request was sent."""
         self.page.get_by_role("button", name="Terminate").first.click()
         dialog = self.page.get_by_role("dialog").filter(visible=True).last
         confirm = dialog.get_by_role("button", name=re.compile("Terminate|Force"))
-        confirm.wait_for(timeout=30_000)
+        confirm.wait_for()
         self.picture(picture)
         confirm.click()
 
-    def shows(self, text: str | re.Pattern[str], seconds: float = 30) -> None:
+    def shows(self, text: str | re.Pattern[str]) -> None:
         """Wait until the page shows `text`."""
-        expect(self.page.get_by_text(text).filter(visible=True).first).to_be_visible(timeout=seconds * 1000)
+        expect(self.page.get_by_text(text).filter(visible=True).first).to_be_visible()
+
+
+@contextmanager
+def open_pages(browser: Browser, url: str, screenshots: Path) -> Iterator[Pages]:
+    """Open a tab that is tall enough for a whole asset page."""
+    page = browser.new_page(viewport={"width": 1440, "height": 1300})
+    page.set_default_timeout(PATIENCE_SECONDS * 1000)
+    yield Pages(page, url, screenshots)
+    page.close()

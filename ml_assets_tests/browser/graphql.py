@@ -10,6 +10,8 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+PATIENCE_SECONDS = 900.0
+"""Longest wait for a run, ten times what a busy machine needs."""
 ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 _READY = """{
@@ -60,7 +62,7 @@ class Dagster:
             f"{self.url}/graphql", data=body, headers={"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:
+            with urllib.request.urlopen(request, timeout=120) as response:
                 answer = json.load(response)
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
             raise NotAnswering(f"{self.url}: {error}") from error
@@ -98,18 +100,20 @@ class Dagster:
             if text
         )
 
-    def wait_for_run(self, run_id: str, seconds: float) -> Run:
+    def wait_for_run(self, run_id: str) -> Run:
         """The run once it has ended; fails with its log where it takes longer."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while (run := self.run(run_id)).status not in ENDED:
             if time.monotonic() > deadline:
-                raise AssertionError(f"{run} has not ended in {seconds} s:\n{self.messages(run_id)[-3000:]}")
+                raise AssertionError(
+                    f"{run} has not ended in {PATIENCE_SECONDS:.0f} s:\n{self.messages(run_id)[-3000:]}"
+                )
             time.sleep(1.0)
         return run
 
-    def wait_for_runs_of(self, tag: str, value: str, asset: str, seconds: float) -> list[Run]:
+    def wait_for_runs_of(self, tag: str, value: str, asset: str) -> list[Run]:
         """All ended runs that carry a tag, once one of them has ended that selected `asset`."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             found = [run for run in self.runs() if run.tags.get(tag) == value]
             if any(asset in run.assets and run.status in ENDED for run in found):
@@ -117,7 +121,7 @@ class Dagster:
             if any(run.status in ("FAILURE", "CANCELED") for run in found) or time.monotonic() > deadline:
                 logs = "\n".join(f"{run}\n{self.messages(run.id)[-2000:]}" for run in found)
                 raise AssertionError(
-                    f"no run tagged {tag}={value} of {asset} ended well in {seconds} s:\n{logs}"
+                    f"no run tagged {tag}={value} of {asset} ended well in {PATIENCE_SECONDS:.0f} s:\n{logs}"
                 )
             time.sleep(1.0)
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from ml_assets.cli.project import Project, prepare_home
-from ml_assets_tests.browser.dagster_pages import Pages
+from ml_assets_tests.browser.dagster_pages import open_pages
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui
 from ml_assets_tests.components import readings_location
@@ -19,7 +19,7 @@ from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import FIRST, MODEL, WINDOW, days
 from resources.settings import Settings
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(3000)]
 
 (DAY,) = days(1, start=WINDOW + 1)
 """The day after those of `Installation.with_tables(1)`."""
@@ -52,17 +52,15 @@ def dagster(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> I
 def test_materialize_all_of_a_group_trains_in_one_run(
     dagster: Dagster, browser: Browser, screenshots: Path
 ) -> None:
-    page = browser.new_page(viewport={"width": 1440, "height": 1000})
-    pages = Pages(page, dagster.url, screenshots)
-    pages.open_group(readings_location.__name__, "default")
-    launch = pages.materialize(DAY, "materialize-all")
-    pages.leave()
-    (run_id,) = [run.id for run in dagster.runs() if run.id.startswith(launch.run)]
+    with open_pages(browser, dagster.url, screenshots) as pages:
+        pages.open_group(readings_location.__name__, "default")
+        launch = pages.materialize(DAY, "materialize-all")
+        pages.leave()
+        (run_id,) = [run.id for run in dagster.runs() if run.id.startswith(launch.run)]
 
-    run = dagster.wait_for_run(run_id, seconds=180)
-    assert run.status == "SUCCESS", dagster.messages(run_id)[-3000:]
-    assert run.steps == dict.fromkeys(STEPS, "SUCCESS")
-    pages.open_run(run_id)
-    pages.shows(f"Succeeded ({len(STEPS)})")
-    pages.picture("materialize-all-done")
-    page.close()
+        run = dagster.wait_for_run(run_id)
+        assert run.status == "SUCCESS", dagster.messages(run_id)[-3000:]
+        assert run.steps == dict.fromkeys(STEPS, "SUCCESS")
+        pages.open_run(run_id)
+        pages.shows(f"Succeeded ({len(STEPS)})")
+        pages.picture("materialize-all-done")

@@ -15,11 +15,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from ml_assets.components.tags import ASKED_BY
-from ml_assets_tests.browser.dagster_pages import Launch, Pages
+from ml_assets_tests.browser.dagster_pages import Launch, Pages, open_pages
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(3000)]
 
 MODEL = "store_demand/registered_model"
 EMPTY_WEEK = "2024-01-01"
@@ -44,10 +44,9 @@ def dagster(home: Path) -> Iterator[Dagster]:
 
 @pytest.fixture
 def pages(browser: Browser, dagster: Dagster, screenshots: Path) -> Iterator[Pages]:
-    """A tab, tall enough for a whole asset page."""
-    page = browser.new_page(viewport={"width": 1440, "height": 1300})
-    yield Pages(page, dagster.url, screenshots)
-    page.close()
+    """A tab."""
+    with open_pages(browser, dagster.url, screenshots) as pages:
+        yield pages
 
 
 def _ingest(home: Path, table: str, week: str) -> None:
@@ -76,7 +75,7 @@ def test_a_week_without_inputs_is_refused_and_its_chain_gets_built(pages: Pages,
     """The error names the missing partitions."""
     _, run_id = _click(pages, dagster, EMPTY_WEEK, "unprepared")
 
-    run = dagster.wait_for_run(run_id, seconds=90)
+    run = dagster.wait_for_run(run_id)
     assert run.status == "FAILURE"
     assert run.steps == {"store_demand.validate_inputs": "FAILURE"}
     said = dagster.messages(run_id)
@@ -91,7 +90,7 @@ def test_a_week_without_inputs_is_refused_and_its_chain_gets_built(pages: Pages,
 
     # No click from here on: the sensor asks for the missing chain, and the daemon builds it. Most of two minutes goes
     # by between tables: Dagster's backfill daemon looks every 30 s, which no setting changes.
-    built = dagster.wait_for_runs_of(ASKED_BY, run_id, MODEL, seconds=300)
+    built = dagster.wait_for_runs_of(ASKED_BY, run_id, MODEL)
     assert {run.status for run in built} == {"SUCCESS"}
     assets = {asset for run in built for asset in run.assets}
     assert {"datasets/sales", "features/sales_features", MODEL} <= assets
@@ -114,11 +113,11 @@ def test_one_click_on_the_model_validates_trains_and_registers(
         assert f"store_demand / {stage}" in launch.dialogs[0]
 
     pages.open_run(run_id)
-    pages.shows("loss", seconds=120)
+    pages.shows("loss")
     assert dagster.run(run_id).status == "STARTED"
     pages.picture("run-live")
 
-    run = dagster.wait_for_run(run_id, seconds=180)
+    run = dagster.wait_for_run(run_id)
     assert run.status == "SUCCESS", dagster.messages(run_id)[-3000:]
     assert list(run.steps) == [f"store_demand.{step}" for step in FIVE_STEPS]
     assert set(run.steps.values()) == {"SUCCESS"}
@@ -155,7 +154,7 @@ def test_one_click_on_the_model_validates_trains_and_registers(
     pages.picture("asset-features-checks")
     # Nobody asked for the leakage test: its sensor did, once there were features.
     pages.page.get_by_text("leakage", exact=True).first.click()
-    pages.shows(re.compile("no leak: "), seconds=120)
+    pages.shows(re.compile("no leak: "))
     pages.picture("asset-features-leakage")
     pages.open_lineage()
     pages.picture("lineage")

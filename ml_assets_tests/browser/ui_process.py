@@ -16,8 +16,8 @@ from pathlib import Path
 from deployment.testbed.processes import free_port
 from ml_assets_tests.browser.graphql import Dagster, NotAnswering
 
-READY_SECONDS = 90
-END_SECONDS = 20
+READY_SECONDS = 600
+END_SECONDS = 60
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from deployment.testbed.processes import ServerFailed
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.record import storage_variables
 from ml_assets_tests.browser.conftest import browser, screenshots  # noqa: F401 - fixtures
-from ml_assets_tests.browser.dagster_pages import Pages
+from ml_assets_tests.browser.dagster_pages import Pages, open_pages
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, session
@@ -176,6 +176,5 @@ def dagster(installation: ClusterInstallation) -> Iterator[Dagster]:
 @pytest.fixture
 def pages(browser: Browser, dagster: Dagster, screenshots: Path) -> Iterator[Pages]:  # noqa: F811
     """A tab."""
-    page = browser.new_page(viewport={"width": 1440, "height": 1300})
-    yield Pages(page, dagster.url, screenshots)
-    page.close()
+    with open_pages(browser, dagster.url, screenshots) as pages:
+        yield pages

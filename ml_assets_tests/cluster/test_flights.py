@@ -26,7 +26,7 @@ GONE_SECONDS = 10.0
 @pytest.fixture(scope="module")
 def demo(installation: ClusterInstallation) -> dict[str, Any]:
     """Return the demo's own report: all flights of 2013 to a registered model."""
-    return json.loads(installation.run("demo", "--json", seconds=600))
+    return json.loads(installation.run("demo", "--json"))
 
 
 def test_flights_trained_by_pods_have_the_bits_of_a_local_training(
@@ -57,14 +57,14 @@ def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster(
     """Nothing is left after ten seconds."""
     run_id = click(pages, dagster, "flight_delay", DAY, "cluster-terminate")
     pages.open_run(run_id)
-    pages.shows("loss", seconds=600)
+    pages.shows("loss")
     assert len(installation.nodes()) == 2
     pages.terminate("cluster-terminate-asked")
     took = waited_for(
         lambda: not installation.left(), "nothing to be left", GONE_SECONDS, lambda: str(installation.left())
     )
     assert took < GONE_SECONDS
-    run = dagster.wait_for_run(run_id, seconds=600)
+    run = dagster.wait_for_run(run_id)
     assert run.status == "CANCELED", dagster.messages(run_id)[-3000:]
     pages.shows(re.compile("^Canceled$"))
     pages.picture("cluster-terminated")

@@ -1,11 +1,14 @@
 """The leakage test by itself: requested weekly and on changes, its result on the table's page, no part of builds."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
+from dagster._core.loader import LoadingContextForTest
 
 from ml_assets.components import leakage_check
 from ml_assets.components.base import SpecComponent
@@ -17,15 +20,20 @@ CHECK = dg.AssetCheckKey(key_of(FEATURES), leakage_check.LEAKAGE)
 """The day after those that the tables of the readings begin with."""
 
 
-def _tick(installation: Installation) -> Sequence[dg.RunRequest]:
-    """Evaluate the sensor as the daemon does; what it requests."""
+def _evaluate(installation: Installation) -> SensorExecutionData:
+    """Evaluate the sensor as the daemon does."""
     sensor = leakage_check.request_leakage_tests
     with dg.build_sensor_context(
         instance=installation.instance,
         definitions=dg.Definitions.merge(installation.defs, dg.Definitions(sensors=[sensor])),
         resources={"platform": installation.platform},
     ) as context:
-        return sensor.evaluate_tick(context).run_requests or []
+        return sensor.evaluate_tick(context)
+
+
+def _tick(installation: Installation) -> Sequence[dg.RunRequest]:
+    """Return what a tick of the sensor requests."""
+    return _evaluate(installation).run_requests or []
 
 
 def _run(installation: Installation, request: dg.RunRequest) -> ExecuteInProcessResult:
@@ -41,6 +49,23 @@ def _run(installation: Installation, request: dg.RunRequest) -> ExecuteInProcess
 def _results(result: ExecuteInProcessResult) -> list[dg.AssetCheckEvaluation]:
     assert result.success
     return [one for one in result.get_asset_check_evaluations() if one.check_name == leakage_check.LEAKAGE]
+
+
+def _repeat_results(installation: Installation) -> int:
+    """Evaluate the sensor and report what it repeats, as the daemon does; the number of repeated results."""
+    events = _evaluate(installation).asset_events
+    for event in events:
+        installation.instance.report_runless_asset_event(event)
+    return len(events)
+
+
+def _shown(installation: Installation) -> str | None:
+    """Return the description of the check's result that Dagster's page of the table shows."""
+    instance = installation.instance
+    newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([CHECK])[CHECK]
+    is_current = asyncio.run(newest.targets_latest_materialization(LoadingContextForTest(instance)))
+    result = newest.evaluation
+    return result.description if is_current and isinstance(result, dg.AssetCheckEvaluation) else None
 
 
 def _declared(**changes: Any) -> list[SpecComponent]:
@@ -93,6 +118,30 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_result(
 
     monkeypatch.setattr(leakage_check, "WEEK_SECONDS", 1e-3)
     assert len(_tick(short)) == 1  # a week later
+
+
+def test_a_result_that_a_build_overtook_is_shown_all_the_same(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build begins and ends while the test runs, so it has no result to repeat."""
+    installation.with_tables(1)
+    installation.run(READINGS, partition=LATER)
+    (request,) = _tick(installation)
+    find_leaks = leakage_check.find_leaks
+
+    def overtaken(*arguments: Any) -> Any:
+        assert _results(installation.run(FEATURES, partition=LATER)) == []
+        assert _repeat_results(installation) == 0  # the test still runs
+        return find_leaks(*arguments)
+
+    monkeypatch.setattr(leakage_check, "find_leaks", overtaken)
+    (result,) = _results(_run(installation, request))
+    assert _shown(installation) is None
+
+    assert _repeat_results(installation) == 1
+    assert _shown(installation) == result.description
+    assert _repeat_results(installation) == 0
+    assert _tick(installation) == []
 
 
 def test_what_cannot_be_tested_is_a_warning_with_the_remedy(installation: Installation) -> None:
