@@ -3,10 +3,12 @@
 Nothing else belongs here. Tests and the CLI call `build_defs` with other settings.
 """
 
+import gc
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,19 @@ def defs() -> dg.Definitions:
     """
     settings = Settings()
     require_home(os.environ, sys.argv, settings.dagster_home)
-    built = build_defs(settings)
+    with _no_garbage_collection():
+        built = build_defs(settings)
     require_whole_models(built, sys.argv)
     return built
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: all that is loaded stays, and looking through it takes 0.25 s of each start."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

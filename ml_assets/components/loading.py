@@ -10,8 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import dagster as dg
+from dagster.components.core.component_tree_state import PLUGIN_COMPONENT_TYPES_JSON_METADATA_KEY
 from dagster.components.core.context import ComponentDeclLoadContext
 from dagster.components.core.defs_module import ComponentPath, ResolvableToComponentLoc
+from dagster.components.core.package_entry import discover_package_objects, get_plugin_entry_points
+from dagster.components.core.snapshot import get_package_entry_snap
+from dagster_shared.serdes.objects.package_entry import json_for_all_components
 
 from ml_assets.code.reach import SourceUnavailable, reached_by
 
@@ -42,8 +46,29 @@ class _Tree(dg.ComponentTree):
         return _Context(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)})
 
     def build_defs(self, loc: ResolvableToComponentLoc | None = None) -> dg.Definitions:
+        if loc is None:
+            children = self.find_root_decl().iterate_child_component_decls()
+            return dg.Definitions.merge(
+                *(self.build_defs(child.loc) for child in children), self._documented()
+            )
         if isinstance(loc, ComponentPath) and loc.file_path.suffix == ".py":
             name = self.decl_load_context.for_component_loc(loc).defs_relative_module_name(loc.file_path)
             if defines_nothing(name):
                 return dg.Definitions()
         return super().build_defs(loc)
+
+    def _documented(self) -> dg.Definitions:
+        """Return the component types for Dagster's page of components.
+
+        Dagster itself also imports those of its integrations, which takes longer than all of our definitions.
+        """
+        entries = [
+            entry.value for entry in get_plugin_entry_points() if not entry.value.startswith("dagster_")
+        ]
+        types = [
+            get_package_entry_snap(key, found) for key, found in discover_package_objects(entries).items()
+        ]
+        return dg.Definitions(
+            metadata={PLUGIN_COMPONENT_TYPES_JSON_METADATA_KEY: json_for_all_components(types)},
+            component_tree=self,
+        )

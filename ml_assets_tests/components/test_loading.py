@@ -4,15 +4,19 @@ import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster.components.core.component_tree_state import PLUGIN_COMPONENT_TYPES_JSON_METADATA_KEY
 from syrupy.assertion import SnapshotAssertion
 
 from ml_assets.definitions import build_defs
 
 HEAVY = ("torch", "mlflow", "pandas", "pandera", "kubernetes", "matplotlib", "onnxruntime", "sklearn")
+INTEGRATIONS = ("dagster_aws", "dagster_k8s", "boto3")
+"""Packages whose components Dagster imports for its page of components, by default."""
 _LOAD = """
 import json, sys
 from ml_assets.definitions import defs
@@ -33,12 +37,16 @@ def test_loading_the_definitions_imports_no_heavy_library() -> None:
     imported = json.loads(done.stdout.splitlines()[-1])
     assert "dagster" in imported
     assert "varying BackfillPolicies" not in done.stderr
-    assert [name for name in HEAVY if name in imported] == []
+    assert [name for name in (*HEAVY, *INTEGRATIONS) if name in imported] == []
 
 
-def test_dagsters_page_of_components_lists_the_three() -> None:
+def test_dagsters_page_of_components_lists_the_three(defs: dg.Definitions) -> None:
     (entry,) = entry_points(group="dagster_dg_cli.registry_modules", name="ml_assets")
-    assert entry.load().__all__ == ["Dataset", "FeatureTable", "TrainingPipeline"]
+    three = ["Dataset", "FeatureTable", "TrainingPipeline"]
+    assert entry.load().__all__ == three
+    packages: Any = defs.metadata[PLUGIN_COMPONENT_TYPES_JSON_METADATA_KEY].value
+    shown = {package["name"]: [one["name"] for one in package["componentTypes"]] for package in packages}
+    assert shown["ml_assets"] == [f"ml_assets.components.{name}" for name in three]
 
 
 def test_all_definitions_are_valid_together(defs: dg.Definitions) -> None:
