@@ -81,7 +81,7 @@ def zone_fault(
     if not read.startswith("features/") or any(key.path[0] in ("datasets", "features") for key in asset.keys):
         return None  # only models, which read feature tables and their own assets, take labels by a midnight
     own = {zone for facts in asset.metadata_by_key.values() if (zone := facts.get(DAYS_BEGIN_IN))}
-    found = dict(_days_begin(read, tables))
+    found = _days_begin(read, tables)
     if not own or not found or own & set(found.values()):
         return None
     table, zone = min(found.items())
@@ -92,16 +92,22 @@ def zone_fault(
     )
 
 
-def _days_begin(table: str, tables: Mapping[str, dg.AssetsDefinition]) -> Iterator[tuple[str, str]]:
-    """Yield table → zone of the nearest tables with an event time: `table`, or those behind it."""
-    asset = tables.get(table)
-    if asset is None:
-        return
-    if zone := asset.metadata_by_key.get(dg.AssetKey(table.split("/")), {}).get(DAYS_BEGIN_IN):
-        yield table, zone
-        return
-    for key in asset.dependency_keys:
-        yield from _days_begin(key.to_user_string(), tables)
+def _days_begin(read: str, tables: Mapping[str, dg.AssetsDefinition]) -> dict[str, str]:
+    """Return table → zone of the nearest tables with an event time: `read`, or those behind it."""
+    found: dict[str, str] = {}
+    todo, seen = [read], {read}
+    while todo:
+        table = todo.pop()
+        asset = tables.get(table)
+        if asset is None:
+            continue
+        if zone := asset.metadata_by_key.get(dg.AssetKey(table.split("/")), {}).get(DAYS_BEGIN_IN):
+            found[table] = zone
+            continue
+        behind = {key.to_user_string() for key in asset.dependency_keys} - seen
+        seen |= behind
+        todo += behind
+    return found
 
 
 def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
