@@ -32,8 +32,9 @@ def on_this_machine(settings: Settings) -> Section:
     if settings.dagster_url is not None:
         instance["storage"] = _postgres()
     else:
+        # As `sqlite:`, but each event once, in one file, and many at once.
         instance["storage"] = {
-            "custom": {  # as `sqlite:`, but each event once, in one file, and many at once
+            "custom": {
                 "module": "ml_assets.dagster_sqlite",
                 "class": "OneFileStorage",
                 "config": {"base_dir": str(settings.dagster_home)},
@@ -62,9 +63,8 @@ def on_a_cluster() -> Section:
         "max_resume_run_attempts": 3,
     }
     instance["storage"] = _postgres()
-    instance[
-        "local_artifact_storage"
-    ] = {  # values between steps; Dagster's home itself is read-only in a pod
+    # Values between steps: Dagster's home itself is read-only in a pod.
+    instance["local_artifact_storage"] = {
         "module": "dagster._core.storage.root",
         "class": "LocalArtifactStorage",
         "config": {"base_dir": f"{HOME}/dagster"},
@@ -95,10 +95,10 @@ def _everywhere(most_runs: int) -> Section:
     """Return the settings of every place."""
     return {
         "telemetry": {"enabled": False},
-        "nux": {"enabled": False},  # no "join the community" window over the page
-        "run_queue": {
-            "dequeue_interval_seconds": 1
-        },  # Dagster's 5 is most of the wait between a click and a run
+        # No "join the community" window over the page.
+        "nux": {"enabled": False},
+        # Dagster's 5 is most of the wait between a click and a run.
+        "run_queue": {"dequeue_interval_seconds": 1},
         "concurrency": {"runs": {"max_concurrent_runs": most_runs}},
         # A run that never starts, or never stops when asked to, is ended.
         "run_monitoring": {"enabled": True, "poll_interval_seconds": 10},

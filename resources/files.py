@@ -107,6 +107,6 @@ def locked(path: Path, *, shared: bool = False) -> Generator[None]:
         os.close(descriptor)
 
 
-def is_disk_full(error: OSError) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """True if the disk or a quota is full."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

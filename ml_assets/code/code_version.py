@@ -12,6 +12,7 @@ environment variables.
 
 import ast
 import hashlib
+import platform
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
@@ -78,11 +79,21 @@ def modules_version(names: Iterable[str], without: Iterable[str] = ()) -> str:
     return _digest("", [], reached_by(names, without).modules)
 
 
+def public_version(version: str) -> str:
+    """Return a version without its local part: `2.13.0` for `2.13.0+cpu`."""
+    return version.partition("+")[0]
+
+
+def python_version() -> str:
+    """Return the version of Python that decides which packages can be installed, such as `3.11`."""
+    return ".".join(platform.python_version_tuple()[:2])
+
+
 def packages_of(modules: Iterable[str], without: Iterable[str] = ()) -> dict[str, str]:
     """Return name → version of every installed package that `modules` import, and of the packages that those require.
 
     `without` names modules or packages of the project whose imports are not followed.
-    Versions have no local part: `2.13.0+cpu` becomes `2.13.0`.
+    Versions are public (`public_version`).
     """
     owners = _owners()
     todo = [one for top in reached_by(modules, without).packages for one in owners.get(top, ())]
@@ -95,7 +106,7 @@ def packages_of(modules: Iterable[str], without: Iterable[str] = ()) -> dict[str
             package = metadata.distribution(name)
         except metadata.PackageNotFoundError:  # required on other machines
             continue
-        found[name] = package.version.partition("+")[0]
+        found[name] = public_version(package.version)
         todo += [one for line in package.requires or () if (one := _required(line))]
     return dict(sorted(found.items()))
 

@@ -7,12 +7,11 @@ of the installed packages that both import. Not here: the version of code (code.
 
 import dataclasses
 import hashlib
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml_assets.code.code_version import modules_version, packages_of, versions_of
+from ml_assets.code.code_version import modules_version, packages_of, python_version, versions_of
 from ml_assets.code.reach import reached_by
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet
@@ -60,7 +59,7 @@ def training_code(spec: PipelineSpec) -> TrainingCode:
         code_version="-".join(versions_of(model.script or "", paths).values()),
         loop_version=modules_version(loop, without=without),
         packages={
-            "python": ".".join(platform.python_version_tuple()[:2]),
+            "python": python_version(),
             **packages_of(
                 [*own, *(path.rpartition(".")[0] for path in paths), *loop],
                 without=[*without, *([] if converts else [_CONVERTERS])],

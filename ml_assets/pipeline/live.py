@@ -11,7 +11,6 @@ from typing import Protocol
 from ml_assets.pipeline.spending import Attempts
 from ml_assets.pipeline.stragglers import Stragglers
 from resources.job.events import TrainingEvent
-from resources.job.job import TrainingJob
 from resources.job.recoveries import Recovery
 from resources.tracker import TrackedRun
 from resources.words import counted
@@ -52,10 +51,9 @@ class TrainingPage(Protocol):
 class LiveReport:
     """Live report of a training: at most one observation per second, every point to the tracker."""
 
-    def __init__(self, page: TrainingPage, tracked: TrackedRun, job: TrainingJob) -> None:
+    def __init__(self, page: TrainingPage, tracked: TrackedRun) -> None:
         self._page = page
         self._tracked = tracked
-        self._torch = job.packages.get("torch")
         self.attempts = Attempts()
         self._observed_at = 0.0
         self._stragglers = Stragglers()
@@ -111,19 +109,9 @@ class LiveReport:
     def _note(self, event: TrainingEvent) -> None:
         self.attempts.hear(event)
         if event.kind == "started":
-            self._warn_of_another_torch(str(event.values.get("torch", "")))
             self.devices = {name: str(event.values[name]) for name in _DEVICES if name in event.values}
         if event.kind == "finished":
             self.finished_at = event.time
-
-    def _warn_of_another_torch(self, version: str) -> None:
-        theirs = version.partition("+")[0]
-        if theirs and self._torch and theirs != self._torch:
-            self._page.warning(
-                f"the workers have torch {theirs}, but this training was fingerprinted with torch "
-                f"{self._torch}, which is installed here: build the workers' image from the lock file of this "
-                f"platform"
-            )
 
 
 def _numbers(event: TrainingEvent) -> dict[str, float]:

@@ -46,7 +46,7 @@ def train_model(
         _hand_over(training_set.initial, platform, name)
     profile = spec.resources.of(job.partition, resources)
     with platform.tracker.start(tracking_facts(spec, platform, training_set, profile)) as tracked:
-        report = LiveReport(page, tracked, job)
+        report = LiveReport(page, tracked)
         report.catch_up(read_events(folder))
         price = platform.settings.gpu_hour_price
         try:

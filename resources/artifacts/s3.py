@@ -237,7 +237,7 @@ class RemoteArtifacts:
                 f"the disk under S3 at {server} has no space left for {self.url}: free space there, then run it again; "
                 "files that were stored before are complete"
             )
-        if isinstance(error, OSError) and is_disk_full(error):
+        if is_disk_full(error):
             return ArtifactsUnavailable(
                 f"no space left under {self.cache}: free space, or move it with ML_ASSETS_HOME; then run it again"
             )
@@ -294,4 +294,4 @@ def _may_pass(error: BaseException) -> bool:
     cause = error.__cause__ or error
     if not isinstance(error, ArtifactsUnavailable) or _code(cause) == _FULL:
         return False
-    return not (isinstance(cause, OSError) and is_disk_full(cause))
+    return not is_disk_full(cause)

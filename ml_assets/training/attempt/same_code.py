@@ -5,11 +5,10 @@ or an image built from other files, would give weights that the record does not 
 themselves (ml_assets.code), the comparison before a launch (pipeline.identity).
 """
 
-import platform
 from collections.abc import Iterator
 from importlib import metadata
 
-from ml_assets.code.code_version import versions_of
+from ml_assets.code.code_version import public_version, python_version, versions_of
 from ml_assets.code.reach import SourceUnavailable
 from resources.job.errors import InputChanged
 from resources.job.job import TrainingJob
@@ -57,10 +56,10 @@ def _changed_code(job: TrainingJob) -> Iterator[str]:
 def _changed_packages(job: TrainingJob) -> Iterator[str]:
     for name, wanted in job.packages.items():
         if name == "python":
-            found = ".".join(platform.python_version_tuple()[:2])
+            found = python_version()
         else:
             try:
-                found = metadata.version(name).partition("+")[0]
+                found = public_version(metadata.version(name))
             except metadata.PackageNotFoundError:
                 continue
         if found != wanted:

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -288,7 +289,7 @@ def test_stale_inputs_are_refused_where_the_pipeline_says_so(ready: Installation
 
 
 def test_rows_changed_on_the_disk_are_not_trained_on(ready: Installation) -> None:
-    """As long as they were: somebody edits the lake's files, or a disk does."""
+    """The file keeps its size: a person or a disk changed one byte of it."""
     (file,) = ready.main.files(FEATURES, [LAST])
     place = ready.platform.lake.fetch("main", [file.path])[file.path]
     content = place.read_bytes()
@@ -342,64 +343,76 @@ def _train_job() -> dg.JobDefinition:
     return installation.defs.resolve_job_def(f"train_{MODEL}")
 
 
-def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its window was validated by the run before, which failed when the training was to begin."""
+@dataclass(frozen=True)
+class _RunsMadeAnew:
+    """Runs of the training job, each with definitions of its own as in a process of its own."""
+
+    installation: Installation
+    instance: dg.DagsterInstance
+
+    def first(self) -> dg.JobExecutionResult:
+        return self._executed(asset_selection=[key_of(name) for name in STAGES])
+
+    def continued(self, failed: dg.JobExecutionResult) -> dg.JobExecutionResult:
+        """Execute again what failed and what comes after it."""
+        options = dg.ReexecutionOptions.from_failure(failed.run_id, self.instance)
+        return self._executed(reexecution_options=options)
+
+    def _executed(self, **how: Any) -> dg.JobExecutionResult:
+        partition = {"dagster/partition": LAST}
+        job = dg.reconstructable(_train_job)
+        return dg.execute_job(job, instance=self.instance, tags=partition, run_config=QUIET, **how)
+
+
+@pytest.fixture
+def runs(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_RunsMadeAnew]:
+    """Runs over built tables, without a training."""
     monkeypatch.setenv(_HOME, str(tmp_path))
     installation = Installation(tmp_path)
     (tmp_path / "dagster").mkdir()
-    job = dg.reconstructable(_train_job)
-    common: dict[str, Any] = {"tags": {"dagster/partition": LAST}, "run_config": QUIET}
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
         installation.instance = instance
         installation.run(READINGS, partition=days(1)[0], last=LAST)
         assert installation.run(FEATURES, partition=FIRST, last=LAST).success
-        with monkeypatch.context() as away:
-            away.setenv(_NO_LAUNCHER, "yes")
-            four = [key_of(name) for name in STAGES]
-            failed = dg.execute_job(job, instance=instance, asset_selection=four, **common)
-        assert _failed(failed) == {f"{MODEL}.train"}
-        day = days(WINDOW, start=1)[5]
-        source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
-        assert not installation.run(READINGS, partition=day).success
-        onward = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
-        again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
-        assert _steps(again) == [f"{MODEL}.train"]
-        assert f"{READINGS} {day} (is rejected: out_of_range in load" in _said(again)
-        monkeypatch.setenv(_SEED, "9")
-        again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
-        assert _steps(again) == [f"{MODEL}.train"]
-        assert f"the settings changed since its training set was frozen. Materialize {MODEL}" in _said(again)
+        yield _RunsMadeAnew(installation, instance)
+
+
+def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
+    source: Source, runs: _RunsMadeAnew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its window was validated by the run before, which failed when the training was to begin."""
+    with monkeypatch.context() as away:
+        away.setenv(_NO_LAUNCHER, "yes")
+        failed = runs.first()
+    assert _failed(failed) == {f"{MODEL}.train"}
+    day = days(WINDOW, start=1)[5]
+    source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
+    assert not runs.installation.run(READINGS, partition=day).success
+    again = runs.continued(failed)
+    assert _steps(again) == [f"{MODEL}.train"]
+    assert f"{READINGS} {day} (is rejected: out_of_range in load" in _said(again)
+    monkeypatch.setenv(_SEED, "9")
+    again = runs.continued(failed)
+    assert _steps(again) == [f"{MODEL}.train"]
+    assert f"the settings changed since its training set was frozen. Materialize {MODEL}" in _said(again)
 
 
 def test_a_continued_run_takes_no_window_of_earlier_declarations(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: _RunsMadeAnew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Validated by the run before, which failed to write the snapshot; stale partitions are refused."""
-    monkeypatch.setenv(_HOME, str(tmp_path))
-    installation = Installation(tmp_path)
-    (tmp_path / "dagster").mkdir()
-    job = dg.reconstructable(_train_job)
-    common: dict[str, Any] = {"tags": {"dagster/partition": LAST}, "run_config": QUIET}
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
-        installation.instance = instance
-        installation.run(READINGS, partition=days(1)[0], last=LAST)
-        assert installation.run(FEATURES, partition=FIRST, last=LAST).success
-        in_the_way = tmp_path / "cache" / "snapshots"
-        in_the_way.parent.mkdir(exist_ok=True)
-        in_the_way.touch()
-        four = [key_of(name) for name in STAGES]
-        failed = dg.execute_job(job, instance=instance, asset_selection=four, **common)
-        assert _failed(failed) == {f"{MODEL}.snapshot"}
-        in_the_way.unlink()
-        onward = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
-        for edited, value in ((_SEED, "9"), (_LOOKBACK, "0")):
-            with monkeypatch.context() as edit:
-                edit.setenv(edited, value)
-                again = dg.execute_job(job, instance=instance, reexecution_options=onward, **common)
-            assert _steps(again) == [f"{MODEL}.snapshot"]
-            assert f"{MODEL} {LAST} does not go on with a window that was validated before" in _said(again)
+    in_the_way = tmp_path / "cache" / "snapshots"
+    in_the_way.parent.mkdir(exist_ok=True)
+    in_the_way.touch()
+    failed = runs.first()
+    assert _failed(failed) == {f"{MODEL}.snapshot"}
+    in_the_way.unlink()
+    for edited, value in ((_SEED, "9"), (_LOOKBACK, "0")):
+        with monkeypatch.context() as edit:
+            edit.setenv(edited, value)
+            again = runs.continued(failed)
+        assert _steps(again) == [f"{MODEL}.snapshot"]
+        assert f"{MODEL} {LAST} does not go on with a window that was validated before" in _said(again)
 
 
 def _said(result: dg.JobExecutionResult) -> str:
@@ -465,7 +478,7 @@ def test_a_day_rejected_during_the_training_blocks_the_registration(
     assert "It is trained but not registered. Its weights are kept" in said
     assert _failed(result) == {f"{MODEL}.evaluate"}
     trained = materialized(result, STAGES[1])[LAST].metadata
-    run = mlflow_run(ready, trained["mlflow/run"].value)
+    run = mlflow_run(ready, str(trained["mlflow/run"].value))
     assert run.info.status == "FINISHED"
     assert run.data.metrics["worker_hours"] > 0
     assert releases_of(platform).evaluations(MODEL) == []
