@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from ml_assets.components.csv_tables import NULLS, CsvColumn, CsvTable
+from ml_assets.objective_facts import facts_of
 
 SMALL = 20_000
 """Training rows below which one worker is faster than two that communicate."""
@@ -64,7 +65,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "epochs": 30,
         "batch": 2 ** min(9, max(3, (train_rows // 20).bit_length())),
         "workers": 1 if train_rows < SMALL else 2,
-        "metric": "logloss" if table.label_is_binary else "rmse",
+        "metric": facts_of(table.objective).chosen_by,
         "quoted": _quoted,
         "word": _word,
         "words": lambda texts: f"[{', '.join(map(_word, texts))}]",  # pyright: ignore[reportUnknownLambdaType]

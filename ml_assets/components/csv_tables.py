@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
+from ml_assets.objective_facts import ObjectiveName, facts_of
 from ml_assets.sections import TimeZone
 from ml_assets.validation.column_types import NUMERIC, type_name
 from resources.words import did_you_mean, name_some
@@ -84,11 +85,16 @@ class CsvTable:
     series: tuple[str, ...]
     """Columns that name a row together with the event time: a store, a sensor. Empty if the file is a single series."""
     label: str
-    label_is_binary: bool
+    objective: ObjectiveName
     typical: float
     """Mean absolute label."""
     lags: tuple[int, ...]
     """Distances, in partitions, at which earlier rows exist."""
+
+    @property
+    def label_is_binary(self) -> bool:
+        """True if labels are 0 or 1."""
+        return facts_of(self.objective).is_zero_or_one
 
     @property
     def column(self) -> CsvColumn:
@@ -182,7 +188,7 @@ def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
         primary_key=key,
         series=series,
         label=chosen,
-        label_is_binary=set(values.unique().to_list()) <= {0.0, 1.0},
+        objective="binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression",
         typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
         lags=_lags(present, length, weekly=cadence == "weekly"),
     )

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.metrics import METRICS, Objective, Vector
+from ml_assets.evaluation.metrics import METRICS, Vector
 from ml_assets.evaluation.spec import BaselineSpec
+from ml_assets.objective_facts import ObjectiveName, facts_of
 
 PRIORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 """Values of `prior_rows` that are tried on the validation rows, unless the pipeline sets `prior_rows`."""
@@ -39,14 +40,14 @@ class GroupMeans:
         train: pl.DataFrame,
         validation: pl.DataFrame,
         spec: BaselineSpec,
-        objective: Objective,
+        objective: ObjectiveName,
         *,
         label: str = "label",
     ) -> Self:
         """Fit on the training rows, with the prior of `PRIORS` that predicts the validation rows best.
 
-        Best is the smallest log loss (binary) or RMSE (regression); among equals, the smallest prior. If `spec` sets a
-        prior, that prior is used. Raises `EvaluationInputError` like `fit`.
+        Best is the smallest metric that the objective names (`chosen_by`); among equals, the smallest prior. If `spec`
+        sets a prior, that prior is used. Raises `EvaluationInputError` like `fit`.
         """
 
         def fitted(prior: float) -> Self:
@@ -58,7 +59,7 @@ class GroupMeans:
             return fitted(PRIORS[0])  # the overall mean has no parent to shrink towards
         known = validation.drop_nulls(label)
         y = known.get_column(label).cast(pl.Float64).to_numpy()
-        loss = METRICS["logloss" if objective == "binary" else "rmse"].on_rows
+        loss = METRICS[facts_of(objective).chosen_by].on_rows
         best = min((fitted(prior) for prior in PRIORS), key=lambda means: loss(y, means.predict(known)))
         return replace(best, chosen=True)
 

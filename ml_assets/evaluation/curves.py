@@ -7,7 +7,8 @@ import numpy as np
 from ml_assets.evaluation.block_counts import BlockIds, Matrix
 from ml_assets.evaluation.bootstrap import Estimate, Interval, interval
 from ml_assets.evaluation.evaluation_document import CalibrationBin, Curves, Density, Histogram, Role
-from ml_assets.evaluation.metrics import Objective, Vector, calibration_bin, calibration_edges
+from ml_assets.evaluation.metrics import Vector, calibration_bin, calibration_edges
+from ml_assets.objective_facts import ObjectiveName, facts_of
 
 ROC_POINTS = 200
 SCORE_BINS = 40
@@ -15,7 +16,7 @@ GRID = 40
 
 
 def curves(
-    objective: Objective,
+    objective: ObjectiveName,
     y: Vector,
     predictions: Mapping[Role, Vector],
     blocks: BlockIds,
@@ -23,13 +24,13 @@ def curves(
     confidence: float,
 ) -> Curves:
     """Return all curves of one holdout; `counts` `[D, B]` are the redraws of its blocks."""
-    binary = objective == "binary"
+    drawn = facts_of(objective).pictures
     challenger = predictions["challenger"]
     return Curves(
         calibration={role: reliability(y, p, blocks, counts, confidence) for role, p in predictions.items()},
-        roc={role: roc(y, p) for role, p in predictions.items()} if binary else {},
-        scores=_scores(y, challenger) if binary else _residuals(y, challenger),
-        density=None if binary else _density(y, challenger),
+        roc={role: roc(y, p) for role, p in predictions.items()} if "ranking" in drawn else {},
+        scores=_scores(y, challenger) if "scores" in drawn else _residuals(y, challenger),
+        density=_density(y, challenger) if "fit" in drawn else None,
     )
 
 

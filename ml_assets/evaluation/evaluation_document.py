@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.metrics import Objective
 from ml_assets.evaluation.spec import Reference
+from ml_assets.objective_facts import ObjectiveName
 from resources.job.recoveries import Recovery
 
 Role = Literal["challenger", "champion", "baseline", "reference"]
@@ -116,7 +116,7 @@ class Curves(Document):
 class Evaluation(Document):
     """All results of one challenger on one holdout."""
 
-    objective: Objective
+    objective: ObjectiveName
     rows: int
     bootstrap_unit: str
     """Column that was resampled."""

@@ -17,6 +17,7 @@ from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
+from ml_assets.objective_facts import facts_of
 
 _ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
 _REFERENCES: tuple[Reference, ...] = ("champion", "baseline", "reference")
@@ -91,8 +92,8 @@ def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec) -> Vector:
             f"{nulls} of {holdout.height} holdout rows have no label: leave them out before evaluating"
         )
     y = known.to_numpy()
-    if spec.objective == "binary" and not np.isin(y, (0.0, 1.0)).all():
-        raise EvaluationInputError(f"label {label!r} of a binary objective must be 0 or 1")
+    if facts_of(spec.objective).is_zero_or_one and not np.isin(y, (0.0, 1.0)).all():
+        raise EvaluationInputError(f"label {label!r} of a {spec.objective} objective must be 0 or 1")
     return y
 
 
@@ -115,7 +116,7 @@ def _predictions(
             raise EvaluationInputError(f"predictions of the {role} have shape {p.shape}, expected ({rows},)")
         if wrong := int((~np.isfinite(p)).sum()):
             raise EvaluationInputError(f"{wrong} of {rows} predictions of the {role} are not finite")
-        if spec.objective == "binary" and (p.min() < 0 or p.max() > 1):
+        if facts_of(spec.objective).is_zero_or_one and (p.min() < 0 or p.max() > 1):
             raise EvaluationInputError(
                 f"predictions of the {role} must be probabilities; they run from {p.min():.4g} to "
                 f"{p.max():.4g} (logits? apply the sigmoid)"

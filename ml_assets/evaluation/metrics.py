@@ -8,15 +8,14 @@ not defined (no rows, one class only, a constant label). Binary labels are 0.0 o
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ml_assets.evaluation.errors import UnknownMetric
+from ml_assets.objective_facts import ObjectiveName, facts_of
 
 Vector = npt.NDArray[np.float64]
-Objective = Literal["binary", "regression"]
 
 CALIBRATION_BINS = 15
 """Equal-mass bins of the calibration error and of the reliability table."""
@@ -32,7 +31,6 @@ class Metric:
     """Name in a gate."""
     label: str
     """Name in a report."""
-    objective: Objective
     higher_is_better: bool
     lowest: float
     highest: float
@@ -103,7 +101,6 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="auc",
             label="AUC",
-            objective="binary",
             higher_is_better=True,
             lowest=0,
             highest=1,
@@ -112,7 +109,6 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="logloss",
             label="log loss",
-            objective="binary",
             higher_is_better=False,
             lowest=0,
             highest=_INFINITY,
@@ -121,7 +117,6 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="brier",
             label="Brier score",
-            objective="binary",
             higher_is_better=False,
             lowest=0,
             highest=1,
@@ -130,7 +125,6 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="ece",
             label="calibration error",
-            objective="binary",
             higher_is_better=False,
             lowest=0,
             highest=1,
@@ -139,7 +133,6 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="rmse",
             label="RMSE",
-            objective="regression",
             higher_is_better=False,
             lowest=0,
             highest=_INFINITY,
@@ -148,7 +141,6 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="mae",
             label="MAE",
-            objective="regression",
             higher_is_better=False,
             lowest=0,
             highest=_INFINITY,
@@ -157,7 +149,6 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="r2",
             label="R²",
-            objective="regression",
             higher_is_better=True,
             lowest=-_INFINITY,
             highest=1,
@@ -167,15 +158,14 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def metrics_of(objective: Objective) -> tuple[Metric, ...]:
+def metrics_of(objective: ObjectiveName) -> tuple[Metric, ...]:
     """Return the metrics of an objective, in the order of a report."""
-    return tuple(metric for metric in METRICS.values() if metric.objective == objective)
+    return tuple(METRICS[name] for name in facts_of(objective).metrics)
 
 
-def metric_named(name: str, objective: Objective) -> Metric:
+def metric_named(name: str, objective: ObjectiveName) -> Metric:
     """Return a metric by its name. `UnknownMetric` lists the valid names."""
-    metric = METRICS.get(name)
-    if metric is None or metric.objective != objective:
-        known = ", ".join(one.name for one in metrics_of(objective))
-        raise UnknownMetric(f"no metric {name!r} for objective {objective!r}: use one of {known}")
-    return metric
+    legal = facts_of(objective).metrics
+    if name not in legal:
+        raise UnknownMetric(f"no metric {name!r} for objective {objective!r}: use one of {', '.join(legal)}")
+    return METRICS[name]

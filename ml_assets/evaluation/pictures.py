@@ -13,6 +13,7 @@ import numpy as np
 
 from ml_assets.evaluation.evaluation_document import Evaluation, LossCurve, Role
 from ml_assets.evaluation.sentences import number
+from ml_assets.objective_facts import Picture, facts_of
 
 COLOURS: dict[Role, str] = {
     "challenger": "#1d5fa6",
@@ -39,20 +40,9 @@ def pictures(
     A PNG has 420 × 330 pixels and less than 50 kB, small enough for the metadata of an asset. The same evaluation gives
     the same bytes.
     """
-    binary = evaluation.objective == "binary"
     drawings: dict[str, _Draw] = {
-        "calibration": lambda axes: _calibration(axes, evaluation),
-        **(
-            {
-                "ranking": lambda axes: _ranking(axes, evaluation),
-                "scores": lambda axes: _scores(axes, evaluation),
-            }
-            if binary
-            else {
-                "fit": lambda axes: _fit(axes, evaluation),
-                "residuals": lambda axes: _residuals(axes, evaluation),
-            }
-        ),
+        name: lambda axes, draw=_DRAWN[name]: draw(axes, evaluation)
+        for name in facts_of(evaluation.objective).pictures
     }
     if loss is not None and (loss.training or loss.validation):
         drawings["loss"] = lambda axes: _loss(axes, loss)
@@ -104,7 +94,8 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
         if end is not None
     ]
     low, high = min(ends), max(ends)
-    if evaluation.objective == "binary":
+    facts = facts_of(evaluation.objective)
+    if facts.is_zero_or_one:
         low = 0.0
     axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     # Draw the challenger last, on top.
@@ -127,9 +118,8 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
             x, y, color=COLOURS[role], marker=marker, markersize=4, linestyle=line, linewidth=1.3, label=role
         )
     axes.set_title("Calibration")
-    binary = evaluation.objective == "binary"
     axes.set_xlabel("mean prediction of the bin")
-    axes.set_ylabel("observed rate" if binary else "mean label")
+    axes.set_ylabel(facts.observed)
     axes.legend(loc="upper left")
 
 
@@ -202,6 +192,15 @@ def _residuals(axes: Axes, evaluation: Evaluation) -> None:
     axes.set_title("Challenger's residuals")
     axes.set_xlabel("label − prediction")
     axes.set_ylabel("share of rows")
+
+
+_DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
+    "calibration": _calibration,
+    "ranking": _ranking,
+    "scores": _scores,
+    "fit": _fit,
+    "residuals": _residuals,
+}
 
 
 def _loss(axes: Axes, loss: LossCurve) -> None:

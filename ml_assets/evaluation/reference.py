@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.evaluation.metrics import METRICS, Objective, Vector
+from ml_assets.evaluation.metrics import METRICS, Vector
+from ml_assets.objective_facts import Link, ObjectiveName, facts_of
 
 Encode = Callable[[pl.DataFrame], tuple[NDArray[np.float32], NDArray[np.int32]]]
 """Rows → standardised numbers `[rows, F]`, NaN where missing, and category ids `[rows, C]`: `FittedState.encode`."""
@@ -83,15 +84,15 @@ class _Columns:
 class LinearReference:
     """A fitted regression."""
 
-    objective: Objective
+    objective: ObjectiveName
     encode: Encode
     columns: _Columns
     weights: Vector
     """Intercept, numbers, missing marks, categories."""
     offset: float
-    """Mean of the training labels (regression), 0 (binary)."""
+    """Mean of the training labels if predictions are values, else 0."""
     scale: float
-    """Standard deviation of the training labels (regression), 1 (binary)."""
+    """Standard deviation of the training labels if predictions are values, else 1."""
     penalty: float
     rows: int
     """Training rows that the fit used."""
@@ -104,14 +105,14 @@ class LinearReference:
         train: pl.DataFrame,
         validation: pl.DataFrame,
         encode: Encode,
-        objective: Objective,
+        objective: ObjectiveName,
         *,
         label: str,
     ) -> Self:
         """Fit on the training rows, with the penalty of `PENALTIES` that predicts the validation rows best.
 
-        Best is the smallest log loss (binary) or RMSE (regression); among equals, the strongest penalty. No label
-        may be null.
+        Best is the smallest metric that the objective names (`chosen_by`); among equals, the strongest penalty. No
+        label may be null.
         """
         from threadpoolctl import threadpool_limits
 
@@ -119,12 +120,13 @@ class LinearReference:
         y = few.get_column(label).cast(pl.Float64).to_numpy()
         numeric, category = encode(few)
         columns = _Columns.of(numeric, category)
-        binary = objective == "binary"
-        offset, scale = (0.0, 1.0) if binary else (float(y.mean()), float(y.std()) or 1.0)
-        problem = _Problem.of(columns, numeric, category, (y - offset) / scale, binary=binary)
+        facts = facts_of(objective)
+        is_value = facts.link == "identity"
+        offset, scale = (float(y.mean()), float(y.std()) or 1.0) if is_value else (0.0, 1.0)
+        problem = _Problem.of(columns, numeric, category, (y - offset) / scale, facts.link)
         tried = _spread(validation, encode)
         known = tried.get_column(label).cast(pl.Float64).to_numpy()
-        loss = METRICS["logloss" if binary else "rmse"].on_rows
+        loss = METRICS[facts.chosen_by].on_rows
         best: tuple[float, Self] | None = None
         # One thread, so that the order of additions and the result do not depend on the machine's cores.
         with threadpool_limits(limits=1, user_api="blas"):
@@ -148,10 +150,10 @@ class LinearReference:
         return best[1]
 
     def predict(self, frame: pl.DataFrame) -> Vector:
-        """Return the probability (binary) or value (regression) of each row, float64 `[N]`."""
+        """Return the prediction of each row, a probability or a value, float64 `[N]`."""
         parts = [self._sums(part) for part in frame.iter_slices(_AT_ONCE)]
         sums = np.concatenate(parts) if parts else np.empty(0)
-        return _sigmoid(sums) if self.objective == "binary" else self.offset + self.scale * sums
+        return self.offset + self.scale * _LINKS[facts_of(self.objective).link](sums)
 
     def _sums(self, frame: pl.DataFrame) -> Vector:
         numeric, category = self.encode(frame)
@@ -165,7 +167,7 @@ class LinearReference:
     @property
     def name(self) -> str:
         """Name in a report, with the penalty and, if the fit used only some rows, their number."""
-        kind = "logistic" if self.objective == "binary" else "linear"
+        kind = facts_of(self.objective).reference
         if len(self.weights) == 1:
             return f"{kind} regression without columns: the mean"
         some = f", fitted on {self.rows:,} of {self.all_rows:,} rows" if self.rows < self.all_rows else ""
@@ -180,7 +182,7 @@ class _Problem:
     categories: Any
     """scipy.sparse CSR `[rows, categories]` of ones."""
     y: Vector
-    binary: bool
+    link: Link
 
     @classmethod
     def of(
@@ -189,8 +191,7 @@ class _Problem:
         numeric: NDArray[np.float32],
         category: NDArray[np.int32],
         y: Vector,
-        *,
-        binary: bool,
+        link: Link,
     ) -> Self:
         from scipy import sparse
 
@@ -199,7 +200,7 @@ class _Problem:
         ends = np.concatenate([[0], np.cumsum(has_weight.sum(axis=1))])
         ones = np.ones(int(ends[-1]))
         categories = sparse.csr_matrix((ones, places[has_weight], ends), shape=(len(y), columns.count))
-        return cls(dense=columns.dense(numeric), categories=categories, y=y, binary=binary)
+        return cls(dense=columns.dense(numeric), categories=categories, y=y, link=link)
 
     @property
     def size(self) -> int:
@@ -245,16 +246,8 @@ class _Problem:
         width = self.dense.shape[1]
         sums = self.dense @ weights[:width] + self.categories @ weights[width:]
         penalised = float((penalties * weights**2).sum()) / 2
-        if self.binary:
-            p = _sigmoid(sums)
-            loss, residuals, curvature = (
-                float((np.logaddexp(0, sums) - self.y * sums).sum()),
-                p - self.y,
-                p * (1 - p),
-            )
-        else:
-            residuals, curvature = sums - self.y, np.ones(len(self.y))
-            loss = float((residuals**2).sum()) / 2
+        loss, p, curvature = _LOSSES[self.link](sums, self.y)
+        residuals = p - self.y
         gradient = np.concatenate([residuals @ self.dense, self.categories.T @ residuals])
         return loss + penalised, gradient + penalties * weights, curvature
 
@@ -284,3 +277,21 @@ def _spread(frame: pl.DataFrame, encode: Encode) -> pl.DataFrame:
 
 def _sigmoid(sums: Vector) -> Vector:
     return np.exp(-np.logaddexp(0, -sums))
+
+
+def _cross_entropy(sums: Vector, y: Vector) -> tuple[float, Vector, Vector]:
+    p = _sigmoid(sums)
+    return float((np.logaddexp(0, sums) - y * sums).sum()), p, p * (1 - p)
+
+
+def _half_squares(sums: Vector, y: Vector) -> tuple[float, Vector, Vector]:
+    return float(((sums - y) ** 2).sum()) / 2, sums, np.ones(len(y))
+
+
+_LINKS: dict[Link, Callable[[Vector], Vector]] = {"sigmoid": _sigmoid, "identity": lambda sums: sums}
+_LOSSES: dict[Link, Callable[[Vector, Vector], tuple[float, Vector, Vector]]] = {
+    "sigmoid": _cross_entropy,
+    "identity": _half_squares,
+}
+"""Link → (sums, labels) → loss, its prediction for each row, and each row's second derivative. For these losses the
+first derivative is the prediction minus the label."""

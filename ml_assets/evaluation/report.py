@@ -16,6 +16,7 @@ from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import Metric, metrics_of
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
 from ml_assets.evaluation.spec import Reference
+from ml_assets.objective_facts import facts_of
 from resources.job.recoveries import Recovery
 
 MOST_SLICES = 12
@@ -115,7 +116,7 @@ def render(report: Report) -> str:
         report=report,
         evaluation=evaluation,
         metrics=metrics_of(evaluation.objective),
-        binary=evaluation.objective == "binary",
+        objective=facts_of(evaluation.objective),
         plain=plain_findings(evaluation),
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),

@@ -7,7 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ml_assets.evaluation.metrics import Metric, Objective, metric_named
+from ml_assets.evaluation.metrics import Metric, metric_named
+from ml_assets.objective_facts import ObjectiveName
 from ml_assets.sections import Section, Seed
 
 Reference = Literal["champion", "baseline", "reference"]
@@ -117,7 +118,7 @@ class BaselineSpec(Section):
 class EvaluationSpec(Section):
     """The `evaluation` section of a pipeline."""
 
-    objective: Objective
+    objective: ObjectiveName
     """Kind of the label: `binary` is 0 or 1, `regression` any number."""
     bootstrap_unit: str = "date"
     """Column with the block of each row. The bootstrap redraws whole blocks. Rows of one block may depend on each

@@ -11,13 +11,14 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.features.encoding import FittedState
+from ml_assets.objective_facts import ObjectiveName
 from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
@@ -67,10 +68,10 @@ class BundleContents:
     """Contents of a bundle."""
 
     module: "nn.Module | MatrixGraph"
-    """Trained module: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → `[B]` logits (`binary`) or values
-    (`regression`). A model that is not torch comes as a `MatrixGraph`."""
+    """Trained module: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → the `[B]` output of its
+    objective: logits or values. A model that is not torch comes as a `MatrixGraph`."""
     fitted: FittedState
-    objective: Literal["binary", "regression"]
+    objective: ObjectiveName
     rows: pl.DataFrame
     """Raw feature rows, for example the holdout: the source of golden rows and column types. If rows have blobs, a
     few rows are enough."""
@@ -138,12 +139,13 @@ def torch_predictions(
     """
     import torch
 
+    from ml_assets.training.step.objectives import objective_of
+
     numeric, category = fitted.encode(frame)
     arrays = (numeric, category.astype(np.int64), *(() if blobs is None else (blobs,)))
     frozen = copy.deepcopy(module).cpu().eval()
     with torch.inference_mode():
-        answer = frozen(*[torch.from_numpy(array) for array in arrays])
-        answer = torch.sigmoid(answer) if objective == "binary" else answer
+        answer = objective_of(objective).prediction(frozen(*[torch.from_numpy(array) for array in arrays]))
     return answer.double().numpy()
 
 

@@ -53,8 +53,8 @@ def serving_graph(
 
     The graph has one input `[rows, 1]` per raw column, float64 or text for a category, and one input `[rows, ...]` for
     decoded blobs. `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, blobs if
-    there are any). It returns `[B]`: logits if `objective` is `binary`, with their sigmoid as part of the graph, else
-    values. A `MatrixGraph` returns predictions. `output` names the result, `[rows]` float32. The same weights give the
+    there are any). It returns `[B]`, the output of `objective`, whose prediction (the sigmoid of logits) is part of the
+    graph. A `MatrixGraph` returns predictions. `output` names the result, `[rows]` float32. The same weights give the
     same bytes, because paths, stack traces and versions that the exporter writes are removed.
     """
     import onnx
@@ -100,6 +100,10 @@ def _export(
     import torch
     from torch import Tensor, nn
 
+    from ml_assets.training.step.objectives import objective_of
+
+    prediction = objective_of(objective).prediction
+
     class Served(nn.Module):
         """Takes only the inputs that have columns: ONNX has no way to feed a tensor of none."""
 
@@ -113,7 +117,7 @@ def _export(
             numeric = given.pop(0) if fitted.numeric else torch.zeros(rows, 0)
             category = given.pop(0) if fitted.categorical else torch.zeros(rows, 0, dtype=torch.int64)
             answer = self.inner(numeric, category, *given)
-            return torch.sigmoid(answer) if objective == "binary" else answer
+            return prediction(answer)
 
     names: list[str] = []
     examples: list[Tensor] = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from ml_assets.objective_facts import facts_of
 from ml_assets.snapshots.spec import RowSpec, Split
 from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
 
@@ -179,6 +180,7 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
 def _check_labels(chosen: ChosenRows) -> None:
     spec = chosen.spec
     label = pl.col(spec.label).cast(pl.Float64)
+    is_zero_or_one = spec.objective is not None and facts_of(spec.objective).is_zero_or_one
     for illegal, found, remedy in (
         (label.is_nan() | label.is_infinite(), "NaN or infinite", "make it null where it is unknown"),
         (
@@ -187,9 +189,10 @@ def _check_labels(chosen: ChosenRows) -> None:
             "let the feature function return it in a larger unit",
         ),
         (
-            label.is_in([0.0, 1.0]).not_() if spec.objective == "binary" else pl.lit(False),
+            label.is_in([0.0, 1.0]).not_() if is_zero_or_one else pl.lit(False),
             "neither 0 nor 1",
-            "the objective is binary. Make it 0 or 1 in the feature function, or choose objective regression",
+            f"the objective is {spec.objective}. Make it 0 or 1 in the feature function, or choose objective "
+            "regression",
         ),
     ):
         rows = chosen.frame.filter(illegal)

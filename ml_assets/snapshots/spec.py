@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Literal, Self
+from typing import Self
 
+from ml_assets.objective_facts import ObjectiveName
 from ml_assets.snapshots.split_reader import SPLITS, SnapshotError, SplitName
 
 
@@ -123,8 +124,8 @@ class RowSpec:
     blob: str = ""
     """Binary column with a blob of 10 KB or more per row, which the pipeline's `decode` reads. Rows without a blob
     are left out. Empty if rows have no blobs."""
-    objective: Literal["binary", "regression"] | None = None
-    """Objective that reads the labels. `binary` needs labels 0 or 1; both objectives need two different labels in the
+    objective: ObjectiveName | None = None
+    """Objective that reads the labels. It says which labels are allowed, and needs two different labels in the
     training rows. None if labels are not read, for example in self-supervised training.
     """
     primary_key: tuple[str, ...] = ()

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from ml_assets.evaluation.baseline import PRIORS, GroupMeans
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.metrics import METRICS, Objective
+from ml_assets.evaluation.metrics import METRICS
 from ml_assets.evaluation.spec import BaselineSpec
+from ml_assets.objective_facts import ObjectiveName
 
 TRAIN = pl.DataFrame(
     {
@@ -71,7 +72,7 @@ def test_means_stay_within_the_labels_and_follow_the_rows(
     assert np.array_equal(fitted.predict(train[order.tolist()]), means[order])
 
 
-def months(seed: int, spread: float, objective: Objective) -> pl.DataFrame:
+def months(seed: int, spread: float, objective: ObjectiveName) -> pl.DataFrame:
     """85 rows for each of 12 months; months differ by `spread` around a level of 0.5."""
     level = 0.5 + spread * np.sin(np.arange(12))
     month = np.repeat(np.arange(12), 85)
@@ -82,7 +83,7 @@ def months(seed: int, spread: float, objective: Objective) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("objective", ["binary", "regression"])
-def test_months_that_differ_are_hardly_shrunk(objective: Objective) -> None:
+def test_months_that_differ_are_hardly_shrunk(objective: ObjectiveName) -> None:
     train, validation, holdout = (months(seed, 0.4, objective) for seed in range(3))
     found = GroupMeans.best(train, validation, BaselineSpec(groups=("month",)), objective)
     assert found.prior_rows <= 10

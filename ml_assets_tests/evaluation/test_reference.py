@@ -9,13 +9,14 @@ import pytest
 from ml_assets.evaluation import reference
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.holdout import evaluate
-from ml_assets.evaluation.metrics import METRICS, Objective
+from ml_assets.evaluation.metrics import METRICS
 from ml_assets.evaluation.reference import PENALTIES, LinearReference
 from ml_assets.evaluation.report import plain_findings, summary_markdown
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.encoding import FittedState, fit
+from ml_assets.objective_facts import ObjectiveName
 
-OBJECTIVES: tuple[Objective, ...] = ("binary", "regression")
+OBJECTIVES: tuple[ObjectiveName, ...] = ("binary", "regression")
 
 
 def weather(rows: int, seed: int) -> pl.DataFrame:
@@ -39,12 +40,14 @@ TRAIN, VALIDATION, HOLDOUT = (weather(rows, seed) for seed, rows in enumerate((3
 STATE = fit(TRAIN, ["wind", "rain"], ["place"])
 
 
-def fitted(objective: Objective, state: FittedState = STATE, train: pl.DataFrame = TRAIN) -> LinearReference:
+def fitted(
+    objective: ObjectiveName, state: FittedState = STATE, train: pl.DataFrame = TRAIN
+) -> LinearReference:
     return LinearReference.fit(train, VALIDATION, state.encode, objective, label=objective)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_predicts_what_scikit_learn_does(objective: Objective) -> None:
+def test_predicts_what_scikit_learn_does(objective: ObjectiveName) -> None:
     from sklearn.linear_model import LogisticRegression, Ridge
 
     found = fitted(objective)
@@ -64,7 +67,7 @@ def test_predicts_what_scikit_learn_does(objective: Objective) -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_same_rows_give_the_same_bytes_and_the_best_penalty(
-    objective: Objective, monkeypatch: pytest.MonkeyPatch
+    objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = fitted(objective)
     assert found.predict(HOLDOUT).tobytes() == fitted(objective).predict(HOLDOUT).tobytes()

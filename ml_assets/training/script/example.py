@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_assets.objective_facts import facts_of
 from ml_assets.snapshots.split_reader import InputSpec, Snapshot
 from ml_assets.training.script.data import ReadableSplit, blobs_of
 from resources.job.errors import BadConfiguration
@@ -65,14 +66,19 @@ class Example:
     @property
     def answer_words(self) -> str:
         """Words for a graph's answer in an error."""
-        return "the probability of the label 1" if self.objective == "binary" else "the predicted value"
+        return facts_of(self.objective).answer
+
+    @property
+    def is_probability(self) -> bool:
+        """True if a prediction is the probability of the label 1, as a classifier of two classes gives it."""
+        return facts_of(self.objective).is_zero_or_one
 
     def require_answers(
         self, answer: NDArray[Any], alone: NDArray[Any], who: str, *, is_probability: bool = True
     ) -> None:
         """Raise `BadConfiguration` unless `answer` has one finite number per row, and `alone` equals its first number.
 
-        With `is_probability`, answers for `binary` must lie in 0…1.
+        With `is_probability`, answers must lie in 0…1 if the objective predicts a probability.
         """
         rows = len(self.numeric)
         if answer.shape not in ((rows,), (rows, 1)):
@@ -88,12 +94,12 @@ class Example:
                 "may lack values, so each answer must be a finite number. If the model takes no missing values, fill "
                 "them first (in scikit-learn make_pipeline(SimpleImputer(), …))"
             )
-        if is_probability and self.objective == "binary":
+        if is_probability and self.is_probability:
             beyond = np.flatnonzero((answer < -1e-6) | (answer > 1 + 1e-6))
             if len(beyond):
                 raise BadConfiguration(
-                    f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective binary "
-                    "it must answer the probability of the label 1, from 0 to 1. Apply the sigmoid to raw scores"
+                    f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective "
+                    f"{self.objective} it must answer {self.answer_words}, from 0 to 1. Apply the sigmoid to raw scores"
                 )
         self.require_same(
             answer[:1],

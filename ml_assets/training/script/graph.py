@@ -119,7 +119,7 @@ def _with_second_class(model: "onnx.ModelProto", example: Example) -> "onnx.Mode
         probabilities = ""
     if not is_label or not probabilities:
         raise _wrong_outputs(model.graph.output)
-    if example.objective != "binary":
+    if not example.is_probability:
         raise BadConfiguration(
             f"the ONNX graph gives a label {label.name!r} and probabilities {second.name!r}, as a classifier does, "
             f"but the objective is {example.objective}: hand in a regressor"
@@ -143,9 +143,7 @@ def _require_number(output: "onnx.ValueInfoProto", example: Example) -> None:
     from onnx import TensorProto
 
     kind = output.type.tensor_type.elem_type
-    if kind in _floats() or (
-        kind in (TensorProto.INT64, TensorProto.INT32) and example.objective != "binary"
-    ):
+    if kind in _floats() or (kind in (TensorProto.INT64, TensorProto.INT32) and not example.is_probability):
         return
     raise BadConfiguration(
         f"the output {output.name!r} of the ONNX graph is {_described(output)}: it must be one float a row, "

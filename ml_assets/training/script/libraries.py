@@ -96,7 +96,7 @@ def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
                 "CalibratedClassifierCV"
             )
         return
-    if example.objective != "binary":
+    if not example.is_probability:
         raise BadConfiguration(
             f"{name} is a classifier, but the objective is {example.objective}: fit a regressor"
         )

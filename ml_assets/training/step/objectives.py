@@ -1,6 +1,7 @@
 """Objectives that training minimises, by their name in a pipeline's configuration.
 
-An objective is the loss of a row and the meaning of the model's raw output. A new objective is a new entry here.
+Here: the loss of a row, and the prediction that the model's raw output stands for, as torch functions. Not here:
+labels, metrics and reports of an objective (`ml_assets.objective_facts`).
 """
 
 # pyright: reportUnknownMemberType=false

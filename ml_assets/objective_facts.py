@@ -1,0 +1,82 @@
+"""Objectives of a pipeline, and the facts in which one differs from another.
+
+This is the only place that decides by the name of an objective. Snapshots, training, evaluation and release ask here
+for a fact, such as the allowed labels or the link of the model's output, and do not compare names. Here: plain facts,
+for workers without polars too. Not here: the functions behind them (`training.step.objectives`,
+`evaluation.metrics`, `snapshots.row_choice`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+ObjectiveName: TypeAlias = Literal["binary", "regression"]
+Link: TypeAlias = Literal["sigmoid", "identity"]
+"""Function from the raw output of a model to its prediction."""
+Picture: TypeAlias = Literal["calibration", "ranking", "scores", "fit", "residuals"]
+"""Picture of a report: `evaluation.pictures` draws it."""
+
+
+class UnknownObjective(ValueError):
+    """An objective that no pipeline can have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveFacts:
+    """Facts of one objective."""
+
+    name: ObjectiveName
+    is_zero_or_one: bool
+    """True if labels are 0 or 1, so that their mean is the share of ones and a prediction is a probability."""
+    link: Link
+    """Link of the network and of the reference model."""
+    metrics: tuple[str, ...]
+    """Metrics of gates and reports, in the order of a report. The first one measures slices."""
+    chosen_by: str
+    """Metric by which the validation rows choose the prior of the baseline and the penalty of the reference."""
+    answer: str
+    """Words for a prediction."""
+    reference: str
+    """Kind of the regression on the same columns."""
+    observed: str
+    """Words for the mean label of some rows."""
+    pictures: tuple[Picture, ...]
+    """Pictures of a report, beside the loss."""
+
+
+_OBJECTIVES: dict[str, ObjectiveFacts] = {
+    one.name: one
+    for one in (
+        ObjectiveFacts(
+            name="binary",
+            is_zero_or_one=True,
+            link="sigmoid",
+            metrics=("auc", "logloss", "brier", "ece"),
+            chosen_by="logloss",
+            answer="the probability of the label 1",
+            reference="logistic",
+            observed="observed rate",
+            pictures=("calibration", "ranking", "scores"),
+        ),
+        ObjectiveFacts(
+            name="regression",
+            is_zero_or_one=False,
+            link="identity",
+            metrics=("rmse", "mae", "r2"),
+            chosen_by="rmse",
+            answer="the predicted value",
+            reference="linear",
+            observed="mean label",
+            pictures=("calibration", "fit", "residuals"),
+        ),
+    )
+}
+NAMES = tuple(_OBJECTIVES)
+"""Names of all objectives of a pipeline."""
+
+
+def facts_of(name: str) -> ObjectiveFacts:
+    """Return the facts of an objective. Raises `UnknownObjective`, which lists the names."""
+    try:
+        return _OBJECTIVES[name]
+    except KeyError:
+        raise UnknownObjective(f"objective {name!r} is unknown: use one of {', '.join(NAMES)}") from None

@@ -1,0 +1,63 @@
+"""The registry of objectives: each stage has its part of each objective, and no stage decides by a name."""
+
+import re
+from datetime import date, timedelta
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.evaluation.holdout import evaluate
+from ml_assets.evaluation.report import render
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.objective_facts import NAMES, ObjectiveName, UnknownObjective, facts_of
+from ml_assets.training.step.objectives import objective_of
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_no_code_decides_by_the_name_of_an_objective() -> None:
+    """A comparison with a name would be a second place to change for a new objective."""
+    compared = re.compile(rf"""objective (==|!=|in|not in) [\[("']*({"|".join(NAMES)})""")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for package in ("ml_assets", "resources")
+        for path in (ROOT / package).rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if compared.search(line)
+    ]
+    assert found == []
+
+
+def _spec(name: ObjectiveName) -> EvaluationSpec:
+    gate = {"name": "g", "metric": facts_of(name).metrics[0], "better_than": "baseline"}
+    return EvaluationSpec.model_validate({"objective": name, "draws": 100, "gates": [gate]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_stage_has_its_part_of_an_objective(name: ObjectiveName) -> None:
+    """Training finds a loss. An evaluation has a value for each metric and a picture for each page."""
+    facts = facts_of(name)
+    assert objective_of(name).prediction is not None
+    assert facts.chosen_by in facts.metrics
+    labels = np.tile([0.0, 1.0], 20)
+    holdout = pl.DataFrame(
+        {"label": labels, "date": [date(2013, 1, 1) + timedelta(days=i // 4) for i in range(len(labels))]}
+    )
+    p = 0.25 + 0.5 * labels
+    evaluation = evaluate(
+        holdout, {"challenger": p, "baseline": np.full(40, 0.5), "reference": p}, _spec(name)
+    )
+    assert set(evaluation.values()) == set(facts.metrics)
+    page = render(Report(title="m", partition="2013-01-10", lineage={}, evaluation=evaluation))
+    assert [picture for picture in facts.pictures if f'<img alt="{picture}"' not in page] == []
+
+
+def test_a_pipeline_may_name_every_objective_and_no_other() -> None:
+    assert set(get_args(ObjectiveName)) == set(NAMES)
+    assert [_spec(name).objective for name in get_args(ObjectiveName)] == list(get_args(ObjectiveName))
+    with pytest.raises(UnknownObjective, match="objective 'next_token' is unknown: use one of binary, "):
+        facts_of("next_token")
