@@ -1,8 +1,8 @@
 """Job of a training, with the code that its weights come from: everything that its fingerprint covers.
 
 Here: the document for the workers; versions of the pipeline's own functions, of the platform's modules in workers, and
-of the installed packages that both import. Not here: the version of code (code.code_version), the fingerprint itself
-(resources.job.job).
+of the installed packages that both import. Not here: the version of code (code.code_version), the choice of the
+platform's modules (attempt.platform_code), the fingerprint itself (resources.job.job).
 """
 
 import dataclasses
@@ -11,24 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml_assets.code.code_version import modules_version, packages_of, python_version, versions_of
+from ml_assets.code.code_version import packages_of, python_version, versions_of
 from ml_assets.code.reach import reached_by
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.tables.refusal import BuildRefused
+from ml_assets.training.attempt.platform_code import loop_version, platform_text, worker_modules
 from resources.job.job import TrainingJob
 
-_AGENT = "ml_assets.training.node.agent"
-_LOOP = "ml_assets.training.entry"
-_SCRIPT = "ml_assets.training.script.script_rank"
-_CHANGES_NO_WEIGHTS = (
-    "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
-    "ml_assets.training.telemetry",
-    "ml_assets.training.attempt",
-    "ml_assets.training.beginning",
-    "ml_assets.training.process.heartbeat",
-)
-"""Modules that only report on a training or count its attempts: none of them handles a tensor."""
 _CONVERTERS = "ml_assets.training.script.libraries"
 _CONVERTED = {"lightgbm", "xgboost", "sklearn"}
 """Packages whose models a script hands in directly, through `_CONVERTERS`, which imports all of them."""
@@ -49,15 +39,13 @@ class TrainingCode:
 def training_code(spec: PipelineSpec) -> TrainingCode:
     """Return the versions of the code that `spec` trains with, as it is on this machine."""
     model, blob = spec.model, spec.features.blob
-    loop = (_AGENT, _SCRIPT if model.script else _LOOP)
+    loop, without = worker_modules(model.script or "")
     paths = [path for path in (model.function, blob.decode if blob else None) if path]
     own = [model.script] if model.script else []
-    # Another version of XGBoost does not change the training of a torch module.
-    without = [*_CHANGES_NO_WEIGHTS, *([] if model.script else ["ml_assets.training.script"])]
     converts = bool(_CONVERTED & reached_by(own, without=["ml_assets.training"]).packages)
     return TrainingCode(
         code_version="-".join(versions_of(model.script or "", paths).values()),
-        loop_version=modules_version(loop, without=without),
+        loop_version=loop_version(model.script or ""),
         packages={
             "python": python_version(),
             **packages_of(
@@ -89,6 +77,7 @@ def training_job(
         snapshot_digest=snapshot_digest,
         code_version=code.code_version,
         loop_version=code.loop_version,
+        platform_text=platform_text(),
         packages=dict(code.packages),
         seed=spec.seed,
         initial_weights=initial_weights,

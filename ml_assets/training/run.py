@@ -33,7 +33,7 @@ from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.data.streaming import ShardSource
 from ml_assets.training.parallel.compression import PowerSgd
 from ml_assets.training.parallel.layouts import Layout, lay_out, refuse_unfit
-from ml_assets.training.parallel.sameness import begin_alike
+from ml_assets.training.parallel.sameness import begin_alike, refuse_other_machine, refuse_other_numbers
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.activation_checkpointing import checkpoint_activations
 from ml_assets.training.step.compiled import compile_core
@@ -65,6 +65,8 @@ class Progress:
     """Factor of the loss under fp16. Halving it finds a fitting factor within a few steps."""
     loss_scale_steps: int = 0
     """Steps since the last change of the factor."""
+    trial: int = 0
+    """Digest of the trial's numbers, from `try_out`. Not a position: it tells whether a resume computes as before."""
 
 
 @dataclass(kw_only=True)
@@ -163,7 +165,8 @@ class Run:
             restore(state, self.model, self.layout.local_optimizer)
             if self.power_sgd is not None:
                 self.power_sgd.restore(state.get("compression", {}))
-            self.progress = Progress(**state["progress"])
+            trial, self.progress = self.progress.trial, Progress(**state["progress"])
+            refuse_other_machine(trial, self.progress.trial, step)
         self.saver = Saver(
             self.checkpoints,
             self.io_group,
@@ -222,6 +225,7 @@ def prepare(
 
     made = io_group.all_succeed(make)
     begin_alike(made.model, group, is_bitwise=job.settings.determinism == "bitwise")
+    refuse_other_numbers(made.trial, group)
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
     warmup = int(job.settings.warmup_fraction * job.settings.epochs * made.order.steps_per_epoch)
@@ -239,7 +243,7 @@ def prepare(
         layout=layout,
         mfu_of_a_row=made.mfu_of_a_row,
         checkpoints=checkpoints_of(job, folder, mirror),
-        progress=Progress(),
+        progress=Progress(trial=made.trial),
         power_sgd=PowerSgd(made.model, job.seed, warmup)
         if job.settings.gradient_compression == "powersgd"
         else None,
@@ -256,6 +260,8 @@ class _Made(NamedTuple):
     objective: Objective
     model: FullModel
     mfu_of_a_row: float | None
+    trial: int
+    """Digest of the trial's numbers."""
 
 
 def _make(
@@ -299,10 +305,10 @@ def _make(
         check_output(job, model, validation.take([ShardSlice(0, np.zeros(2, dtype=np.int64))]))
     objective = objective_of(job.objective)
     with bounded():
-        try_out(job, model, objective, order, validation, group)
+        trial = try_out(job, model, objective, order, validation, group)
     if settings.activation_checkpointing != "none":
         checkpoint_activations(model.core, settings.activation_checkpointing, is_compiled=settings.compile)
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)
-    return _Made(train, validation, order, objective, model, mfu)
+    return _Made(train, validation, order, objective, model, mfu, trial)

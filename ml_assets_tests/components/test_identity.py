@@ -92,9 +92,9 @@ def _install(folder: Path, package: str) -> None:
 
 def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> None:
     from ml_assets.code.reach import reached_by
-    from ml_assets.pipeline import identity
+    from ml_assets.training.attempt.platform_code import worker_modules
 
-    reached = reached_by((identity._AGENT, identity._LOOP), identity._CHANGES_NO_WEIGHTS).modules
+    reached = reached_by(*worker_modules("")).modules
     named = {name.removeprefix("ml_assets.training.") for name in reached}
     assert {"loop", "gradients", "data.order", "data.batches", "parallel.exact", "parallel.layouts"} <= named
     assert {"step.load", "step.objectives", "step.schedule"} <= named

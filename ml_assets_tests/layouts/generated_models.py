@@ -5,6 +5,7 @@ Each word is a part that reads and gives `[B, WIDTH]`. Here also: which words a 
 
 import os
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import distributed, nn
 from torch.nn import functional
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ml_assets.snapshots.split_reader import InputSpec
 
@@ -233,6 +235,30 @@ class Frozen(nn.Module):
         return torch.tanh(self.matrix(values))
 
 
+class Average(nn.Module):
+    """A moving average of its weights in a buffer, which a hook of the optimizer updates."""
+
+    average: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("average", self.layer.weight.detach().clone())
+        moving = weakref.WeakMethod(self.move)
+
+        def after_step(*_: object) -> None:
+            if (move := moving()) is not None:
+                move()
+
+        weakref.finalize(self, register_optimizer_step_post_hook(after_step).remove)
+
+    def move(self) -> None:
+        self.average.lerp_(self.layer.weight.detach(), 0.1)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.layer(values) + values @ self.average.T
+
+
 class RunningMean(nn.Module):
     mean: torch.Tensor
 
@@ -313,6 +339,64 @@ class MaxNorm(nn.Module):
         return values + self.table((values[:, 0] > 0).long())
 
 
+class AfterSteps(nn.Module):
+    """Notices in a pass that its weights were moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.seen = self.layer.weight.detach().clone()
+        self.steps, self.averages = 0, [self.seen.clone()]
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if self.training and not torch.equal(self.seen, self.layer.weight):
+            self.seen = self.layer.weight.detach().clone()
+            self.moved()
+        return self.layer(values) + values @ self.averages[0].T * (1 if self.steps < 1000 else 2)
+
+    def moved(self) -> None: ...
+
+
+class StepCounter(AfterSteps):
+    """Counts steps in an attribute, with an effect that comes late."""
+
+    def moved(self) -> None:
+        self.steps += 1
+
+
+class Teacher(AfterSteps):
+    """A moving average of weights in a list."""
+
+    def moved(self) -> None:
+        self.averages[0].lerp_(self.layer.weight.detach(), 0.1)
+
+
+_steps = [0]
+
+
+class GlobalSteps(AfterSteps):
+    """Counts steps in a global variable."""
+
+    def moved(self) -> None:
+        _steps[0] += 1
+
+
+class ProcessId(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values * (1 + os.getpid() / 2**22)
+
+
+class DrawnAtTheStart(nn.Module):
+    """A factor that each process draws anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1 + int.from_bytes(os.urandom(4)) / 2**32
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values * self.factor
+
+
 FINE: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()),
     "wide": lambda: nn.Sequential(nn.Linear(WIDTH, 40), nn.GELU(), nn.Linear(40, WIDTH)),
@@ -340,6 +424,7 @@ FINE: dict[str, Callable[[], nn.Module]] = {
     "one name": OneName,
     "hooked": hooked,
     "by size": BySize,
+    "average": Average,
     "scripted": lambda: torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())),
 }
 REFUSED: dict[str, Callable[[], nn.Module]] = {
@@ -353,8 +438,16 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
     "world size": WorldSize,
     "from system": FromSystem,
     "own generator": OwnGenerator,
+    "step counter": StepCounter,
+    "teacher": Teacher,
+    "global steps": GlobalSteps,
 }
-"""A pass changes them, or they compute with more than rows, weights and the random numbers of a lane."""
+"""A pass or a step changes them, or they compute with more than rows, weights and the random numbers of a lane."""
+OF_A_PROCESS: dict[str, Callable[[], nn.Module]] = {
+    "process id": ProcessId,
+    "drawn at the start": DrawnAtTheStart,
+}
+"""They compute with something that each process has for itself."""
 
 
 class Generated(nn.Module):
@@ -365,7 +458,9 @@ class Generated(nn.Module):
         self.enter = nn.Linear(len(inputs.numeric), WIDTH)
         self.tables = nn.ModuleList(nn.Embedding(size, WIDTH) for size in inputs.cardinalities)
         # Each in a module of its own, so that `activation_checkpointing` finds blocks.
-        self.parts = nn.Sequential(*(nn.Sequential((FINE | REFUSED)[part]()) for part in parts))
+        self.parts = nn.Sequential(
+            *(nn.Sequential((FINE | REFUSED | OF_A_PROCESS)[part]()) for part in parts)
+        )
         self.leave = nn.Linear(WIDTH, 1)
         self._scale = scale
 

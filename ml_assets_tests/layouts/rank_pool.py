@@ -18,7 +18,7 @@ from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group
 from ml_assets.training.run import prepare
-from ml_assets.training.step.trial import digest_of
+from ml_assets.training.step.model_digests import digest_of
 from ml_assets_tests.faults.child_processes import forkserver
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets_tests.layouts.generated_models import FINE, REFUSED
+from ml_assets_tests.layouts.generated_models import FINE, OF_A_PROCESS, REFUSED
 from ml_assets_tests.layouts.rank_pool import MOST, Ranks, ranks
 from ml_assets_tests.training.small_jobs import feature_table, small_job, small_snapshot
 from resources.job.job import TrainingJob
@@ -138,6 +138,19 @@ def test_a_model_that_knows_more_than_its_rows_is_refused_at_the_start(
             assert pool.train(job, Path(place) / "job", world) == "refused after 0 steps"
 
     play(law, first, 0.2)
+
+
+@pytest.mark.parametrize("part", sorted(OF_A_PROCESS))
+def test_a_model_that_differs_between_processes_is_refused_by_the_first_that_differs(
+    snapshot: Snapshot, pool: Ranks, part: str
+) -> None:
+    """Several ranks differ at the start, a single one when it resumes in another process."""
+    job = job_of(snapshot, ["linear", part], 1.0, "binary")
+    with tempfile.TemporaryDirectory() as place:
+        assert pool.train(job, Path(place) / "together", 3) == "refused after 0 steps"
+        assert pool.train(job, Path(place) / "alone", 1, CHECKPOINT_STEPS + 1) == "stopped"
+        with ranks() as others:
+            assert others.train(job, Path(place) / "alone", 1) == "refused after 0 steps"
 
 
 @pytest.mark.parametrize(

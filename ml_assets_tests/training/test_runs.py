@@ -341,6 +341,22 @@ def test_the_rank_that_stands_still_is_named_not_the_one_that_waits(
     assert [one.startswith(cause) for one in _causes(watcher)] == [True]
 
 
+def test_a_model_with_state_that_a_resume_loses_is_refused_under_bitwise(
+    tmp_path: Path, snapshot: Snapshot
+) -> None:
+    watcher = Watcher()
+    job = small_job(snapshot, "ml_assets_tests.training.untrainable_models.Teacher", determinism="bitwise")
+    with pytest.raises(BadConfiguration) as refused:
+        watcher.run(job, tmp_path)
+    assert "core.averages of ml_assets_tests.training.untrainable_models.Teacher changed" in str(
+        refused.value
+    )
+    assert "Keep it in a persistent buffer (register_buffer) that a hook of the optimizer" in str(
+        refused.value
+    )
+    assert "started" not in watcher.kinds()
+
+
 def test_the_rank_whose_loss_is_not_finite_is_named(tmp_path: Path, snapshot: Snapshot) -> None:
     """The others, whose gradients it spoiled, said that the loss was 0.61."""
     job = small_job(snapshot, "ml_assets_tests.training.untrainable_models.OneRankNan")

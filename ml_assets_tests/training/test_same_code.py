@@ -11,6 +11,7 @@ import pytest
 from ml_assets.code.code_version import versions_of
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.attempt.attempts import read_attempts
+from ml_assets.training.attempt.platform_code import loop_version, platform_text
 from ml_assets.training.attempt.same_code import refuse_other_code
 from ml_assets_tests.training.small_jobs import small_job
 from ml_assets_tests.training.test_runs import Watcher
@@ -132,6 +133,19 @@ def test_code_of_an_image_may_lie_in_another_folder(
     (tmp_path / "opt" / "lab" / "rates.py").write_text("RATE = 0.5\n")
     with pytest.raises(InputChanged, match="build the image from the code that was submitted"):
         refuse_other_code(job, is_pod=True)
+
+
+def test_another_platform_in_an_image_is_refused_if_it_means_something_else(snapshot: Snapshot) -> None:
+    """Text that differs, as in a comment, is compared by its meaning."""
+    job = dataclasses.replace(
+        small_job(snapshot), loop_version=loop_version(""), platform_text=platform_text()
+    )
+    refuse_other_code(job, is_pod=True)
+    refuse_other_code(dataclasses.replace(job, platform_text="0" * 64), is_pod=True)
+    other = dataclasses.replace(job, loop_version="1" * 16, platform_text="0" * 64)
+    words = r"the platform \(ml_assets\.training\) has version [0-9a-f]{16}, submitted was 1{16}.* build the image"
+    with pytest.raises(InputChanged, match=words):
+        refuse_other_code(other, is_pod=True)
 
 
 def test_other_packages_than_the_record_names_are_refused(snapshot: Snapshot) -> None:

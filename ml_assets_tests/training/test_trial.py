@@ -43,7 +43,7 @@ def steps(run: Run, count: int) -> None:
         ("Codebook", BITWISE, "changes core.mean"),
         ("MaxNorm", BITWISE, "changes core.table.weight"),
         ("Counter", BITWISE, "changes core.calls"),
-        ("HiddenCounter", BITWISE, "gave core.first.weight two gradients"),
+        ("HiddenCounter", BITWISE, "in training changes ml_assets_tests.training.untrainable_models._calls"),
         ("RemembersRows", BITWISE, "gave core.first.weight two gradients"),
         ("FromSystem", BITWISE, "draws last.weight anew whenever it is called"),
         ("Asserts", BOTH, "does not take the columns of the snapshot: seventy-seven columns"),
@@ -59,6 +59,17 @@ def steps(run: Run, count: int) -> None:
             "core.first.weight has different gradients in training if the model cannot read its",
         ),
         ("CountsValidations", BITWISE, "a forward pass in validation changes core.validations"),
+        (
+            "CountsSteps",
+            BITWISE,
+            "core.steps of ml_assets_tests.training.untrainable_models.CountsSteps changed",
+        ),
+        ("Teacher", BITWISE, "core.averages of"),
+        ("Shrinks", BITWISE, "core.generator, core.factor of"),
+        ("CountsInItsModule", BITWISE, "ml_assets_tests.training.untrainable_models._taken of"),
+        ("CountsInItsClass", BITWISE, "untrainable_models.CountsInItsClass.steps of"),
+        ("CountsElsewhere", BITWISE, "core.first.weight (training) gave other numbers after two steps"),
+        ("AveragedForNow", BITWISE, "core.average of"),
     ],
 )
 def test_an_unfit_model_is_refused_before_the_first_step(
@@ -80,7 +91,7 @@ def test_an_unfit_model_is_refused_before_the_first_step(
             steps(made(snapshot, tmp_path, group, model, determinism), 3)
 
 
-@pytest.mark.parametrize("model", ["Numbers", "FromNumpy", "Cached", "RandomDepth"])
+@pytest.mark.parametrize("model", ["Numbers", "FromNumpy", "Cached", "RandomDepth", "Averaged"])
 def test_a_fit_model_is_not_refused(snapshot: Snapshot, tmp_path: Path, group: Group, model: str) -> None:
     for determinism in BOTH:
         steps(made(snapshot, tmp_path, group, model, determinism), 3)

@@ -6,11 +6,13 @@ import random
 import signal
 import sys
 import threading
+import time
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ml_assets.snapshots.split_reader import InputSpec
 
@@ -199,6 +201,21 @@ class StuckInValidation(Numbers):
         return super().hidden(numeric, category)
 
 
+class SlowThenStuck(StuckInValidation):
+    """Rank 1 computes for a while before it never comes back, so that the others have waited longer than it stood."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self._is_slow = False
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        if self.training or self._is_slow or torch.equal(self.first.weight, self._first):
+            return super().hidden(numeric, category)
+        self._is_slow = True
+        time.sleep(0.35)
+        return Numbers.hidden(self, numeric, category)
+
+
 class OneRank(Numbers):
     """Something happens to rank 1 once it has learned; rank 0 waits for its gradient."""
 
@@ -258,6 +275,126 @@ class RemembersRows(Numbers):
         hidden = super().hidden(numeric, category)
         last, self._last = self._last, hidden.detach()[-1]
         return hidden + last
+
+
+class AfterSteps(Numbers):
+    """Notices in a pass that the weights were moved, as one does who has no step number."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.seen = self.last.weight.detach().clone()
+
+    def moved(self) -> None:
+        """The weights are others than in the pass before."""
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        if self.training and not torch.equal(self.seen, self.last.weight):
+            self.seen = self.last.weight.detach().clone()
+            self.moved()
+        return super().hidden(numeric, category)
+
+
+class CountsSteps(AfterSteps):
+    """Has learned to count, and does something with it after the thousandth step only."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.steps = 0
+
+    def moved(self) -> None:
+        self.steps += 1
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) * (1 if self.steps < 1000 else 2)
+
+
+class Teacher(AfterSteps):
+    """A moving average of its weights, in a list, where no state_dict looks."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.averages = [self.first.weight.detach().clone()]
+
+    def moved(self) -> None:
+        self.averages[0].lerp_(self.first.weight.detach(), 0.1)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) + numeric @ self.averages[0].T
+
+
+class Shrinks(AfterSteps):
+    """Draws from a generator of its own, once a step."""
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.generator, self.factor = random.Random(1), 1.0
+
+    def moved(self) -> None:
+        self.factor = self.generator.random()
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) * self.factor
+
+
+_taken: dict[str, int] = {"steps": 0}
+
+
+class CountsInItsModule(AfterSteps):
+    """Counts steps in a global variable."""
+
+    def moved(self) -> None:
+        _taken["steps"] += 1
+
+
+class CountsInItsClass(AfterSteps):
+    steps = 0
+
+    def moved(self) -> None:
+        type(self).steps += 1
+
+
+def _others(taken: list[None] = []) -> list[None]:  # noqa: B006 - a place that nobody looks at
+    return taken
+
+
+class CountsElsewhere(AfterSteps):
+    """Counts steps where no look at variables finds it."""
+
+    def moved(self) -> None:
+        _others().append(None)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) * (1 + 1 / (1 + len(_others())))
+
+
+class Averaged(Numbers):
+    """A moving average of its weights, which a hook of the optimizer updates."""
+
+    average: torch.Tensor
+
+    def __init__(self, inputs: InputSpec, *, persistent: bool = True) -> None:
+        super().__init__(inputs)
+        self.register_buffer("average", self.first.weight.detach().clone(), persistent=persistent)
+
+        def move(*_: object) -> None:
+            self.average.lerp_(self.first.weight.detach(), 0.1)
+
+        register_optimizer_step_post_hook(move)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) + numeric @ self.average.T
+
+
+class AveragedForNow(Averaged):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs, persistent=False)
+
+
+class ByProcess(Numbers):
+    """Computes with the number of its process."""
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category) * (1 + os.getpid() / 2**22)
 
 
 class LateState(Numbers):

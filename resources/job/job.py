@@ -76,7 +76,11 @@ class TrainingJob:
     decode: str = ""
     """Import path `package.module.function`: `(content: bytes) -> array`. Decodes a blob, if rows have blobs."""
     loop_version: str = ""
-    """Digest of the platform's modules that run in the workers and can change the weights."""
+    """Digest of the platform's modules that run in the workers and can change the weights. The worker refuses (exit 66)
+    other modules. Empty for a job made by hand: not compared."""
+    platform_text: str = ""
+    """SHA-256 of the text of all modules of the platform at submission; not part of the fingerprint. A worker with
+    equal text need not compute `loop_version`."""
     packages: dict[str, str] = field(default_factory=dict[str, str])
     """Name → version of `python` and of every installed package that the code of the workers reaches."""
 
@@ -84,7 +88,7 @@ class TrainingJob:
     def fingerprint(self) -> str:
         """SHA-256, 64 hex digits, of everything that can change the weights."""
         facts = dataclasses.asdict(self)
-        for place in ("partition", "snapshot"):
+        for place in ("partition", "snapshot", "platform_text"):
             del facts[place]
         facts["settings"] = self.settings.identity
         canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))

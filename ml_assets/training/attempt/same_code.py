@@ -10,6 +10,7 @@ from importlib import metadata
 
 from ml_assets.code.code_version import public_version, python_version, versions_of
 from ml_assets.code.reach import SourceUnavailable
+from ml_assets.training.attempt.platform_code import loop_version, platform_text
 from resources.job.errors import InputChanged
 from resources.job.job import TrainingJob
 
@@ -17,10 +18,11 @@ from resources.job.job import TrainingJob
 def refuse_other_code(job: TrainingJob, *, is_pod: bool) -> None:
     """Raise `InputChanged` if this machine has other code or other packages than `job` names.
 
-    Compares the model function or script, `decode`, and each installed package with a version in the job. Packages that
-    only other systems install are left out. A job made by hand, without versions, is not compared.
+    Compares the model function or script, `decode`, the platform's modules in workers, and each installed package with
+    a version in the job. Packages that only other systems install are left out. A job made by hand, without versions,
+    is not compared.
     """
-    changes = [*_changed_code(job), *_changed_packages(job)]
+    changes = [*_changed_code(job), *_changed_platform(job), *_changed_packages(job)]
     if not changes:
         return
     remedy = (
@@ -51,6 +53,14 @@ def _changed_code(job: TrainingJob) -> Iterator[str]:
     for (path, version), wanted in zip(found.items(), submitted, strict=True):
         if version != wanted:
             yield f"{path} has version {version}, submitted was {wanted}"
+
+
+def _changed_platform(job: TrainingJob) -> Iterator[str]:
+    if not job.loop_version or platform_text() == job.platform_text:
+        return
+    found = loop_version(job.script)
+    if found != job.loop_version:
+        yield f"the platform (ml_assets.training) has version {found}, submitted was {job.loop_version}"
 
 
 def _changed_packages(job: TrainingJob) -> Iterator[str]:

@@ -133,7 +133,7 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
         monitor_interval=0.1,
         start_method="forkserver",
     )
-    watch = Watch(ranks, HangTimeouts.of(job))
+    watch = Watch(ranks, HangTimeouts.of(job), is_alone=node is None or node.count == 1)
     first = 0 if node is None else node.rank * ranks
     forget_codes(range(ranks))
     _store = open_meeting(

@@ -1,4 +1,4 @@
-"""Equal weights on all ranks: copied from rank 0 at the start, and compared.
+"""Equal weights on all ranks, copied from rank 0 at the start and compared; equal arithmetic of all processes.
 
 Not here: changes that a pass may make (step.trial), sums that give the same bits on all ranks (exact).
 """
@@ -11,7 +11,7 @@ import hashlib
 from torch import nn
 
 from ml_assets.training.process.group import Group
-from ml_assets.training.step.trial import digest_of
+from ml_assets.training.step.model_digests import digest_of
 from resources.job.errors import BadConfiguration
 
 
@@ -39,3 +39,29 @@ def refuse_differences(model: nn.Module, group: Group, message: str) -> None:
     mine = int.from_bytes(digest.digest()[:8], "big", signed=True)
     if len(set(group.gather(mine))) > 1:
         raise BadConfiguration(message)
+
+
+def refuse_other_numbers(trial: int, group: Group) -> None:
+    """Raise `BadConfiguration` on all ranks if a rank computed another `trial` (see `try_out`). Collective call."""
+    others = group.gather(trial)
+    rank = next((rank for rank, other in enumerate(others) if other != others[0]), 0)
+    if rank:
+        raise BadConfiguration(
+            f"ranks 0 and {rank} computed different numbers from the same rows and weights: {_WHY_OTHER}"
+        )
+
+
+def refuse_other_machine(trial: int, recorded: int, step: int) -> None:
+    """Raise `BadConfiguration` if `trial` is not the one `recorded` in the checkpoint of `step`."""
+    if trial != recorded:
+        raise BadConfiguration(
+            f"the attempts up to step {step} computed other numbers from the same rows and first weights than this "
+            f"one: {_WHY_OTHER}. The checkpoints are kept"
+        )
+
+
+_WHY_OTHER = (
+    "the machines differ (kind of processor or GPU), or the model reads something that differs between processes "
+    "(process id, host name, clock, environment variable). So determinism bitwise cannot hold: use machines of one "
+    "kind, remove that from the model, or use determinism tolerance"
+)

@@ -41,6 +41,9 @@ _STILL_STEPS = 10.0
 _FIRST_STEP = 15.0
 """Bound of the first step of an attempt, as a multiple of `stall_timeout_seconds`: kernels compile and caches fill.
 Without a bound, a first all-reduce that never returned held its GPUs forever."""
+_WAITING = 1.5
+"""A rank that waits for ranks of other nodes gets this many times the limit: the agent of the rank that stands still
+comes first, and names that rank."""
 _LAST_WORDS_SECONDS = 0.5
 """Time from the request for a stack trace to SIGKILL."""
 _SIGN = struct.Struct(
@@ -177,25 +180,35 @@ class Seen:
                 self.longest = max(self.longest, now - self.since)
             self.done, self.since = done, now
         still = now - self.since
-        if done == 0 and still > patience.first_step_seconds:
+        if still <= self.limit(patience):
+            return ""
+        if done == 0:
             return (
                 f"did not finish its model, or its first step, within {still:.0f} s ({_FIRST_STEP:g} × "
                 f"stall_timeout_seconds {patience.stall_timeout_seconds:g})"
             )
-        if done > 0 and still > max(patience.stall_timeout_seconds, _STILL_STEPS * self.longest):
-            return (
-                f"finished no step for {still:.0f} s, its longest step before took {self.longest:.1f} s "
-                f"(stall_timeout_seconds {patience.stall_timeout_seconds:g})"
-            )
-        return ""
+        return (
+            f"finished no step for {still:.0f} s, its longest step before took {self.longest:.1f} s "
+            f"(stall_timeout_seconds {patience.stall_timeout_seconds:g})"
+        )
+
+    def limit(self, patience: HangTimeouts) -> float:
+        """Return the seconds for which the loop may stand still now."""
+        if self.done < 0:
+            return math.inf
+        if self.done == 0:
+            return patience.first_step_seconds
+        return max(patience.stall_timeout_seconds, _STILL_STEPS * self.longest)
 
 
 class Watch:
     """Agent's side: watches the ranks of this machine."""
 
-    def __init__(self, ranks: int, patience: HangTimeouts) -> None:
+    def __init__(self, ranks: int, patience: HangTimeouts, *, is_alone: bool = True) -> None:
+        """`is_alone`: these are all ranks of the job; other nodes have none."""
         self._ranks = range(ranks)
         self._patience = patience
+        self._is_alone = is_alone
         self._seen = [Seen() for _ in self._ranks]
         self._awake = time.monotonic()
         self.ended: dict[int, str] = {}
@@ -251,10 +264,17 @@ class Watch:
             if self._seen[awaited].since <= half and awaited != rank:
                 took = now - self._seen[awaited].since
                 rank, why = awaited, f"finished no step for {took:.0f} s; rank {rank} waits for it and {why}"
+            elif not self._is_alone and self._waits_shortly(rank, now):
+                return
             else:
                 why = f"{why}; it waits for another rank"
         self.ended[rank] = why
         _end(rank, signs[rank].pid, why)
+
+    def _waits_shortly(self, rank: int, now: float) -> bool:
+        """Return True while the agent of another node may still find the rank that `rank` waits for."""
+        seen = self._seen[rank]
+        return now - seen.since <= _WAITING * seen.limit(self._patience)
 
 
 def _end(rank: int, pid: int, why: str) -> None:

@@ -2,8 +2,9 @@
 
 With `determinism: bitwise` the pass is repeated, in training and in validation. It must change nothing and give the
 same numbers each time, also if the model cannot see its rank. Otherwise the result would depend on how often a worker
-calls the model, and so on the number of workers. The trial observes effects; it has no list of layers. Not here: the
-first weights (load), their equality on all ranks (parallel.sameness).
+calls the model, and so on the number of workers. The trial also takes two steps and restores the first weights: the
+model must then be as it was before. Otherwise it keeps state that no checkpoint holds. The trial observes effects; it
+has no list of layers. Not here: the first weights (load), their equality on all ranks (parallel.sameness).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -12,11 +13,9 @@ first weights (load), their equality on all ranks (parallel.sameness).
 
 import hashlib
 import os
-import pickle
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from types import FunctionType
-from typing import Any, cast
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ from ml_assets.training.data.preprocess import FullModel
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.faults import refusing
 from ml_assets.training.step.memory import passes, rows_at_once
+from ml_assets.training.step.model_digests import digest_of, plain_digests, tensor_digests
 from ml_assets.training.step.objectives import Objective
 from ml_assets.training.step.precision import computing
 from resources.job.errors import BadConfiguration
@@ -47,8 +47,20 @@ _OF_A_RANK = (
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
 )
 """Variables that torch's agent sets for each rank."""
-_OF_TORCH = frozenset(vars(nn.Module()))
-"""Attributes that every module has."""
+_STEPS = 2
+"""Steps of the trial before it restores the first weights. After one, a moving average that begins at the first weights
+would be the same as after a resume."""
+_MOVE = 1e-3
+"""Change of each weight in such a step: visible in float32, harmless to the model."""
+
+_REMEDY = (
+    "determinism bitwise cannot hold. Keep it in a persistent buffer (register_buffer) that a hook of the optimizer "
+    "updates (torch.optim.optimizer.register_optimizer_step_post_hook), not forward; or use determinism tolerance"
+)
+
+_Numbers: TypeAlias = dict[str, torch.Tensor | None]
+_Compute: TypeAlias = Callable[[Batch], _Numbers]
+"""Pass over some rows → its gradients or outputs, by name."""
 
 
 def try_out(
@@ -58,16 +70,19 @@ def try_out(
     order: RowOrder,
     validation: SplitReader,
     group: Group,
-) -> None:
+) -> int:
     """Raise `BadConfiguration` if `model` can never train as `job` requires. Each rank calls it by itself.
 
     All trial passes, also those in training mode, take rows of `validation`. Afterwards the model is unchanged and has
     no gradients. If a rank keeps only a part of the model, only dtypes are checked: the whole model might not fit.
+
+    Returns a digest of the gradients and outputs under `bitwise`, below 2^63: each process of the training must compute
+    the same. 0 if not `bitwise`.
     """
     is_bitwise = job.settings.determinism == "bitwise"
     _refuse_types(model, is_bitwise=is_bitwise)
     if not job.settings.parallel.has_replicas:
-        return
+        return 0
     rows = min(fewest_rows(job, order, group.world_size), ROWS)
     with leaving_no_trace(model):
         batch = some_rows(validation, max(rows, 1))
@@ -75,12 +90,16 @@ def try_out(
             _refuse_random_decoding(job, validation, batch)
         _refuse_gradients(_pass(job, model, objective, batch, group), is_bitwise=is_bitwise)
         _validated(job, model, some_rows(validation, _fewest_validated(job, order, validation, group)), group)
-        if is_bitwise:
-            other = some_rows(validation, len(batch), first=len(batch) // 2 + 1)
-            _refuse_state(
-                model, "training", lambda rows: _pass(job, model, objective, rows, group), batch, other
-            )
-            _refuse_state(model, "validation", lambda rows: _validated(job, model, rows, group), batch, other)
+        if not is_bitwise:
+            return 0
+        other = some_rows(validation, len(batch), first=len(batch) // 2 + 1)
+        computes: dict[str, _Compute] = {
+            "training": lambda rows: _pass(job, model, objective, rows, group),
+            "validation": lambda rows: _validated(job, model, rows, group),
+        }
+        for what, compute in computes.items():
+            _refuse_state(job, model, what, compute, batch, other)
+        return _refuse_memory(job, model, computes, batch)
 
 
 @contextmanager
@@ -135,9 +154,7 @@ def _refuse_random_decoding(job: TrainingJob, validation: SplitReader, batch: Ba
             )
 
 
-def _pass(
-    job: TrainingJob, model: FullModel, objective: Objective, batch: Batch, group: Group
-) -> dict[str, torch.Tensor | None]:
+def _pass(job: TrainingJob, model: FullModel, objective: Objective, batch: Batch, group: Group) -> _Numbers:
     """Return the gradient of each trainable parameter after a pass in training mode."""
     model.zero_grad(set_to_none=True)
     group.seed(job.seed)
@@ -148,9 +165,7 @@ def _pass(
     return {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
 
 
-def _validated(
-    job: TrainingJob, model: FullModel, batch: Batch, group: Group
-) -> dict[str, torch.Tensor | None]:
+def _validated(job: TrainingJob, model: FullModel, batch: Batch, group: Group) -> _Numbers:
     """Return the output of a pass as validation computes it."""
     model.eval()
     group.seed(job.seed)
@@ -200,12 +215,12 @@ def _refuse_types(model: nn.Module, *, is_bitwise: bool) -> None:
             )
 
 
-def _refuse_gradients(gradients: Mapping[str, torch.Tensor | None], *, is_bitwise: bool) -> None:
+def _refuse_gradients(gradients: _Numbers, *, is_bitwise: bool) -> None:
     unused = [name for name, gradient in gradients.items() if gradient is None]
     if unused and not is_bitwise:  # `bitwise` treats a missing gradient as zeros
         raise BadConfiguration(
-            f"the loss does not depend on {', '.join(unused[:3])}{' and others' if len(unused) > 3 else ''}: workers "
-            "would wait for a gradient that never comes. Remove unused parameters, or set requires_grad to False"
+            f"the loss does not depend on {_few(unused)}: workers would wait for a gradient that never comes. "
+            "Remove unused parameters, or set requires_grad to False"
         )
     for name, gradient in gradients.items():
         if gradient is not None and gradient.is_sparse:
@@ -215,24 +230,19 @@ def _refuse_gradients(gradients: Mapping[str, torch.Tensor | None], *, is_bitwis
 
 
 def _refuse_state(
-    model: FullModel,
-    what: str,
-    compute: Callable[[Batch], dict[str, torch.Tensor | None]],
-    batch: Batch,
-    other: Batch,
+    job: TrainingJob, model: FullModel, what: str, compute: _Compute, batch: Batch, other: Batch
 ) -> None:
     """Raise `BadConfiguration` if a pass changes the next pass, or depends on the rank that runs it.
 
     Runs a pass over the rows `other` in between: a model that remembered rows of the pass before gave the same numbers
     for the same rows twice.
     """
+    package = _package(job)
     compute(batch)  # fills caches
-    fixed, values, attributes = Fixed(model), _digests(model), _attributes(model)
+    fixed, values, attributes = Fixed(model), tensor_digests(model), plain_digests(model, package)
     fixed.remember()
-    first = {name: None if one is None else one.clone() for name, one in compute(batch).items()}
-    now, later = _digests(model), _attributes(model)
-    changed = [name for name, digest in now.items() if values.get(name) != digest]
-    changed += [name for name, digest in later.items() if attributes.get(name) != digest]
+    first = _kept(compute(batch))
+    changed = _other(values, tensor_digests(model)) + _other(attributes, plain_digests(model, package))
     # Also tensors that were written with an equal value: power iteration has converged on the first weights.
     changed += [name for name in fixed.changes() if name not in changed]
     refuse_changed(changed, what)
@@ -255,9 +265,73 @@ def _refuse_state(
         )
 
 
-def _refuse_other(
-    one: Mapping[str, torch.Tensor | None], other: Mapping[str, torch.Tensor | None], message: str
-) -> None:
+def _refuse_memory(job: TrainingJob, model: FullModel, computes: Mapping[str, _Compute], batch: Batch) -> int:
+    """Raise `BadConfiguration` if the model remembers earlier weights outside of its state; return a digest of its
+    numbers at the first weights.
+
+    A checkpoint does not hold a plain attribute. A step counter or a moving average of weights in one gave the same
+    bits on any number of workers, and others after a resume. So take steps, load the first weights as a resume does,
+    and compare.
+    """
+    package, kept = _package(job), {name: value.clone() for name, value in model.state_dict().items()}
+
+    def observed() -> tuple[_Numbers, dict[str, bytes]]:
+        numbers = {
+            f"{name} ({what})": value
+            for what, compute in computes.items()
+            for name, value in _kept(compute(batch)).items()
+        }
+        lost = {name: digest_of(one) for name, one in model.named_buffers() if name not in kept}
+        return numbers, lost | plain_digests(model, package)
+
+    first, before = observed()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=_MOVE)  # a real one, which calls the hooks of optimizers
+    for _ in range(_STEPS):
+        for parameter in trained:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        for compute in computes.values():
+            compute(batch)
+    with refusing(
+        lambda error: f"{job.model_function} cannot load its own state_dict, as a resume must: {error}"
+    ):
+        model.load_state_dict(kept)
+    second, after = observed()
+    if names := _other(before, after):
+        raise BadConfiguration(
+            f"{_few(names)} of {job.model_function} changed with the weights, and stayed changed when the first "
+            f"weights were loaded again. A checkpoint does not hold it, so a resume would give other bits: {_REMEDY}"
+        )
+    _refuse_other(
+        first,
+        second,
+        "{} gave other numbers after two steps, although the first weights were loaded again. The model keeps state of "
+        f"earlier steps that a checkpoint does not hold, so a resume would give other bits: {_REMEDY}",
+    )
+    digest = hashlib.sha256()
+    for value in first.values():
+        digest.update(b"" if value is None else digest_of(value))
+    return int.from_bytes(digest.digest()[:8], "big") >> 1
+
+
+def _package(job: TrainingJob) -> str:
+    return job.model_function.partition(".")[0]
+
+
+def _kept(numbers: _Numbers) -> _Numbers:
+    return {name: None if one is None else one.clone() for name, one in numbers.items()}
+
+
+def _other(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
+    return [name for name, digest in after.items() if before.get(name) != digest]
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+
+
+def _refuse_other(one: _Numbers, other: _Numbers, message: str) -> None:
     for name, value in one.items():
         if not _equal(value, other[name]):
             raise BadConfiguration(message.format(name))
@@ -311,8 +385,8 @@ def refuse_changed(names: Sequence[str], what: str = "training") -> None:
     if not names:
         return
     raise BadConfiguration(
-        f"a forward pass in {what} changes {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}. How "
-        "often a worker calls the model depends on the number of workers, so that determinism bitwise cannot hold. "
+        f"a forward pass in {what} changes {_few(names)}. How often a worker calls the model depends on the number of "
+        "workers, so that determinism bitwise cannot hold. "
         "Leave such layers out (batch norm, spectral norm, max_norm of an embedding, running means), or use "
         "determinism tolerance"
     )
@@ -322,69 +396,6 @@ def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
-def _digests(model: nn.Module) -> dict[str, bytes]:
-    values = (*model.named_parameters(), *model.named_buffers())
-    return {name: digest_of(value) for name, value in values}
-
-
-def digest_of(value: torch.Tensor) -> bytes:
-    """Return the SHA-256 of a tensor's bytes."""
-    content = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(cast(Any, content.numpy())).digest()
-
-
-def _attributes(model: nn.Module) -> dict[str, bytes]:
-    """Return a digest of each attribute of a module other than parameters, buffers and modules, by its path."""
-    return {
-        f"{path}.{name}".lstrip("."): _digest_of_any(value)
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if name not in _OF_TORCH
-    }
-
-
-def _digest_of_any(value: Any) -> bytes:
-    digest = hashlib.sha256()
-    for part in _parts(value, set()):
-        digest.update(part)
-    return digest.digest()
-
-
-def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
-    """Yield the bytes of all values in `value`. The content of an object in `seen` is not repeated."""
-    if isinstance(value, torch.Tensor):
-        yield digest_of(value)
-    elif isinstance(value, np.ndarray):
-        yield np.ascontiguousarray(value).tobytes() if value.dtype != object else repr(value).encode()
-    elif isinstance(value, Mapping):
-        for key, one in cast(Mapping[Any, Any], value).items():
-            yield repr(key).encode()
-            yield from _parts(one, seen)
-    elif isinstance(value, list | tuple):
-        for one in cast(Sequence[Any], value):
-            yield from _parts(one, seen)
-    else:
-        try:
-            yield pickle.dumps(value)
-        except (
-            Exception
-        ):  # functions, locks, handles: an object that pickle refuses counts by its type and its content
-            yield type(value).__qualname__.encode()
-            if id(value) not in seen:
-                seen.add(id(value))
-                yield from _parts(_held(value), seen)
-
-
-def _held(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, and the variables that a function's closure holds."""
-    held = dict(cast("dict[str, Any]", getattr(value, "__dict__", {})))
-    if isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # a variable without a value yet
-                held[name] = cell.cell_contents
-    return held
 
 
 def _named(value: torch.Tensor) -> str:

@@ -70,6 +70,7 @@ def test_what_changes_the_weights_changes_the_fingerprint(change: dict[str, Any]
     [
         {"snapshot": "/elsewhere"},
         {"partition": "2024-01-02"},
+        {"platform_text": "5" * 64},
         {"settings": TrainingSettings(checkpoint_every_steps=7, log_every_steps=3, max_attempts=9)},
         {"settings": TrainingSettings(activation_checkpointing="full")},
         {"settings": TrainingSettings(checkpoint_storage="compressed")},

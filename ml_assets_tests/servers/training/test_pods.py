@@ -231,10 +231,27 @@ def test_what_one_node_cannot_stage_ends_both_before_they_train(
 def test_an_image_with_other_code_ends_both_nodes_before_they_train(
     launch: Start, snapshot: Snapshot
 ) -> None:
-    pods = launch(dataclasses.replace(small_job(snapshot), code_version="0" * 16))
+    job = dataclasses.replace(small_job(snapshot), code_version="0" * 16, loop_version="1" * 16)
+    pods = launch(job)
     assert pods.wait() == [ExitCode.INPUT_CHANGED, ExitCode.INPUT_CHANGED], pods.said()
     failed = [event for node in (0, 1) for event in pods.events(node)]
     assert {event.kind for event in failed} == {"failed"}
-    assert all(
-        "build the image from the code that was submitted" in event.values["message"] for event in failed
+    for event in failed:
+        assert "build the image from the code that was submitted" in event.values["message"]
+        assert (
+            "submitted was 0000000000000000; the platform (ml_assets.training) has" in event.values["message"]
+        )
+
+
+def test_the_node_whose_rank_stands_still_names_it_and_not_the_node_that_waits(
+    launch: Start, snapshot: Snapshot
+) -> None:
+    """The rank that waits has stood still for longer, and its agent killed it first."""
+    model = "ml_assets_tests.training.untrainable_models.SlowThenStuck"
+    pods = launch(small_job(snapshot, model, stall_timeout_seconds=4.0))
+    assert pods.wait() == [KILLED, KILLED], pods.said()
+    waited, stuck = (
+        [event.values["cause"] for event in pods.events(node) if event.kind == "ended"] for node in (0, 1)
     )
+    assert waited == ["a rank of another node was lost"]
+    assert [cause.startswith("rank 1 finished no step for") for cause in stuck] == [True]

@@ -1,0 +1,50 @@
+"""Platform's own modules that run in the workers: their version, and a digest of the whole platform's text.
+
+The version takes 0.4 s to compute, since it follows imports and compares meaning. Equal text has an equal version and
+takes a twentieth of that. Not here: comparing them with a job (same_code), code of pipelines (ml_assets.code).
+"""
+
+import hashlib
+from pathlib import Path
+
+import ml_assets
+from ml_assets.code.code_version import modules_version
+
+AGENT = "ml_assets.training.node.agent"
+LOOP = "ml_assets.training.entry"
+SCRIPT = "ml_assets.training.script.script_rank"
+CHANGES_NO_WEIGHTS = (
+    "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
+    "ml_assets.training.telemetry",
+    "ml_assets.training.attempt",
+    "ml_assets.training.beginning",
+    "ml_assets.training.process.heartbeat",
+)
+"""Modules that only report on a training or count its attempts: none of them handles a tensor."""
+
+
+def worker_modules(script: str) -> tuple[list[str], list[str]]:
+    """Return the modules that a worker begins with, and the modules behind them that do not count.
+
+    `script` is the pipeline's script, or empty if it has a model function.
+    """
+    # Another version of XGBoost does not change the training of a torch module.
+    without = [*CHANGES_NO_WEIGHTS, *([] if script else ["ml_assets.training.script"])]
+    return [AGENT, SCRIPT if script else LOOP], without
+
+
+def loop_version(script: str) -> str:
+    """Return the version of the platform's modules that run in the workers: 16 hex digits."""
+    names, without = worker_modules(script)
+    return modules_version(names, without=without)
+
+
+def platform_text() -> str:
+    """Return the SHA-256 of the names and texts of all modules of the platform, as they are on this machine."""
+    folder = Path(ml_assets.__path__[0])
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(text)}\n".encode())
+        digest.update(text)
+    return digest.hexdigest()
