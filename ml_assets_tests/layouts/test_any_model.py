@@ -141,7 +141,7 @@ def test_a_model_that_knows_more_than_its_rows_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("part", sorted(OF_A_PROCESS))
-def test_a_model_that_differs_between_processes_is_refused_by_the_first_that_differs(
+def test_a_model_that_differs_between_processes_is_refused(
     snapshot: Snapshot, pool: Ranks, part: str
 ) -> None:
     """Several ranks differ at the start, a single one when it resumes in another process."""

@@ -135,7 +135,7 @@ def test_code_of_an_image_may_lie_in_another_folder(
         refuse_other_code(job, is_pod=True)
 
 
-def test_another_platform_in_an_image_is_refused_if_it_means_something_else(snapshot: Snapshot) -> None:
+def test_another_platform_in_an_image_is_refused(snapshot: Snapshot) -> None:
     """Text that differs, as in a comment, is compared by its meaning."""
     job = dataclasses.replace(
         small_job(snapshot), loop_version=loop_version(""), platform_text=platform_text()

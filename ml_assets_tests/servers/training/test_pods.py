@@ -243,9 +243,7 @@ def test_an_image_with_other_code_ends_both_nodes_before_they_train(
         )
 
 
-def test_the_node_whose_rank_stands_still_names_it_and_not_the_node_that_waits(
-    launch: Start, snapshot: Snapshot
-) -> None:
+def test_the_node_whose_rank_stands_still_names_it(launch: Start, snapshot: Snapshot) -> None:
     """The rank that waits has stood still for longer, and its agent killed it first."""
     model = "ml_assets_tests.training.untrainable_models.SlowThenStuck"
     pods = launch(small_job(snapshot, model, stall_timeout_seconds=4.0))
