@@ -55,5 +55,6 @@ if [ ! -t 2 ]; then quiet=(--quiet); fi # progress bars are for people
 "$venv/bin/uv" pip sync "${quiet[@]}" --compile-bytecode --require-hashes --require-build-hashes --strict "$locks/dev.txt"
 "$venv/bin/uv" pip install --quiet --no-deps --require-build-hashes --editable .
 deployment/own-packages.sh "$venv"
+"$venv/bin/dg" utils generate-component-schema >/dev/null # by it, editors complete the keys of a defs.yaml
 printf '%s\n' "$wanted" >"$venv/.installed"
 echo "Ready: $venv"

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -177,23 +178,68 @@ def _repeated(named: list[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
-def test_the_import_table_says_what_the_code_imports() -> None:
-    """Row by row: packages of the table that any module of the folder imports, at its top or within a function."""
+def _import_table() -> dict[str, set[str]]:
+    """Folder or module of the table in architecture.md → the folders that it imports."""
     page = (ROOT / "docs" / "architecture.md").read_text()
-    rows = re.findall(r"^\| `((?:ml_assets/)?\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
-    table = {folder.replace("/", "."): set(re.findall(r"`(\w+)`", imports)) for folder, imports in rows}
-    graph = grimp.build_graph("ml_assets", "resources")
+    rows = re.findall(r"^\| `((?:ml_assets/)?\w+)(?:\.py)?` \| .* \| (.*) \|$", page, re.MULTILINE)
+    return {folder.replace("/", "."): set(re.findall(r"`(\w+)`", imports)) for folder, imports in rows}
+
+
+def _folders() -> set[str]:
     packages = {path.parent.name for path in (ROOT / "ml_assets").glob("*/__init__.py")}
-    assert table.keys() == {"resources", *(f"ml_assets.{name}" for name in packages)}
+    return {"resources", *(f"ml_assets.{name}" for name in packages)}
+
+
+def test_the_import_table_says_what_the_code_imports() -> None:
+    """Row by row: folders of the table that any module of the row imports, at its top or within a function."""
+    table, folders = _import_table(), _folders()
+    graph = grimp.build_graph("ml_assets", "resources")
+    assert table.keys() == {*folders, "ml_assets.webserver", "ml_assets.definitions"}
     found = {
-        package: {
+        row: {
             other.removeprefix("ml_assets.")
-            for other in table.keys() - {package}
-            if graph.direct_import_exists(importer=package, imported=other, as_packages=True)
+            for other in folders - {row}
+            if graph.direct_import_exists(importer=row, imported=other, as_packages=True)
         }
-        for package in table
+        for row in table
     }
     assert found == table
+
+
+def test_a_contract_of_each_folder_forbids_what_the_table_lacks() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = {
+        one["source_modules"][0]: set(one["forbidden_modules"])
+        for one in settings["contracts"]
+        if one["name"].endswith(" imports what docs/architecture.md says")
+    }
+    table, folders = _import_table(), _folders()
+    assert contracts == {
+        row: {other for other in folders - {row} if other.removeprefix("ml_assets.") not in table[row]}
+        for row in folders - {"resources"}
+    }
+
+
+def test_modules_beside_the_folders_import_none_of_them() -> None:
+    """Every folder may import them. The code location and what changes Dagster stand above the folders."""
+    beside = {path.stem for path in (ROOT / "ml_assets").glob("*.py")} - {
+        "__init__",
+        "webserver",
+        "definitions",
+    }
+    graph = grimp.build_graph("ml_assets", "resources")
+    below = {name for name in beside if not name.startswith("dagster_")}
+    found = {
+        name: [
+            other
+            for other in _folders()
+            if graph.direct_import_exists(importer=f"ml_assets.{name}", imported=other, as_packages=True)
+        ]
+        for name in below
+    }
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert not any(found.values()), found
+    assert [name for name in below if f"`{name}.py`" not in page] == []
 
 
 def test_no_file_names_a_package_registry() -> None:

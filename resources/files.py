@@ -1,4 +1,7 @@
-"""Files that are complete or missing, also after a power cut; locks between the processes of one machine."""
+"""Files and folders that are complete or missing; locks between the processes of one machine.
+
+`write_whole` survives a power cut. `whole_file` survives the end of its process, for what can be made again.
+"""
 
 import errno
 import fcntl
