@@ -41,9 +41,9 @@ def command(
             say(f"{row.at:%Y-%m-%d %H:%M:%S} UTC  version {row.version}  by {row.author}: {row.reason}")
             if row.despite:
                 say(f"    despite {row.despite}")
-            report = reports.get(row.evaluation_digest)
-            if report is not None:
-                say(f"    on evaluation {evaluation_name(row.evaluation_digest)}: {report}")
+            say(
+                f"    on evaluation {evaluation_name(row.evaluation_digest)}: {reports[row.evaluation_digest]}"
+            )
             if row.demotion is not None:
                 ended = row.demotion
                 say(f"{ended.at:%Y-%m-%d %H:%M:%S} UTC  none       by {ended.author}: {ended.reason}")

@@ -18,15 +18,9 @@ class BundleStanding:
     promotion: Promotion | None
     """Its newest promotion; None if it was never in production."""
     shown: EvaluationRow | None
-    """Evaluation that its version shows: the evaluation behind its promotion, otherwise the newest."""
+    """Evaluation behind its newest promotion, otherwise the newest evaluation. Its version shows it, and its next
+    promotion records it. None if it was never evaluated."""
     is_in_production: bool
-
-    @property
-    def decided_by(self) -> str:
-        """Digest of the evaluation to record with a promotion: that of an earlier promotion, otherwise the newest."""
-        if self.promotion is not None:
-            return self.promotion.evaluation_digest
-        return self.newest.evaluation_digest if self.newest is not None else ""
 
     @property
     def may_be_promoted(self) -> bool:
@@ -69,11 +63,11 @@ class BundleStandings:
         promotion = next(
             (one for one in reversed(self.promotions) if one.bundle_digest == bundle_digest), None
         )
-        shown = None if promotion is None else evaluations.get(promotion.evaluation_digest)
+        shown = newest if promotion is None else evaluations[promotion.evaluation_digest]
         held = self.in_production
         return BundleStanding(
             newest=newest,
             promotion=promotion,
-            shown=shown or newest,
+            shown=shown,
             is_in_production=held is not None and held.bundle_digest == bundle_digest,
         )

@@ -131,17 +131,17 @@ class Releases:
         self._store.open(version.bundle_digest)
 
         def write_it() -> Promotion:
-            found = self._promotable(version)
+            found, evaluation = self._promotable(version)
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
-            against = _nothing if found.promotion else self._against(found.newest)
+            against = _nothing if found.promotion else self._against(evaluation)
             despite = against()
             if despite and not despite_inputs:
                 raise NotPromotable(_not_on_these_inputs(version, despite))
 
             def allow() -> None:
                 # Check again inside the transaction: the grounds may have changed while they were looked up.
-                if self._promotable(version) != found or against() != despite:
+                if self._promotable(version) != (found, evaluation) or against() != despite:
                     raise _Overtaken
 
             return self._log.promote(
@@ -151,7 +151,7 @@ class Releases:
                 author=author,
                 reason=reason,
                 bundle_digest=version.bundle_digest,
-                evaluation_digest=found.decided_by,
+                evaluation_digest=evaluation.evaluation_digest,
                 despite=in_words(despite, len(despite)),
                 allow=allow,
             )
@@ -160,17 +160,20 @@ class Releases:
         self.show(model)
         return promotion
 
-    def _promotable(self, version: RegisteredVersion) -> BundleStanding:
-        """Return the standing of `version`. Raises `NotPromotable` if its evaluations do not allow a promotion."""
+    def _promotable(self, version: RegisteredVersion) -> tuple[BundleStanding, EvaluationRow]:
+        """Return the standing of `version`, and the evaluation to record with its promotion.
+
+        Raises `NotPromotable` if its evaluations do not allow a promotion.
+        """
         standings = BundleStandings.read(self._log, version.model)
         found, champion = standings.of(version.bundle_digest), standings.in_production
-        if found.promotion is not None:
-            return found
-        named, newest = _named(version), found.newest
+        named, newest = _named(version), found.shown
         if newest is None:
             raise NotPromotable(
                 f"{named} was never evaluated: materialize the model, then promote the version that it registers"
             )
+        if found.promotion is not None:
+            return found, newest
         if newest.status != "blessed":
             raise NotPromotable(
                 f"{named} is {newest.status}, not blessed, by its newest evaluation {newest.name} "
@@ -184,7 +187,7 @@ class Releases:
                 f"production since {champion.at:%Y-%m-%d %H:%M} UTC. Compare it with that version; the "
                 f"training is reused: ml-assets launch {version.model} {newest.partition}"
             )
-        return found
+        return found, newest
 
     def rejected_inputs(self, evaluation: EvaluationRow) -> Mapping[str, str]:
         """Return `table key` → reason for training inputs of the evaluated weights that are rejected by now.
@@ -199,17 +202,18 @@ class Releases:
         Leaves out inputs that its promotion recorded as rejected. Empty if nothing is in production. Raises
         `InputsUnknown`.
         """
-        promotion = self._log.in_production(model, PRODUCTION)
-        evaluation = None if promotion is None else self._log.evaluation(promotion.evaluation_digest)
-        if promotion is None or evaluation is None:
+        standings = BundleStandings.read(self._log, model)
+        promotion = standings.in_production
+        shown = None if promotion is None else standings.of(promotion.bundle_digest).shown
+        if promotion is None or shown is None:
             return {}
-        refused = self.rejected_inputs(evaluation)
+        refused = self.rejected_inputs(shown)
         return {what: why for what, why in refused.items() if f"{what} " not in promotion.despite}
 
-    def _against(self, evaluation: EvaluationRow | None) -> Callable[[], Mapping[str, str]]:
+    def _against(self, evaluation: EvaluationRow) -> Callable[[], Mapping[str, str]]:
         """Look up the rows behind an evaluation; return a function that returns those rejected when it is called."""
         try:
-            behind = contents_of(self._lake, self._log, evaluation.trained_on if evaluation else None)
+            behind = contents_of(self._lake, self._log, evaluation.trained_on)
         except InputsUnknown as unknown:
             said = {"its inputs": f"are not known: {unknown}"}
             return lambda: said

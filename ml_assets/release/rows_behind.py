@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from ml_assets.tables.guard import Contents, contents_behind
 from ml_assets.tables.reader import PartitionMissing, TableReader
 from resources.lake import ObjectNotFound, RefNotFound, VersionedStore
-from resources.ledger import ModelLog, TrainedOn
+from resources.ledger import ModelLog, TrainedOn, evaluation_name
 from resources.words import name_some
 
 NAMED = 3
@@ -35,20 +35,15 @@ def in_words(refused: Mapping[str, str], most: int = NAMED) -> str:
     return name_some([f"{what} {why}" for what, why in refused.items()], most)
 
 
-def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn | None) -> Contents:
+def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn) -> Contents:
     """Return all rows behind weights that were trained on `window`.
 
     If a training began with the weights of another version, the rows behind that version count, too, and so on. Raises
-    `InputsUnknown` if an evaluation did not record its window, or if the lake no longer holds it.
+    `InputsUnknown` if the lake no longer holds the window, or the ledger lacks the evaluation of such a version.
     """
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    whose = "its evaluation"
     seen: set[str] = set()
     while True:
-        if window is None:
-            raise InputsUnknown(
-                f"{whose} does not record its training window: an earlier version of ml-assets made it"
-            )
         try:
             reader = TableReader(lake, window.commit)
             here = contents_behind(reader, window.table, _keys_of(reader, window))
@@ -62,8 +57,12 @@ def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn | None) -
             return found
         seen.add(window.begins_with)
         row = log.evaluation(window.begins_with)
-        whose = f"evaluation {window.begins_with[:12]}, of the version it began with,"
-        window = None if row is None else row.trained_on
+        if row is None:
+            raise InputsUnknown(
+                f"the ledger lacks evaluation {evaluation_name(window.begins_with)} of the version it began with: it "
+                "is another ledger, or an older copy"
+            )
+        window = row.trained_on
 
 
 def _keys_of(reader: TableReader, window: TrainedOn) -> Sequence[str]:

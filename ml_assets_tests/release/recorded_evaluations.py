@@ -11,7 +11,7 @@ def record_evaluation(
     bundle: Bundle,
     status: GateStatus = "blessed",
     *,
-    trained_on: TrainedOn | None,
+    trained_on: TrainedOn,
     partition: str = "2013-12-31",
     told: str = "",
 ) -> EvaluationRow:

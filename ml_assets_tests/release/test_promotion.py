@@ -204,22 +204,16 @@ def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (None, "does not record its training window"),
         ({"commit": "0" * 64}, "the lake no longer holds datasets/orders"),
         ({"first": "2012-12-31", "partitions": 4}, "holds 3 partitions of datasets/orders"),
-        ({"begins_with": "e" * 64}, "evaluation eeeeeeeeeeee, of the version it began with, does not record"),
+        ({"begins_with": "e" * 64}, "the ledger lacks evaluation eeeeeeeeeeee of the version it began with"),
     ],
 )
 def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
-    releases: Releases, ledger: Ledger, window: TrainedOn, changes: dict[str, Any] | None, why: str,
+    releases: Releases, ledger: Ledger, window: TrainedOn, changes: dict[str, Any], why: str,
     two_versions: tuple[Bundle, Bundle],
 ) -> None:  # fmt: skip
-    record_evaluation(
-        ledger,
-        two_versions[0],
-        told="again",
-        trained_on=None if changes is None else replace(window, **changes),
-    )
+    record_evaluation(ledger, two_versions[0], told="again", trained_on=replace(window, **changes))
     with pytest.raises(NotPromotable, match=f"its inputs are not known: .*{why}"):
         releases.promote("small", 1, author="ada", reason="first")
     assert why in releases.promote("small", 1, author="ada", reason="first", despite_inputs=True).despite
@@ -337,6 +331,8 @@ def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
 def test_a_kill_between_log_and_alias_is_repaired(
     releases: Releases, ledger: Ledger, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:
+    evaluation = ledger.models.newest_evaluation("small", two_versions[1].digest)
+    assert evaluation is not None
     ledger.models.promote(
         "small",
         "2",
@@ -344,7 +340,7 @@ def test_a_kill_between_log_and_alias_is_repaired(
         author="ada",
         reason="better",
         bundle_digest=two_versions[1].digest,
-        evaluation_digest="e",
+        evaluation_digest=evaluation.evaluation_digest,
     )
     assert registry.aliased("small", "production") is None
     releases.in_production("small")

@@ -10,8 +10,12 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
-from resources.ledger import Ledger, LedgerError, migrations
+from ml_assets_tests.resources.ledger_writer import NEW
+from ml_assets_tests.resources.next_ledger_version import (
+    assert_a_failed_upgrade_changes_nothing,
+    assert_both_versions_keep_every_row,
+)
+from resources.ledger import Ledger, LedgerError, LedgerOfAnotherVersion, migrations
 from resources.ledger.tables import metadata
 
 
@@ -28,7 +32,7 @@ def connection(path: Path) -> Iterator[sa.Connection]:
     engine.dispose()
 
 
-def test_newest_step_makes_exactly_the_tables_the_code_works_with(
+def test_newest_revision_makes_exactly_the_tables_the_code_works_with(
     path: Path, connection: sa.Connection
 ) -> None:
     Ledger(f"sqlite:///{path}").record_verdicts([NEW])
@@ -37,33 +41,44 @@ def test_newest_step_makes_exactly_the_tables_the_code_works_with(
     assert migrations.revision_of(connection) == migrations.NEWEST == migrations.revisions()[-1]
 
 
-def test_going_back_and_forward_keeps_every_row(path: Path) -> None:
-    ledger = Ledger(f"sqlite:///{path}")
-    assert ledger.revision() is None
-    ledger.record_verdicts([NEW])
-    ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
-    write_one_of_each(ledger)
-    for revision in reversed(migrations.revisions()):
-        ledger.downgrade(revision)
-        assert ledger.revision() == revision
-    later = Ledger(f"sqlite:///{path}")
-    assert [one.status for one in later.attempts(NEW.table, NEW.key)] == ["accepted"]
-    assert_one_of_each(later)
-    assert later.revision() == migrations.NEWEST
+def test_going_back_and_forward_keeps_every_row(path: Path, tmp_path: Path) -> None:
+    assert_both_versions_keep_every_row(f"sqlite:///{path}", tmp_path)
 
 
-def test_steps_that_do_not_exist_are_refused(path: Path) -> None:
+def test_a_failed_upgrade_changes_nothing(path: Path, tmp_path: Path) -> None:
+    assert_a_failed_upgrade_changes_nothing(f"sqlite:///{path}", tmp_path)
+
+
+def test_revisions_that_do_not_exist_are_refused(path: Path) -> None:
     ledger = Ledger(f"sqlite:///{path}")
     ledger.record_verdicts([NEW])
-    with pytest.raises(LedgerError, match="cannot be downgraded to '0009'; the revisions are 0001"):
-        ledger.downgrade("0009")
+    with pytest.raises(LedgerError, match="cannot be downgraded to 'r0009'; the revisions are r0001"):
+        ledger.downgrade("r0009")
+    ledger.downgrade("r0001")
+    assert ledger.revision() == "r0001"
 
 
 def test_database_of_a_newer_version_is_left_alone(path: Path) -> None:
+    _mark(path, "r9999")
+    with pytest.raises(LedgerOfAnotherVersion, match=r"ledger\.db has .* r9999, .*Use the newer version"):
+        Ledger(f"sqlite:///{path}").record_verdicts([NEW])
+    assert Ledger(f"sqlite:///{path}").revision() == "r9999"
+
+
+@pytest.mark.parametrize("revision", ["0001", "0006"])
+def test_database_from_before_the_first_release_is_left_alone(path: Path, revision: str) -> None:
+    _mark(path, revision)
+    with pytest.raises(
+        LedgerOfAnotherVersion, match=r"ledger\.db has .* before the first release"
+    ) as refused:
+        Ledger(f"sqlite:///{path}").record_verdicts([NEW])
+    assert "with an empty home (ML_ASSETS_HOME)" in str(refused.value)
+    assert Ledger(f"sqlite:///{path}").revision() == revision
+
+
+def _mark(path: Path, revision: str) -> None:
+    """Make a ledger, and write another revision into it."""
     Ledger(f"sqlite:///{path}").record_verdicts([NEW])
     with closing(sqlite3.connect(path)) as database:
-        database.execute(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '9999'")
+        database.execute(f"UPDATE {migrations.VERSION_TABLE} SET version_num = ?", (revision,))
         database.commit()
-    with pytest.raises(LedgerError, match=r"has revision 9999.*use the newer version"):
-        Ledger(f"sqlite:///{path}").record_verdicts([NEW])
-    assert Ledger(f"sqlite:///{path}").revision() == "9999"

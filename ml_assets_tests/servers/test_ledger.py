@@ -16,8 +16,11 @@ from ml_assets_tests.resources import ledger_writer
 from ml_assets_tests.resources.ledger_writer import (
     NEW,
     assert_decisions_hold_verdicts_back,
-    assert_one_of_each,
     write_one_of_each,
+)
+from ml_assets_tests.resources.next_ledger_version import (
+    assert_a_failed_upgrade_changes_nothing,
+    assert_both_versions_keep_every_row,
 )
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import Ledger, LedgerBusy, LedgerError, LedgerUnavailable, migrations
@@ -82,7 +85,7 @@ def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
         pass
 
 
-def test_newest_step_makes_exactly_the_tables_the_code_works_with(
+def test_newest_revision_makes_exactly_the_tables_the_code_works_with(
     url: str, connection: sa.Connection
 ) -> None:
     Ledger(url).record_verdicts([NEW])
@@ -91,17 +94,12 @@ def test_newest_step_makes_exactly_the_tables_the_code_works_with(
     assert migrations.revision_of(connection) == migrations.NEWEST
 
 
-def test_going_back_and_forward_keeps_every_row(url: str) -> None:
-    ledger = Ledger(url)
-    ledger.record_verdicts([NEW])
-    write_one_of_each(ledger)
-    for revision in reversed(migrations.revisions()):
-        ledger.downgrade(revision)
-        assert ledger.revision() == revision
-    later = Ledger(url)
-    assert len(later.attempts(NEW.table, NEW.key)) == 1
-    assert_one_of_each(later)
-    assert later.revision() == migrations.NEWEST
+def test_going_back_and_forward_keeps_every_row(url: str, tmp_path: Path) -> None:
+    assert_both_versions_keep_every_row(url, tmp_path)
+
+
+def test_a_failed_upgrade_changes_nothing(url: str, tmp_path: Path) -> None:
+    assert_a_failed_upgrade_changes_nothing(url, tmp_path)
 
 
 WAYS_TO_CHANGE = (

@@ -8,6 +8,7 @@ from resources.ledger.errors import (
     LedgerBusy,
     LedgerError,
     LedgerOfAnotherLake,
+    LedgerOfAnotherVersion,
     LedgerUnavailable,
     NothingToAccept,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "LedgerBusy",
     "LedgerError",
     "LedgerOfAnotherLake",
+    "LedgerOfAnotherVersion",
     "LedgerUnavailable",
     "ModelLog",
     "NewEvaluation",

@@ -229,7 +229,7 @@ class LedgerDatabase:
         with engine.connect() as connection:
             is_current = migrations.revision_of(connection) == migrations.NEWEST
         if not is_current:
-            self.migrate(migrations.upgrade)
+            self.migrate(lambda connection: migrations.upgrade(connection, str(self)))
         return engine
 
     @cached_property

@@ -19,3 +19,7 @@ class NothingToAccept(LedgerError):
 
 class LedgerOfAnotherLake(LedgerError):
     """The ledger in a home has the verdicts on the lake of another environment."""
+
+
+class LedgerOfAnotherVersion(LedgerError):
+    """The tables have a revision that this version of ml-assets does not know. The message has the remedy."""

@@ -100,8 +100,8 @@ class NewEvaluation:
     """Address of the report."""
     run_id: str
     """Id of the Dagster run that made the evaluation."""
-    trained_on: TrainedOn | None
-    """Window of the training. None in rows of earlier versions of ml-assets, which did not record it."""
+    trained_on: TrainedOn
+    """Window of the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class Promotion:
     bundle_digest: str
     """Digest of the promoted bundle."""
     evaluation_digest: str
-    """Digest of the evaluation behind the promotion; empty in rows that are older than recorded evaluations."""
+    """Digest of the evaluation behind the promotion."""
     author: str
     reason: str
     at: datetime

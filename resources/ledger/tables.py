@@ -32,20 +32,18 @@ class UtcTime(sa.TypeDecorator[datetime]):
 
 
 class Window(sa.TypeDecorator[TrainedOn]):
-    """Column of `TrainedOn` as JSON; empty text for None."""
+    """Column of `TrainedOn` as JSON."""
 
     impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: TrainedOn | None, dialect: Any) -> str:
+    def process_bind_param(self, value: TrainedOn | None, dialect: Any) -> str | None:
         """Convert to JSON for storage."""
-        return "" if value is None else json.dumps(asdict(value), sort_keys=True)
+        return None if value is None else json.dumps(asdict(value), sort_keys=True)
 
     def process_result_value(self, value: str | None, dialect: Any) -> TrainedOn | None:
         """Return the stored JSON as `TrainedOn`."""
-        if not value:
-            return None
-        return TrainedOn(**json.loads(value))
+        return None if value is None else TrainedOn(**json.loads(value))
 
 
 metadata = sa.MetaData()
@@ -89,8 +87,8 @@ promotions = sa.Table(
     sa.Column("author", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("at", UtcTime, nullable=False),
-    sa.Column("evaluation_digest", sa.Text, nullable=False, server_default=""),
-    sa.Column("despite", sa.Text, nullable=False, server_default=""),
+    sa.Column("evaluation_digest", sa.Text, nullable=False),
+    sa.Column("despite", sa.Text, nullable=False),
     sa.Index("ledger_promotions_by_role", "model", "alias"),
     # Never reuse an id: other rows refer to a promotion by its id.
     sqlite_autoincrement=True,
@@ -119,7 +117,7 @@ evaluations = sa.Table(
     sa.Column("report", sa.Text, nullable=False),
     sa.Column("run_id", sa.Text, nullable=False),
     sa.Column("at", UtcTime, nullable=False),
-    sa.Column("trained_on", Window, nullable=False, server_default=""),
+    sa.Column("trained_on", Window, nullable=False),
     sa.Index("ledger_evaluations_by_bundle", "model", "bundle_digest"),
     # Never reuse an id: ids order the evaluations of a bundle.
     sqlite_autoincrement=True,

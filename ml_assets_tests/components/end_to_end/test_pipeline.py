@@ -74,7 +74,7 @@ def again(installation: Installation, first: ModelRun) -> ModelRun:
     return train(installation, DAY)
 
 
-def trained_on_of(installation: Installation) -> TrainedOn | None:
+def trained_on_of(installation: Installation) -> TrainedOn:
     """The window behind the first evaluation."""
     return releases_of(installation.platform).evaluations(MODEL)[0].trained_on
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from resources.ledger.errors import LedgerError
+from resources.ledger.errors import LedgerError, LedgerOfAnotherVersion
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-NEWEST = "0006"
+NEWEST = "r0001"
 """Revision that this code needs."""
 VERSION_TABLE = "ledger_version"
+VERSIONS = Path(__file__).parent / "versions"
+"""Folder of the revisions."""
 
 
 def revision_of(connection: sa.Connection) -> str | None:
@@ -27,23 +29,19 @@ def revision_of(connection: sa.Connection) -> str | None:
     return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
 
 
-def upgrade(connection: sa.Connection, to: str = NEWEST) -> None:
-    """Upgrade a database to a revision, inside the connection's transaction: completely or not at all.
+def upgrade(connection: sa.Connection, ledger: str) -> None:
+    """Upgrade a database to the newest revision, inside the connection's transaction: completely or not at all.
 
-    Raise `LedgerError` if a newer version of this program made the database.
+    `ledger` names the database in errors. Raise `LedgerOfAnotherVersion` for an unknown revision.
     """
-    found = revision_of(connection)
-    if found == to:
+    known, found = revisions(), revision_of(connection)
+    if found is not None and found not in known:
+        raise _unknown(found, known, ledger)
+    if found == NEWEST:
         return
     from alembic import command
 
-    config = _config(connection)
-    if found is not None and found not in revisions():
-        raise LedgerError(
-            f"the ledger has revision {found}, this version of ml-assets knows revisions up to {NEWEST}: use the "
-            "newer version; or downgrade the ledger with it: ml-assets ledger downgrade " + NEWEST
-        )
-    command.upgrade(config, to)
+    command.upgrade(_config(connection), NEWEST)
 
 
 def downgrade(connection: sa.Connection, to: str) -> None:
@@ -65,7 +63,21 @@ def downgrade(connection: sa.Connection, to: str) -> None:
 
 def revisions() -> list[str]:
     """Return all revisions, oldest first."""
-    return sorted(path.name.partition("_")[0] for path in (Path(__file__).parent / "versions").glob("0*.py"))
+    return sorted(path.name.partition("_")[0] for path in VERSIONS.glob("r*.py"))
+
+
+def _unknown(found: str, known: list[str], ledger: str) -> LedgerOfAnotherVersion:
+    if found > known[-1]:
+        return LedgerOfAnotherVersion(
+            f"{ledger} has tables of revision {found}, from a newer version of ml-assets. This version knows revisions "
+            f"up to {NEWEST}. Use the newer version; or downgrade the tables with it: "
+            f"ml-assets ledger downgrade {NEWEST}"
+        )
+    return LedgerOfAnotherVersion(
+        f"{ledger} has tables of revision {found}, from before the first release of ml-assets. This version cannot "
+        "read them. Start anew: with an empty home (ML_ASSETS_HOME); on servers with an empty database "
+        "(ML_ASSETS_LEDGER_URL) and a new environment (ML_ASSETS_ENVIRONMENT)"
+    )
 
 
 def _config(connection: sa.Connection) -> "Config":
@@ -73,5 +85,6 @@ def _config(connection: sa.Connection) -> "Config":
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent))
+    config.set_main_option("version_locations", str(VERSIONS))
     config.set_main_option("path_separator", "os")
     return config

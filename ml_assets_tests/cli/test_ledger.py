@@ -1,0 +1,61 @@
+"""`ml-assets ledger`, and every other command over the ledger of another version."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.cli.terminal import Terminal
+from ml_assets_tests.resources.next_ledger_version import NEXT, next_version
+from resources.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(terminal: Terminal) -> Path:
+    """The ledger of the home, which a command has made."""
+    file = terminal.home / "ledger.db"
+    Ledger(f"sqlite:///{file}").newest_verdicts("datasets/none")
+    return file
+
+
+def test_the_revision_is_shown_before_and_after_the_first_use(terminal: Terminal) -> None:
+    needed = "this version of ml-assets needs r0001"
+    assert terminal("ledger", "current").out == f"the tables have revision none, {needed}\n"
+    Ledger(f"sqlite:///{terminal.home}/ledger.db").newest_verdicts("datasets/none")
+    assert terminal("ledger", "current").out == f"the tables have revision r0001, {needed}\n"
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_newer_ledger_is_refused_until_the_newer_version_downgrades_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    with next_version(tmp_path):
+        assert terminal("promote", "m", "--log").status == 1  # there is none, but the tables are upgraded
+        assert terminal("ledger", "current").out.startswith(f"the tables have revision {NEXT}, this version")
+    refused = terminal("promote", "m", "--log")
+    assert refused.status == 1
+    assert f"has tables of revision {NEXT}, from a newer version of ml-assets" in refused.err
+    command = refused.err.rpartition("ml-assets ")[2].split()
+    with next_version(tmp_path):
+        assert terminal(*command).out.startswith("the tables have revision r0001; ")
+    assert "was ever in production" in terminal("promote", "m", "--log").err
+
+
+def test_a_ledger_from_before_the_first_release_is_refused_in_a_line(
+    terminal: Terminal, ledger: Path
+) -> None:
+    with closing(sqlite3.connect(ledger)) as database:
+        database.execute("UPDATE ledger_version SET version_num = '0006'")
+        database.commit()
+    said = (
+        f"ledger sqlite:///{ledger} has tables of revision 0006, from before the first release of ml-assets. This "
+        "version cannot read them. Start anew: with an empty home (ML_ASSETS_HOME); "
+    )
+    refused = terminal("promote", "m", "--log")
+    assert refused.status == 1
+    assert refused.err.startswith(f"Error: {said}")
+    assert refused.err.count("\n") == 1
+    failed = [line for line in terminal("doctor").out.splitlines() if line.startswith("FAIL")]
+    assert all(said in line for line in failed)
+    assert [line[6:22].strip() for line in failed] == ["ledger", "production"]

@@ -1,0 +1,85 @@
+"""A version of ml-assets whose ledger has one more revision, and the promise that both versions keep every row."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
+from resources.ledger import Ledger, LedgerOfAnotherVersion, migrations
+
+NEXT = "r0002"
+_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "r0002", "r0001"
+
+
+def upgrade():
+    op.add_column("ledger_evaluations", sa.Column("note", sa.Text, nullable=False, server_default=""))
+    {then}
+
+
+def downgrade():
+    op.drop_column("ledger_evaluations", "note")
+"""
+
+
+@contextmanager
+def next_version(folder: Path, then: str = "") -> Iterator[None]:
+    """Be the next version for the block. Its revision is written into `folder` and ends with the statement `then`."""
+    versions = folder / "versions"
+    shutil.copytree(migrations.VERSIONS, versions, dirs_exist_ok=True)
+    (versions / f"{NEXT}_note.py").write_text(_REVISION.format(then=then))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "VERSIONS", versions)
+        patch.setattr(migrations, "NEWEST", NEXT)
+        yield
+
+
+def assert_both_versions_keep_every_row(url: str, folder: Path) -> None:
+    """Upgrade a ledger with rows to the next version, and downgrade it again for this version."""
+    ledger = Ledger(url)
+    assert ledger.revision() is None
+    ledger.record_verdicts([NEW])
+    ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
+    write_one_of_each(ledger)
+    before = _rows(Ledger(url))
+    assert ledger.revision() == migrations.NEWEST
+    with next_version(folder):
+        Ledger(url).newest_verdicts(NEW.table)
+        assert Ledger(url).revision() == NEXT
+    with pytest.raises(
+        LedgerOfAnotherVersion, match=rf"{NEXT}, from a newer version.* ledger downgrade r0001"
+    ):
+        Ledger(url).newest_verdicts(NEW.table)
+    with next_version(folder):
+        Ledger(url).downgrade("r0001")
+    later = Ledger(url)
+    assert later.revision() == "r0001"
+    assert _rows(later) == before
+    assert_one_of_each(later)
+    assert [one.attempt for one in later.record_verdicts([NEW])] == [2]
+
+
+def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:
+    """The next version fails in the middle of its revision."""
+    Ledger(url).record_verdicts([NEW])
+    with (
+        next_version(folder, then="raise RuntimeError('halfway')"),
+        pytest.raises(RuntimeError, match="halfway"),
+    ):
+        Ledger(url).newest_verdicts(NEW.table)
+    later = Ledger(url)
+    assert later.revision() == "r0001"
+    assert len(later.attempts(NEW.table, NEW.key)) == 1
+    with next_version(folder):
+        assert len(Ledger(url).attempts(NEW.table, NEW.key)) == 1
+
+
+def _rows(ledger: Ledger) -> list[object]:
+    log = ledger.models
+    return [*ledger.attempts(NEW.table, NEW.key), *log.evaluations("m"), *log.promotions("m")]
