@@ -111,13 +111,16 @@ class Platform:
 
     @cached_property
     def ledger(self) -> "Ledger":
-        """Log of verdicts, acceptances, evaluations and promotions. Raises `LedgerOfAnotherLake`."""
+        """Log of verdicts, acceptances, evaluations and promotions."""
         from resources.ledger import Ledger
 
-        self.settings.home.mkdir(parents=True, exist_ok=True)
-        if self.settings.ledger_url is None:
-            _claim(self.settings)
-        return Ledger(self.settings.resolved_ledger_url.reveal(), **self._patience("patience_seconds"))
+        of = self.settings
+        of.home.mkdir(parents=True, exist_ok=True)
+        return Ledger(
+            of.resolved_ledger_url.reveal(),
+            environment=of.environment,
+            **self._patience("patience_seconds"),
+        )
 
     @cached_property
     def tracker(self) -> "Tracker":
@@ -156,25 +159,3 @@ class Platform:
     def _patience(self, argument: str) -> dict[str, float]:
         """Return `patience_seconds` as the keyword argument of a part; empty if it is not set."""
         return {} if self.patience_seconds is None else {argument: self.patience_seconds}
-
-
-def _claim(settings: Settings) -> None:
-    """Write the environment's name beside the embedded ledger at its first use; refuse another name later.
-
-    A partition's newest verdict is about the main of one lake. With two lakes, a passing day of one would cover the
-    rejected day of the other.
-    """
-    from resources.files import whole_file
-    from resources.ledger import LedgerOfAnotherLake
-
-    mark = settings.home / "ledger.environment"
-    if not mark.exists():
-        with whole_file(mark) as writing:
-            writing.write_text(settings.environment)
-    held = mark.read_text()
-    if held != settings.environment:
-        raise LedgerOfAnotherLake(
-            f"{settings.home} holds the ledger of environment {held!r}, and ML_ASSETS_ENVIRONMENT is "
-            f"{settings.environment!r}: give each environment a home (ML_ASSETS_HOME) or a ledger "
-            "(ML_ASSETS_LEDGER_URL) of its own"
-        )

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql
 
 from ml_assets_tests.resources import ledger_writer
+from ml_assets_tests.resources.ledger_environments import assert_each_ledger_belongs_to_one_environment
 from ml_assets_tests.resources.ledger_writer import write_one_of_each
 from resources.ledger import Ledger, LedgerBusy, LedgerError, NewVerdict, NothingToAccept
 from resources.ledger import tables as ledger_tables
@@ -307,6 +308,11 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, url: str) -> 
         for name in names:
             assert [row.rows for row in rows if row.run_id == name] == list(range(rounds))
     assert {len(ledger.attempts(TABLE, f"{name}-only")) for name in names} == {rounds}
+
+
+def test_processes_of_two_environments_never_share_a_ledger(tmp_path: Path) -> None:
+    """Four find each home empty together."""
+    assert_each_ledger_belongs_to_one_environment([(tmp_path / str(number), None) for number in range(20)])
 
 
 attempts = st.lists(

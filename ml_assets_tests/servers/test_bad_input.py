@@ -23,7 +23,7 @@ from ml_assets_tests.servers.running_servers import RunningServers
 from resources.artifacts import ArtifactsError, ArtifactsRefused, ArtifactsUnavailable, artifacts_of
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.lake import LakeError, LakeUnavailable
-from resources.ledger import Ledger, LedgerError, LedgerUnavailable
+from resources.ledger import LedgerError, LedgerUnavailable
 from resources.mlflow_client import TrackerError, TrackerUnavailable
 from resources.platform import Platform
 from resources.settings import Settings
@@ -176,7 +176,7 @@ def test_a_frozen_tracker_is_given_up_in_time(
 
 def test_a_frozen_database_is_given_up_in_time(servers: RunningServers, settings: Settings) -> None:
     before = _state(settings)
-    ledger = Ledger(settings.resolved_ledger_url.reveal(), patience_seconds=1)
+    ledger = Platform(settings, patience_seconds=1).ledger
     servers.freeze("postgresql")
     with pytest.raises(LedgerUnavailable, match="ML_ASSETS_LEDGER_URL"):
         ledger.newest_verdicts("datasets/none", ["none"])

@@ -13,6 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from ml_assets_tests.resources import ledger_writer
+from ml_assets_tests.resources.ledger_environments import assert_each_ledger_belongs_to_one_environment
 from ml_assets_tests.resources.ledger_writer import (
     NEW,
     assert_decisions_hold_verdicts_back,
@@ -65,6 +66,13 @@ def test_processes_that_come_first_at_once_and_write_at_once_lose_nothing(url: s
     assert [one.attempt for one in attempts] == list(range(1, 4 * rounds + 1))
     for name in names:
         assert [one.rows for one in attempts if one.run_id == name] == list(range(rounds))
+
+
+def test_processes_of_two_environments_never_share_a_ledger(servers: RunningServers, tmp_path: Path) -> None:
+    """Four find each database empty together."""
+    homes = [tmp_path / str(number) for number in range(5)]
+    urls = [servers.settings(home).resolved_ledger_url.reveal() for home in homes]
+    assert_each_ledger_belongs_to_one_environment(list(zip(homes, urls, strict=True)))
 
 
 def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(

@@ -1,6 +1,7 @@
 """Database of the ledger: opening it, and transactions with retries after other writers and restarts of the server.
 
-SQL belongs in `ledger.py` and `model_log.py`, the history of the tables in `migrations`.
+Opening upgrades the tables and checks the environment. Other SQL belongs in `ledger.py` and `model_log.py`, the history
+of the tables in `migrations`.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +23,8 @@ from sqlalchemy import event, exc
 from resources.addresses import Address
 from resources.files import take_lock
 from resources.ledger import migrations
-from resources.ledger.errors import LedgerBusy, LedgerError, LedgerUnavailable
+from resources.ledger.errors import LedgerBusy, LedgerError, LedgerOfAnotherLake, LedgerUnavailable
+from resources.ledger.tables import environments
 
 Answer = TypeVar("Answer")
 
@@ -33,13 +36,18 @@ _OPENING_TURN = 0x6C656467
 """Key of the advisory lock under which one process at a time runs migrations ("ledg")."""
 _TURN_POLL_SECONDS = (0.01, 0.05)
 """Range of the random pause, in seconds, between two tries to take a turn that another process holds."""
+_HELD_BY = sa.select(environments.c.environment)
 _POSTGRES = {"connect_timeout": 5, "keepalives_idle": 30, "options": "-c statement_timeout=60000"}
 
 
 class LedgerDatabase:
-    """One database. The first use opens it and creates its tables. Safe for threads, processes and forks."""
+    """One database. The first use opens it and creates its tables. Safe for threads, processes and forks.
 
-    def __init__(self, url: str, patience_seconds: float) -> None:
+    Verdicts are about the main of one lake. With two lakes, a passing day of one would cover the rejected day of the
+    other. So the first process records its environment, and processes of other environments are refused.
+    """
+
+    def __init__(self, url: str, patience_seconds: float, environment: str) -> None:
         self._address = Address(url)
         address = sa.make_url(url)
         if address.drivername in ("postgresql", "postgres"):
@@ -47,6 +55,7 @@ class LedgerDatabase:
         self._url = address
         self._is_sqlite = address.get_backend_name() == "sqlite"
         self._patience = patience_seconds
+        self._environment = environment
         self._lock = threading.Lock()
         self._ready: sa.Engine | None = None
         self._writing = threading.local()
@@ -154,7 +163,7 @@ class LedgerDatabase:
             time.sleep(random.uniform(*_TURN_POLL_SECONDS))
 
     def migrate(self, change: Callable[[sa.Connection], None]) -> None:
-        """Run a schema migration in one transaction. Only one process at a time runs migrations."""
+        """Run `change` in one transaction. Only one process at a time does so, even if there are no tables yet."""
         with _for_writing(self._made) as connection, connection.begin():
             if not self._is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING_TURN)))
@@ -228,9 +237,23 @@ class LedgerDatabase:
         engine = self._made
         with engine.connect() as connection:
             is_current = migrations.revision_of(connection) == migrations.NEWEST
-        if not is_current:
-            self.migrate(lambda connection: migrations.upgrade(connection, str(self)))
+            is_ours = is_current and connection.scalar(_HELD_BY) == self._environment
+        if not is_ours:
+            self.migrate(self._prepare)
         return engine
+
+    def _prepare(self, connection: sa.Connection) -> None:
+        """Upgrade the tables. Take the ledger for this environment if no environment has it."""
+        migrations.upgrade(connection, str(self))
+        holder = connection.scalar(_HELD_BY)
+        if holder is None:
+            facts = {"id": 1, "environment": self._environment, "at": datetime.now(UTC)}
+            connection.execute(sa.insert(environments), facts)
+        elif holder != self._environment:
+            raise LedgerOfAnotherLake(
+                f"{self} belongs to environment {holder!r}, and ML_ASSETS_ENVIRONMENT is {self._environment!r}: give "
+                "each environment a home (ML_ASSETS_HOME) or a ledger (ML_ASSETS_LEDGER_URL) of its own"
+            )
 
     @cached_property
     def _made(self) -> sa.Engine:

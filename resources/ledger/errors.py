@@ -18,7 +18,7 @@ class NothingToAccept(LedgerError):
 
 
 class LedgerOfAnotherLake(LedgerError):
-    """The ledger in a home has the verdicts on the lake of another environment."""
+    """The ledger has the verdicts on the lake of another environment."""
 
 
 class LedgerOfAnotherVersion(LedgerError):

@@ -29,9 +29,13 @@ class Ledger:
     Safe for many processes at once. Every method may raise `LedgerError`.
     """
 
-    def __init__(self, url: str, patience_seconds: float = 30.0) -> None:
-        """Use the database at `url`. A write waits `patience_seconds` for other writers, then raises `LedgerBusy`."""
-        self._database = LedgerDatabase(url, patience_seconds)
+    def __init__(self, url: str, patience_seconds: float = 30.0, *, environment: str = "local") -> None:
+        """Use the database at `url`. A write waits `patience_seconds` for other writers, then raises `LedgerBusy`.
+
+        The first use records `environment`. If the database belongs to another environment, each use raises
+        `LedgerOfAnotherLake`.
+        """
+        self._database = LedgerDatabase(url, patience_seconds, environment)
         self.models = ModelLog(self._database)
         """Evaluations and promotions of models."""
 

@@ -48,6 +48,15 @@ class Window(sa.TypeDecorator[TrainedOn]):
 
 metadata = sa.MetaData()
 
+environments = sa.Table(
+    "ledger_environment",
+    metadata,
+    # The first process writes the only row, with id 1. Every process reads it.
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("environment", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+)
+
 verdicts = sa.Table(
     "ledger_verdicts",
     metadata,

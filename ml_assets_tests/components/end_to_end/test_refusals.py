@@ -242,7 +242,7 @@ def test_a_range_of_models_in_one_run_is_refused_with_the_remedy(installation: I
     assert f"{MODEL} {first} to {last}: a run trains one partition. Launch a backfill" in said
 
 
-def test_a_home_takes_no_verdicts_on_the_lake_of_another_environment(
+def test_a_ledger_takes_no_verdicts_on_the_lake_of_another_environment(
     installation: Installation, source: Source
 ) -> None:
     """Its newest attempt would count for the day that was rejected here."""
@@ -252,7 +252,7 @@ def test_a_home_takes_no_verdicts_on_the_lake_of_another_environment(
     source.mend()
     settings = installation.settings.model_copy(update={"environment": "staging"})
     other = Installation(settings.home, settings=settings)
-    assert "holds the ledger of environment 'local', and ML_ASSETS_ENVIRONMENT is 'staging'" in failure_of(
+    assert "belongs to environment 'local', and ML_ASSETS_ENVIRONMENT is 'staging'" in failure_of(
         other.run(READINGS, partition=day)
     )
 

@@ -15,6 +15,13 @@ down_revision = None
 def upgrade() -> None:
     """Create the tables in an empty database."""
     prepare()
+    _create(
+        "ledger_environment",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        *_texts("environment"),
+        _time(),
+        keys=(("id",),),
+    )
     attempt = (("table", "key", "attempt"),)
     _create(
         "ledger_verdicts",
