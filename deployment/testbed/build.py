@@ -4,7 +4,6 @@ Here: the build and its cache. The key of the cache is the pinned version and a 
 result. go.sum makes the toolchain check every download. Not here: running the programs.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -13,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from deployment.testbed.files import locked
 
 MODULES = Path(__file__).parent / "modules"
 CACHE_VARIABLE = "ML_ASSETS_BUILD_CACHE"
@@ -141,15 +141,6 @@ def _entries(go_mod: str, word: str) -> list[str]:
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(rf"^{word}[ \t]+([^(\s].*)$", go_mod, re.MULTILINE)
     return [entry for line in lines if (entry := line.partition("//")[0].strip())]
-
-
-@contextmanager
-def locked(file: Path) -> Generator[None]:
-    """Hold an exclusive lock on `file` for the block. The file is created; other processes wait."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _to_standard_error(line: str) -> None:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.build import cache_folder, locked
+from deployment.testbed.build import cache_folder
 from deployment.testbed.cluster.commands import run, succeeds
 from deployment.testbed.cluster.layers import Layer
+from deployment.testbed.files import locked
 from ml_assets_tests.cluster import packages
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY
 

@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployment.testbed.build import cache_folder, locked
+from deployment.testbed.build import cache_folder
 from deployment.testbed.cluster.control import EtcdPorts, Programs
 from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.files import locked, write_record
 from deployment.testbed.processes import Process, ServerFailed, free_port
 
 
@@ -40,9 +41,7 @@ class Record:
     def save(self) -> None:
         """Write the record atomically."""
         self.layout.state.mkdir(parents=True, exist_ok=True)
-        aside = self.file.with_suffix(".new")
-        aside.write_text(json.dumps(dataclasses.asdict(self), indent=1, default=str))
-        aside.replace(self.file)
+        write_record(self.file, json.dumps(dataclasses.asdict(self), indent=1, default=str))
 
 
 def exists(state: Path) -> bool:

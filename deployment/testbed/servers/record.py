@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from deployment.testbed.files import write_record
 from deployment.testbed.processes import Process, free_port
 
 HOST = "127.0.0.1"
@@ -71,9 +72,9 @@ class Record:
 
     def save(self) -> None:
         """Write `servers.json` and `servers.env`, each atomically."""
-        _write(self.path / "servers.json", json.dumps(asdict(self), indent=2) + "\n")
+        write_record(self.path / "servers.json", json.dumps(asdict(self), indent=2) + "\n")
         exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables(self).items())
-        _write(self.path / "servers.env", exports)
+        write_record(self.path / "servers.env", exports)
 
 
 def draw(folder: Path, database_folder: Path) -> Record:
@@ -137,10 +138,3 @@ def server_environment(record: Record, **own: str) -> dict[str, str]:
     """Return the environment of a server: this one without variables that point at servers, plus the mark and `own`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
     return kept | {MARK: record.folder} | own
-
-
-def _write(file: Path, text: str) -> None:
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    aside.touch(mode=0o600)
-    aside.write_text(text)
-    aside.rename(file)
