@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ml_assets_tests.faults.child_processes import forkserver
+from resources.addresses import Address
 from resources.ledger import LedgerOfAnotherLake
 from resources.platform import Platform
 from resources.settings import Settings
@@ -21,7 +22,7 @@ Place = tuple[Path, str | None]
 
 def assert_each_ledger_belongs_to_one_environment(places: Sequence[Place]) -> None:
     """Open each of these new ledgers by four processes at once: one environment holds it, the other is refused."""
-    context = forkserver(__name__)
+    context = forkserver(__name__, "alembic.command")
     together = context.Barrier(len(ENVIRONMENTS))
     children = []
     for environment in ENVIRONMENTS:
@@ -46,7 +47,9 @@ def _open_all(
 ) -> None:
     answers: list[str] = []
     for home, url in places:
-        ledger = Platform(Settings(home=home, environment=environment, ledger_url=url)).ledger
+        ledger = Platform(
+            Settings(home=home, environment=environment, ledger_url=None if url is None else Address(url))
+        ).ledger
         together.wait(PATIENCE)
         try:
             ledger.newest_verdicts("datasets/none")
