@@ -176,6 +176,19 @@ def test_image_and_manifests_have_the_numbers_of_the_settings() -> None:
     assert {int(port) for port in named} == {PAGES_PORT, CODE_PORT}
 
 
+def test_pods_written_by_hand_have_the_security_of_the_settings() -> None:
+    """`platform.yaml` repeats it for each pod, so that it can be read and applied without the project."""
+    platform = (ROOT / "deployment" / "kubernetes" / "base" / "platform.yaml").read_text()
+    deployments = [one for one in yaml.safe_load_all(platform) if one["kind"] == "Deployment"]
+    assert len(deployments) == 3
+    chart = helm_values()["dagsterDaemon"]
+    for pod in (one["spec"]["template"]["spec"] for one in deployments):
+        assert pod["securityContext"] == chart["podSecurityContext"]
+        assert pod["tolerations"] == chart["tolerations"]
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {**chart["securityContext"], "readOnlyRootFilesystem": True}
+
+
 def test_manifests_have_what_the_settings_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accounts, ConfigMap, Secret and environment variables: a missing one shows only when a pod starts."""
     folder = ROOT / "deployment" / "kubernetes"
