@@ -312,7 +312,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, url: str) -> 
 
 def test_processes_of_two_environments_never_share_a_ledger(tmp_path: Path) -> None:
     """Four find each home empty together."""
-    assert_each_ledger_belongs_to_one_environment([(tmp_path / str(number), None) for number in range(20)])
+    assert_each_ledger_belongs_to_one_environment([(tmp_path / str(number), None) for number in range(10)])
 
 
 attempts = st.lists(
