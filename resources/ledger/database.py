@@ -25,6 +25,7 @@ from resources.files import take_lock
 from resources.ledger import migrations
 from resources.ledger.errors import LedgerBusy, LedgerError, LedgerOfAnotherLake, LedgerUnavailable
 from resources.ledger.tables import environments
+from resources.retry import patiently
 
 Answer = TypeVar("Answer")
 
@@ -193,21 +194,17 @@ class LedgerDatabase:
             raise
 
     def _patiently(self, work: Callable[[], Answer]) -> Answer:
-        end = time.monotonic() + self._patience
-        while True:
-            try:
-                return work()
-            except exc.DBAPIError as error:
-                is_away = self._is_away(error)
-                if not is_away and not self._is_lost_race(error):
-                    if isinstance(error, exc.OperationalError):
-                        raise LedgerError(
-                            f"{self}: {self._first_line(error)}: check ML_ASSETS_LEDGER_URL"
-                        ) from error
-                    raise
-                if time.monotonic() > end:
-                    raise self._at_its_end(error, is_away=is_away) from error
-                time.sleep(random.uniform(0.2, 0.5) if is_away else random.uniform(0.01, 0.05))
+        def may_pass(error: BaseException) -> bool:
+            return isinstance(error, exc.DBAPIError) and (self._is_away(error) or self._is_lost_race(error))
+
+        try:
+            return patiently(work, may_pass, lambda _: self._patience, first_pause=0.02, longest_pause=0.5)
+        except exc.DBAPIError as error:
+            if may_pass(error):
+                raise self._at_its_end(error, is_away=self._is_away(error)) from error
+            if isinstance(error, exc.OperationalError):
+                raise LedgerError(f"{self}: {self._first_line(error)}: check ML_ASSETS_LEDGER_URL") from error
+            raise
 
     def _at_its_end(self, error: exc.DBAPIError, *, is_away: bool) -> LedgerError:
         if is_away:
