@@ -39,7 +39,7 @@ LOOKBACK = 29
 Frames = Mapping[str, pl.DataFrame]
 
 
-class Place:
+class Home:
     """A lake and a ledger in one folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,10 +74,10 @@ def table(kind: str, name: str, frames: Frames) -> TableSpec:
     return TableSpec(kind=kind, name=name, contract=contract, cadence=CADENCE, volume=VolumeRule())
 
 
-def publish_all(place: Place, spec: TableSpec, incoming: list[Incoming]) -> float:
-    """Return the seconds to publish into this place."""
+def publish_all(home: Home, spec: TableSpec, incoming: list[Incoming]) -> float:
+    """Return the seconds to publish into this home."""
     started = time.perf_counter()
-    result = publish(place.store, place.ledger, spec, incoming, PublishingRun(run_id="benchmark"))
+    result = publish(home.store, home.ledger, spec, incoming, PublishingRun(run_id="benchmark"))
     taken = time.perf_counter() - started
     if result.rejected or result.failed:
         raise RuntimeError(f"not all days were published: {[*result.rejected, *result.failed]}")
@@ -104,11 +104,11 @@ def measure(days: int, rounds: int, folder: Path) -> list[Result]:
     plain.mkdir()
     published, written = [], []
     for attempt in range(rounds):
-        published.append(publish_all(Place(folder / f"place{attempt}"), spec, incoming))
+        published.append(publish_all(Home(folder / f"home{attempt}"), spec, incoming))
         written.append(write_plainly(plain, frames))
 
-    place = Place(folder / "place0")
-    reader = TableReader.at(place.store)
+    home = Home(folder / "home0")
+    reader = TableReader.at(home.store)
     derived_keys = list(frames)[LOOKBACK - 1 :]
     derived = [
         Incoming(
@@ -120,10 +120,10 @@ def measure(days: int, rounds: int, folder: Path) -> list[Result]:
     ]
     features = replace(table("features", "departures", frames), inputs={spec.table: LOOKBACK - 1})
     declared = DeclaredTables([DeclaredTable.of(spec), DeclaredTable.of(features)])
-    publish_all(place, features, derived)
+    publish_all(home, features, derived)
 
     def guard() -> None:
-        again = Place(place.folder)
+        again = Home(home.folder)
         validation = validate_window(
             TableReader.at(again.store), again.ledger, declared, features.table, derived_keys
         )
@@ -133,7 +133,7 @@ def measure(days: int, rounds: int, folder: Path) -> list[Result]:
     timings = interleave(
         {
             "guard": guard,
-            "scan": lambda: TableReader.at(place.store).scan(spec.table, list(frames)).collect(),
+            "scan": lambda: TableReader.at(home.store).scan(spec.table, list(frames)).collect(),
             "plain": lambda: pl.scan_parquet([plain / f"{key}.parquet" for key in frames]).collect(),
         },
         rounds + 3,

@@ -19,7 +19,7 @@ STEPS = ("validate_inputs", "snapshot", "train", "evaluate", "register")
 
 
 @dataclass
-class Story:
+class DemoRecord:
     """Record of the demo: seconds per stage, and stages that were reused."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def command(as_json: bool) -> None:
     console.print(f"Home {project.settings.home}. Nothing is downloaded: the data came with the packages.")
     with console.status("loading the definitions"):
         _ = project.defs
-    story = Story()
+    record = DemoRecord()
 
     def run(
         name: str, keys: list[dg.AssetKey], partition: str | None = None, last: str | None = None
@@ -56,9 +56,9 @@ def command(as_json: bool) -> None:
                 last=last,
                 on_progress=lambda text: status.update(f"{name}: {text}"),
             )
-        story.seconds[name] = round(time.monotonic() - started, 2)
+        record.seconds[name] = round(time.monotonic() - started, 2)
         console.print(
-            f"[green]✓[/] {name}  {finished.materialized} materializations  {story.seconds[name]:.1f} s"
+            f"[green]✓[/] {name}  {finished.materialized} materializations  {record.seconds[name]:.1f} s"
         )
         return finished
 
@@ -66,16 +66,16 @@ def command(as_json: bool) -> None:
     if fresh:
         run("reference tables", [dg.AssetKey(table.split("/")) for table in fresh])
     else:
-        _say_reused(console, story, "reference tables")
+        _say_reused(console, record, "reference tables")
     for table in DATED:
         if _is_finished(project, table):
-            _say_reused(console, story, table)
+            _say_reused(console, record, table)
         else:
             run(table, [dg.AssetKey(table.split("/"))], FIRST, LAST)
     finished = run(MODEL, [dg.AssetKey([MODEL, stage]) for stage in STAGES], PARTITION)
     for step in STEPS:
-        story.seconds[f"{MODEL}.{step}"] = round(finished.step_seconds.get(f"{MODEL}.{step}", 0.0), 2)
-    facts = _facts(project, finished, story, time.monotonic() - began)
+        record.seconds[f"{MODEL}.{step}"] = round(finished.step_seconds.get(f"{MODEL}.{step}", 0.0), 2)
+    facts = _facts(project, finished, record, time.monotonic() - began)
     if facts["training_reused"]:
         console.print(f"  the finished training {facts['fingerprint'][:12]} was found and reused")
     if as_json:
@@ -107,13 +107,13 @@ def _is_finished(project: Project, table: str) -> bool:
     return validation.ok and not validation.stale
 
 
-def _say_reused(console: Any, story: Story, name: str) -> None:
-    story.reused.append(name)
-    story.seconds[name] = 0.0
+def _say_reused(console: Any, record: DemoRecord, name: str) -> None:
+    record.reused.append(name)
+    record.seconds[name] = 0.0
     console.print(f"[green]✓[/] {name}  finished earlier, reused")
 
 
-def _facts(project: Project, finished: Any, story: Story, seconds: float) -> dict[str, Any]:
+def _facts(project: Project, finished: Any, record: DemoRecord, seconds: float) -> dict[str, Any]:
     import dagster as dg
 
     of = {
@@ -139,8 +139,8 @@ def _facts(project: Project, finished: Any, story: Story, seconds: float) -> dic
         "mlflow_run": of["checkpoint"]["mlflow/run"],
         "training_reused": of["checkpoint"]["reused"],
         "seconds": round(seconds, 1),
-        "stages": story.seconds,
-        "reused": story.reused,
+        "stages": record.seconds,
+        "reused": record.reused,
         "report": str(evaluation["report_file"]),
     }
 

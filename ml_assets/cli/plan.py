@@ -59,13 +59,13 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
     definition = graph.get(stage_key(spec, "training_set")).partitions_def
     if typed_range(model, definition, partition)[1] is not None:
         raise Problem(f"a plan is for one partition of a model, not for {partition}")
-    outlook = look(project, spec, partition)
+    planned = look(project, spec, partition)
     table = spec.features.table
-    validation = outlook.validation
+    validation = planned.validation
     first, last = validation.keys[0], validation.keys[-1]
     say(
         f"{model} {partition} reads {len(validation.keys)} partitions of {table}, {first} to {last}, "
-        f"at main {outlook.commit[:12]}"
+        f"at main {planned.commit[:12]}"
     )
     for what, why in validation.refused.items():
         state, _, reason = why.splitlines()[0].removeprefix("is ").partition(": ")
@@ -85,7 +85,7 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
             f"ml-assets launch {name}"
         ]
     say()
-    for line in _conclusion(spec, partition, outlook, by_hand):
+    for line in _conclusion(spec, partition, planned, by_hand):
         say(line)
     if validation.stale:
         say("To rebuild the stale partitions:")
@@ -149,15 +149,15 @@ def _first_possible(graph: "BaseAssetGraph", spec: "TrainingPipelineSpec") -> st
 
 
 def _conclusion(
-    spec: "TrainingPipelineSpec", partition: str, outlook: PlannedPartition, by_hand: Sequence[str]
+    spec: "TrainingPipelineSpec", partition: str, planned: PlannedPartition, by_hand: Sequence[str]
 ) -> list[str]:
     launch = f"ml-assets launch {spec.name} {partition}"
-    validation = outlook.validation
+    validation = planned.validation
     if len(validation.keys) < spec.window.total:
         remedy = (
-            f"{outlook.first_possible} is the first partition with a complete window: ml-assets plan {spec.name} "
-            f"{outlook.first_possible}"
-            if outlook.first_possible
+            f"{planned.first_possible} is the first partition with a complete window: ml-assets plan {spec.name} "
+            f"{planned.first_possible}"
+            if planned.first_possible
             else f"{spec.features.table} has fewer partitions: choose a shorter window."
         )
         return [
@@ -184,7 +184,7 @@ def _conclusion(
         return ["It would refuse. Fix the sources of the unusable partitions, then materialize these again."]
     if validation.stale and spec.on_stale_inputs == "refuse":
         return ["It would refuse: `on_stale_inputs: refuse` forbids stale inputs."]
-    if outlook.is_as_trained:
+    if planned.is_as_trained:
         return [
             "It was trained and evaluated before. If its window did not change, a launch reuses the finished training",
             f"and repeats only snapshot and evaluation. Run it: {launch}",
@@ -192,7 +192,7 @@ def _conclusion(
     how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"
     again = ["Its settings, code or columns changed since it was trained, so it would train again."]
     return [
-        *(again if outlook.done else ()),
+        *(again if planned.done else ()),
         f"It would run validate_inputs → snapshot → train ({how}) → evaluate → register.",
         f"Run it: {launch}",
     ]

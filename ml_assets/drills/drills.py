@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ml_assets.drills.drill_report import Check, DrillReport, at_most, equal
 from ml_assets.drills.fault_injector import FaultInjector
-from ml_assets.drills.fixture import CHECKPOINT_STEPS, Fixture
+from ml_assets.drills.fixture import CHECKPOINT_EVERY_STEPS, Fixture
 from ml_assets.drills.machines import COMMAND, RANKS, bring_machine, kill_machine, set_up
 from ml_assets.training.checkpoint.checkpoints import Checkpoints, folder_of
 from ml_assets.training.checkpoint.commit import COMMIT
@@ -67,7 +67,7 @@ def _kill_rank(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check],
     injector = FaultInjector(_AT_STEP, lambda seen: seen.signal_ranks(1, number=signal.SIGKILL), tell)
     return [
         *_survived(fixture, folder, fixture.job, injector, LocalLauncher()),
-        *_resumed(injector, _LIMITS["rank"], CHECKPOINT_STEPS, "rank 1 was killed by SIGKILL"),
+        *_resumed(injector, _LIMITS["rank"], CHECKPOINT_EVERY_STEPS, "rank 1 was killed by SIGKILL"),
     ], injector
 
 
@@ -95,7 +95,7 @@ def lose_machine(
     return [
         *checks,
         equal("workers, by attempt", ", ".join(map(str, sizes)), f"{most}, {fewer}, {most}"),
-        *_resumed(injector, seconds, CHECKPOINT_STEPS, "a rank of another node was lost"),
+        *_resumed(injector, seconds, CHECKPOINT_EVERY_STEPS, "a rank of another node was lost"),
         at_most(
             "machine's return to next trained step",
             injector.seconds_to_step_after_repair(),
@@ -115,7 +115,7 @@ def _hang(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], Faul
     job = fixture.job_with(heartbeat_timeout_seconds=_HANG_SECONDS)
     return [
         *_survived(fixture, folder, job, injector, LocalLauncher()),
-        *_resumed(injector, _LIMITS["hang"], CHECKPOINT_STEPS, "rank 1 gave no sign of life"),
+        *_resumed(injector, _LIMITS["hang"], CHECKPOINT_EVERY_STEPS, "rank 1 gave no sign of life"),
     ], injector
 
 
@@ -148,9 +148,9 @@ def _corrupt_checkpoint(fixture: Fixture, folder: Path, tell: Tell) -> tuple[lis
         equal(
             "resumed from the previous checkpoint, step",
             resumed[0] if resumed else 0,
-            damaged[0] - CHECKPOINT_STEPS,
+            damaged[0] - CHECKPOINT_EVERY_STEPS,
         ),
-        *_resumed(injector, _LIMITS["rank"], 2 * CHECKPOINT_STEPS, "rank 1 was killed by SIGKILL"),
+        *_resumed(injector, _LIMITS["rank"], 2 * CHECKPOINT_EVERY_STEPS, "rank 1 was killed by SIGKILL"),
     ], injector
 
 
@@ -170,7 +170,9 @@ def _nan(fixture: Fixture, folder: Path, tell: Tell) -> tuple[list[Check], Fault
         equal("attempts (a retry would fail again)", injector.timeline.attempts, 1),
         equal("last step that was trained", injector.timeline.last_trained_step, _AT_STEP),
         equal(
-            "newest complete checkpoint, step", newest or 0, _AT_STEP // CHECKPOINT_STEPS * CHECKPOINT_STEPS
+            "newest complete checkpoint, step",
+            newest or 0,
+            _AT_STEP // CHECKPOINT_EVERY_STEPS * CHECKPOINT_EVERY_STEPS,
         ),
     ], injector
 

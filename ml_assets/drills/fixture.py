@@ -32,7 +32,7 @@ ROW_SPEC = RowSpec(
 _DAYS, _ROWS_A_DAY, _SEED = 14, 96, 11
 _MODEL = "ml_assets.drills.drill_model.drill_model"
 _PACE = 0.002
-CHECKPOINT_STEPS = 10
+CHECKPOINT_EVERY_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Fixture:
                 lanes=8,
                 determinism="bitwise",
                 learning_rate=0.02,
-                checkpoint_every_steps=CHECKPOINT_STEPS,
+                checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
                 log_every_steps=1,
                 device="cpu",
             ),

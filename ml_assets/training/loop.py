@@ -160,18 +160,18 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
     pipe = run.layout.pipe
     batch_rows = pipe.rows if pipe is not None else rows_at_once(run.job.settings, group.world_size)
     work = [
-        (lane, place, pieces)
+        (lane, place, slices)
         for lane in run.order.lanes_of(data.rank, data.world_size)
-        for place, pieces in enumerate(contiguous(reader.shard_rows, lane, run.order.lanes, batch_rows))
+        for place, slices in enumerate(contiguous(reader.shard_rows, lane, run.order.lanes, batch_rows))
     ]
     with torch.inference_mode():
         for number in range(max(group.gather(len(work)))):
             if number < len(work):
-                lane, place, pieces = work[number]
+                lane, place, slices = work[number]
                 # A model may draw random numbers here, such as dropout that is always on. Without a seed, two world
                 # sizes gave two best steps.
                 data.seed(run.job.seed, progress.step, lane, place)
-                sums[lane] += run.loss(reader.take(pieces))
+                sums[lane] += run.loss(reader.take(slices))
             elif run.layout.is_sharded:  # an idle rank takes part with a row that does not count
                 run.loss(reader.take([ShardSlice(0, np.zeros(1, np.int64))]))
             heartbeat.moved()

@@ -114,7 +114,7 @@ class LaunchedJob:
         raise AssertionError(f"the launcher ended: {lines}")
 
 
-def metric_steps(events: list[TrainingEvent]) -> list[int]:
+def logged_steps(events: list[TrainingEvent]) -> list[int]:
     """The steps of the metrics, as told."""
     return [event.step for event in events if event.kind == "metrics"]
 

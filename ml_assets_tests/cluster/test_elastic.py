@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, pod
-from ml_assets_tests.cluster.launched_job import LaunchedJob, metric_steps
+from ml_assets_tests.cluster.launched_job import LaunchedJob, logged_steps
 from resources.job.errors import Unschedulable
 from resources.job.events import TrainingEvent
 from resources.platform import Platform
@@ -46,7 +46,7 @@ def test_a_training_begins_with_the_pods_there_is_room_for(launching: Launch, cp
     assert launch.run(profile).attempts == 2
     assert launch.sizes() == [3, 2]
     assert any("2 of 3 pods have a node; 0 of 1 failures" in line for line in launch.log), launch.log
-    assert metric_steps(launch.events)[-1] == 459
+    assert logged_steps(launch.events)[-1] == 459
     assert any(line.startswith("no longer looking for room for more pods: the ") for line in launch.log), (
         launch.log
     )
@@ -81,6 +81,6 @@ def test_room_that_comes_later_is_grown_into_without_a_step_done_twice(
     assert launch.sizes() == [2, 1, 2]
     assert asked == ["Pending"]
     assert result.attempts == 3
-    assert metric_steps(launch.events) == list(range(800))
+    assert logged_steps(launch.events) == list(range(800))
     assert any("there is room for 2 pods instead of 1; 0 of 1 failures" in line for line in launch.log)
     assert launch.left() == []

@@ -10,7 +10,7 @@ import pytest
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import (
     LaunchedJob,
-    metric_steps,
+    logged_steps,
     rightful_kubeconfig,
 )
 from resources.job.errors import (
@@ -135,7 +135,7 @@ def test_a_deadline_is_final_and_keeps_the_checkpoint(launching: Launch) -> None
         with pytest.raises(DeadlineExceeded, match=rf"deadline_minutes, {minutes:g}"):
             launch.run(launch.profile("steps", steps=100_000, nodes=2, deadline_minutes=minutes))
         assert launch.starts() == 1
-        if metric_steps(launch.events):
+        if logged_steps(launch.events):
             break
     assert Platform(launch.settings).artifacts.exists(training_folder_name(launch.job), "step.json")
     assert launch.left() == []
@@ -190,7 +190,7 @@ def test_a_pod_taken_away_is_noticed_and_costs_no_budget(launching: Launch, how:
     # The taken pod may use its grace; then pods start once more, which on this machine takes as long as before.
     first, resumed = started
     assert resumed - taken[0] < profile.grace_seconds + 3 * (first - began), launch.log
-    steps = metric_steps(launch.events)
+    steps = logged_steps(launch.events)
     assert steps == sorted(set(steps)) == list(range(200))
     assert launch.left() == []
 
@@ -216,7 +216,7 @@ def test_a_cancelled_run_leaves_nothing_at_once_and_goes_on_later(launching: Lau
     assert launch.left() == []
     assert time.monotonic() - cancelled[0] < GRACE_SECONDS
     launch.run(profile)
-    steps = metric_steps(launch.events)
+    steps = logged_steps(launch.events)
     assert steps[-1] == 299
     assert next(event.step for event in launch.events if event.kind == "started" and event.step) >= 5
 

@@ -11,7 +11,7 @@ from ml_assets.components.pruning import EVERY_SECONDS
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.launched_job import (
     LaunchedJob,
-    metric_steps,
+    logged_steps,
 )
 from resources.job.events import TrainingEvent
 from resources.platform import Platform
@@ -57,7 +57,7 @@ def test_a_launcher_started_again_within_the_lease_attaches(launching: Launch) -
     result = launcher.run(launch.job, launch.folder, note, launch.log.append, profile)
     assert seen == [before]
     assert result.attempts == 1
-    assert metric_steps(launch.events) == list(range(300))
+    assert logged_steps(launch.events) == list(range(300))
     assert launch.starts() == 0
     assert launch.left() == []
 
@@ -112,7 +112,7 @@ def test_an_api_server_killed_in_the_middle_is_ridden_out(launching: Launch) -> 
     profile = launch.profile("steps", steps=400, nodes=2)
     result = launcher.run(launch.job, launch.folder, kill, launch.log.append, profile)
     assert result.attempts == 1
-    assert metric_steps(launch.events) == list(range(400))
+    assert logged_steps(launch.events) == list(range(400))
     assert launch.starts() == 1
     waited_for(lambda: launch.left() == [], "nothing to be left", 300, lambda: str(launch.left()))
 

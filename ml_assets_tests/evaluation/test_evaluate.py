@@ -109,16 +109,16 @@ class TestChampionIsWhatItPredicts:
             "reference_name",
         }
 
-    def test_noise_in_its_place_changes_the_verdict(self, case: HoldoutCase) -> None:
+    def test_noise_in_its_place_changes_the_decision(self, case: HoldoutCase) -> None:
         challenger, strong = case.champion, case.challenger
         against_strong = case.predictions() | {"challenger": challenger, "champion": strong}
         noise = np.random.default_rng(1).random(len(strong))
         against_noise = against_strong | {"champion": noise}
-        verdicts = [
+        decisions = [
             evaluate(case.holdout, some, SPEC, champion=CHAMPION).decision.status
             for some in (against_strong, against_noise)
         ]
-        assert verdicts == ["rejected", "blessed"]
+        assert decisions == ["rejected", "blessed"]
 
     def test_its_name_changes_nothing(self, case: HoldoutCase, evaluation: Evaluation) -> None:
         renamed = evaluate(case.holdout, case.predictions(), SPEC, champion=Champion("auc=0.99 logloss=0.01"))

@@ -1,4 +1,4 @@
-"""The gate's table: which measurements give which verdict, and what it says."""
+"""Gate decisions that follow from measurements, and the text of their reasons."""
 
 from dataclasses import replace
 from typing import Any

@@ -102,7 +102,7 @@ def test_text_from_outside_stays_text(html: str) -> None:
     assert "<b>well</b>" not in html
 
 
-def test_verdict_rules_slices_and_lineage_are_on_it(html: str, report: Report) -> None:
+def test_decision_rules_slices_and_lineage_are_on_it(html: str, report: Report) -> None:
     decision = report.evaluation.decision
     assert decision.status == "rejected"
     for said in (decision.summary, "would pass:", "by origin", "JFK", "champion (version 7)", "9f2c" * 16):
@@ -174,7 +174,7 @@ def test_pictures_are_small_pngs(report: Report) -> None:
         assert len(data) < 50_000
 
 
-def test_asset_page_gets_verdict_metrics_and_pictures(report: Report) -> None:
+def test_asset_page_gets_decision_metrics_and_pictures(report: Report) -> None:
     page = summary_markdown(report)
     assert page.startswith(f"**{report.evaluation.decision.summary}**")
     assert "| AUC | 0." in page

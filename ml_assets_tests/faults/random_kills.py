@@ -21,8 +21,6 @@ WORLDS = (3, 1, 4, 2)
 _LAUNCH = """
 import sys
 from pathlib import Path
-from ml_assets.drills.fault_injector import send
-from ml_assets.drills.timeline import Timeline
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 folder = Path(sys.argv[1])

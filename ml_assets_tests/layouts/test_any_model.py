@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(20 * min(MODELS, SHARD) + 120)
 SHARDS = pytest.mark.parametrize("first", range(0, MODELS, SHARD))
 GLOBAL_BATCH, STEPS = 36, 4
 """Rows of a step, and steps of an epoch; the last one has fewer rows."""
-CHECKPOINT_STEPS = 3
+CHECKPOINT_EVERY_STEPS = 3
 """Not a divisor of `STEPS`: checkpoints also lie within an epoch."""
 
 PARTS = st.lists(st.sampled_from(sorted(FINE)), min_size=1, max_size=4)
@@ -71,7 +71,7 @@ def job_of(
         global_batch=GLOBAL_BATCH,
         lanes=4,
         workers=MOST,
-        checkpoint_every_steps=CHECKPOINT_STEPS,
+        checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
         learning_rate=0.05,
         **{"determinism": "bitwise"} | settings,
     )

@@ -32,8 +32,8 @@ with Heartbeat(0) as heartbeat:
 """
 
 
-def patience(hang: float = 60.0, still: float = 120.0) -> HangTimeouts:
-    return HangTimeouts(heartbeat_timeout_seconds=hang, stall_timeout_seconds=still)
+def timeouts(heartbeat: float = 60.0, stall: float = 120.0) -> HangTimeouts:
+    return HangTimeouts(heartbeat_timeout_seconds=heartbeat, stall_timeout_seconds=stall)
 
 
 @pytest.fixture(autouse=True)
@@ -55,14 +55,14 @@ def _started(then: str) -> subprocess.Popen[str]:
 
 
 def test_a_rank_that_was_stopped_is_ended_and_one_that_was_killed_is_named() -> None:
-    watch = Watch(1, patience(hang=1.0))
+    watch = Watch(1, timeouts(heartbeat=1.0))
     with watch.watching():
         rank = _started("wait_for_ever()")
         rank.send_signal(signal.SIGSTOP)
         assert rank.wait(timeout=10) == -signal.SIGKILL
     assert "gave no sign of life for 1." in watch.ended[0]
     assert watch.silent() == []
-    other = Watch(1, patience())
+    other = Watch(1, timeouts())
     with other.watching():
         rank = _started("wait_for_ever()")
         rank.kill()
@@ -71,7 +71,7 @@ def test_a_rank_that_was_stopped_is_ended_and_one_that_was_killed_is_named() -> 
 
 
 def test_a_loop_that_stands_still_is_ended_and_its_log_says_where() -> None:
-    watch = Watch(1, patience(still=0.8))
+    watch = Watch(1, timeouts(stall=0.8))
     with watch.watching():
         rank = _started("wait_for_ever()")
         _, log = rank.communicate(timeout=10)
@@ -81,7 +81,7 @@ def test_a_loop_that_stands_still_is_ended_and_its_log_says_where() -> None:
 
 
 def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone() -> None:
-    watch = Watch(1, patience(still=0.1))
+    watch = Watch(1, timeouts(stall=0.1))
     with watch.watching():
         rank = _started("heartbeat.rest(); time.sleep(0.6)")
         assert rank.wait(timeout=10) == 0
@@ -91,7 +91,7 @@ def test_a_rank_that_stores_what_it_trained_or_has_ended_is_left_alone() -> None
 
 def test_a_loop_is_measured_by_its_longest_step() -> None:
     """The first step counts too."""
-    heartbeat, seen, given = Heartbeat(0), Seen(), patience(hang=900, still=600)
+    heartbeat, seen, given = Heartbeat(0), Seen(), timeouts(heartbeat=900, stall=600)
 
     def why_end(at: float) -> str:
         return seen.why_end(heartbeat.done, at, at, given)
@@ -134,7 +134,7 @@ def test_a_loop_that_saves_after_each_step_is_not_stalled() -> None:
     heartbeat, seen = Heartbeat(0), Seen()
     for step in range(20):
         heartbeat.step(step)
-        assert not seen.why_end(heartbeat.done, 100.0 * step, 100.0 * step, patience(still=150))
+        assert not seen.why_end(heartbeat.done, 100.0 * step, 100.0 * step, timeouts(stall=150))
         heartbeat.rest()  # and the agent does not look
 
 

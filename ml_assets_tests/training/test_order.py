@@ -24,8 +24,8 @@ ORDERS = st.builds(
 Row = tuple[int, int]
 
 
-def flat(pieces: list[ShardSlice]) -> list[Row]:
-    return [(piece.shard, int(row)) for piece in pieces for row in piece.rows]
+def flat(slices: list[ShardSlice]) -> list[Row]:
+    return [(each.shard, int(row)) for each in slices for row in each.rows]
 
 
 def everything(shard_rows: tuple[int, ...]) -> list[Row]:
@@ -97,8 +97,8 @@ def test_the_digest_of_an_epoch_is_that_of_its_rows_for_worlds_to_1024(
         for step in range(order.steps_per_epoch):
             world_size = plan[step % len(plan)]
             for rank in range(world_size):
-                for piece in order.share(step, rank, world_size):
-                    yield piece.rows + offsets[piece.shard]
+                for each in order.share(step, rank, world_size):
+                    yield each.rows + offsets[each.shard]
 
     assert digest(taken()) == digest([np.arange(order.rows)])
 
@@ -141,9 +141,9 @@ def test_validation_reads_each_row_once_over_all_ranks(
     shard_rows: tuple[int, ...], world_size: int, batch: int
 ) -> None:
     batches = [
-        flat(pieces)
+        flat(slices)
         for rank in range(world_size)
-        for pieces in contiguous(shard_rows, rank, world_size, batch)
+        for slices in contiguous(shard_rows, rank, world_size, batch)
     ]
     assert [row for rows in batches for row in rows] == everything(shard_rows)
     assert all(0 < len(rows) <= batch for rows in batches)
@@ -152,7 +152,7 @@ def test_validation_reads_each_row_once_over_all_ranks(
 
 def test_a_share_of_a_large_shard_costs_no_more_than_its_rows() -> None:
     order = RowOrder(shard_rows=(2_000_000,) * 3, global_batch=1000, seed=5, lanes=4)
-    pieces = order.share(700, 1, 4)
-    assert all(piece.rows.dtype == np.int64 for piece in pieces)
-    assert sum(len(piece.rows) for piece in pieces) == 250
-    assert all(piece.rows.base is None for piece in pieces)  # not a view that keeps a shard's order alive
+    slices = order.share(700, 1, 4)
+    assert all(each.rows.dtype == np.int64 for each in slices)
+    assert sum(len(each.rows) for each in slices) == 250
+    assert all(each.rows.base is None for each in slices)  # not a view that keeps a shard's order alive

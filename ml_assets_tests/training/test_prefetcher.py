@@ -88,9 +88,9 @@ class CountingReader(SplitReader):
 
     gathered = 0
 
-    def gather(self, pieces: Sequence[ShardSlice]) -> Batch:
+    def gather(self, slices: Sequence[ShardSlice]) -> Batch:
         self.gathered += 1
-        return super().gather(pieces)
+        return super().gather(slices)
 
 
 def test_a_feed_gathers_so_far_ahead_and_no_farther_and_ends_its_thread(snapshot: Snapshot) -> None:

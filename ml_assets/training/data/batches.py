@@ -139,15 +139,15 @@ class SplitReader:
         if self._streamed is not None:
             self._streamed.expect_none()
 
-    def take(self, pieces: Sequence[ShardSlice]) -> Batch:
-        """Return the rows of `pieces`, in order, on the device."""
-        return self.gather(pieces).to(self.device)
+    def take(self, slices: Sequence[ShardSlice]) -> Batch:
+        """Return the rows of `slices`, in order, on the device."""
+        return self.gather(slices).to(self.device)
 
-    def gather(self, pieces: Sequence[ShardSlice]) -> Batch:
-        """Return the rows of `pieces`, in order, in host memory: pinned if the device is a GPU."""
+    def gather(self, slices: Sequence[ShardSlice]) -> Batch:
+        """Return the rows of `slices`, in order, in host memory: pinned if the device is a GPU."""
         runs = [
-            (self._shards[shard], np.concatenate([piece.rows for piece in run]))
-            for shard, run in groupby(pieces, key=lambda piece: piece.shard)
+            (self._shards[shard], np.concatenate([each.rows for each in run]))
+            for shard, run in groupby(slices, key=lambda each: each.shard)
         ]
         numeric_columns, categorical_columns = self._columns
         row = np.empty(sum(len(rows) for _, rows in runs), dtype=np.int64)

@@ -84,7 +84,7 @@ class RowOrder:
 
     def share(self, step: int, rank: int, world_size: int) -> list[ShardSlice]:
         """Return the rows that `rank` takes at `step`: those of its lanes, lane after lane."""
-        return [piece for lane in self.lanes_of(rank, world_size) for piece in self.lane(step, lane)]
+        return [each for lane in self.lanes_of(rank, world_size) for each in self.lane(step, lane)]
 
     def lane(self, step: int, lane: int) -> list[ShardSlice]:
         """Return the rows of `lane` at `step` (0-based, counted over all epochs), in order; maybe none."""
@@ -94,15 +94,15 @@ class RowOrder:
         first, last = self._bounds(step)
         at, end = start + self._dealt(first, lane), start + self._dealt(last, lane)
         number = bisect_right(sequence.starts, at) - 1
-        pieces: list[ShardSlice] = []
+        slices: list[ShardSlice] = []
         while at < end:
             shard, low = sequence.shards[number], at - sequence.starts[number]
             rows = self._shuffled(epoch, shard)[low : low + end - at].astype(np.int64)
             if rows.size:
-                pieces.append(ShardSlice(shard, rows))
+                slices.append(ShardSlice(shard, rows))
             at += rows.size
             number += 1
-        return pieces
+        return slices
 
     def ahead(self, step: int, lanes: Iterable[int]) -> list[int]:
         """Return the shards that `lanes` read at `step`, then the shards they enter next, soonest first; each shard

@@ -119,9 +119,9 @@ class Prefetcher:
 
     def _gather(self, steps: range) -> list[_Gathered]:
         self._reader.expect(self._order.ahead(steps.start, self._lanes))
-        pieces = [[self._order.lane(step, lane) for lane in self._lanes] for step in steps]
-        chunk = self._reader.gather([piece for lanes in pieces for lane in lanes for piece in lane])
-        sizes = [[sum(len(piece.rows) for piece in lane) for lane in lanes] for lanes in pieces]
+        slices = [[self._order.lane(step, lane) for lane in self._lanes] for step in steps]
+        chunk = self._reader.gather([each for lanes in slices for lane in lanes for each in lane])
+        sizes = [[sum(len(each.rows) for each in lane) for lane in lanes] for lanes in slices]
         batches = chunk.split([sum(of_lanes) for of_lanes in sizes])
         for step, batch in zip(steps, batches, strict=True):
             epoch = step // self._order.steps_per_epoch

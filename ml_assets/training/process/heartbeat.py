@@ -36,7 +36,7 @@ _ASLEEP_SECONDS = 2.0
 """Longer than this between two looks only if the whole machine or container was suspended."""
 _STALL_SECONDS, _STALL_SECONDS_OF_SCRIPTS = 120.0, 600.0
 """Default of `stall_timeout_seconds`, for models and for scripts. A script reports fewer of its operations."""
-_STILL_STEPS = 10.0
+_STALL_STEPS = 10.0
 """A step may also take this many times as long as the longest step before it."""
 _FIRST_STEP = 15.0
 """Bound of the first step of an attempt, as a multiple of `stall_timeout_seconds`: kernels compile and caches fill.
@@ -151,11 +151,11 @@ class HangTimeouts:
         """Read the timeouts from the job's settings, with the defaults for a model or a script."""
         default = _STALL_SECONDS_OF_SCRIPTS if job.script else _STALL_SECONDS
         settings = job.settings
-        still = settings.stall_timeout_seconds or default
+        stall = settings.stall_timeout_seconds or default
         return cls(
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-            stall_timeout_seconds=still,
-            first_step_seconds=math.inf if job.script else _FIRST_STEP * still,
+            stall_timeout_seconds=stall,
+            first_step_seconds=math.inf if job.script else _FIRST_STEP * stall,
         )
 
 
@@ -169,45 +169,45 @@ class Seen:
     longest: float = 0.0
     """Longest time between two signs of progress so far, in seconds."""
 
-    def why_end(self, done: int, alive: float, now: float, patience: HangTimeouts) -> str:
+    def why_end(self, done: int, alive: float, now: float, timeouts: HangTimeouts) -> str:
         """Return the reason to kill a rank with the counter `done` and its last heartbeat at `alive`; empty if there is
         no reason."""
-        if now - alive > patience.heartbeat_timeout_seconds:
-            limit = patience.heartbeat_timeout_seconds
+        if now - alive > timeouts.heartbeat_timeout_seconds:
+            limit = timeouts.heartbeat_timeout_seconds
             return f"gave no sign of life for {now - alive:.1f} s (heartbeat_timeout_seconds {limit:g})"
         if done != self.done:
             if min(done, self.done) >= 0:
                 self.longest = max(self.longest, now - self.since)
             self.done, self.since = done, now
         still = now - self.since
-        if still <= self.limit(patience):
+        if still <= self.limit(timeouts):
             return ""
         if done == 0:
             return (
                 f"did not finish its model, or its first step, within {still:.0f} s ({_FIRST_STEP:g} × "
-                f"stall_timeout_seconds {patience.stall_timeout_seconds:g})"
+                f"stall_timeout_seconds {timeouts.stall_timeout_seconds:g})"
             )
         return (
             f"finished no step for {still:.0f} s, its longest step before took {self.longest:.1f} s "
-            f"(stall_timeout_seconds {patience.stall_timeout_seconds:g})"
+            f"(stall_timeout_seconds {timeouts.stall_timeout_seconds:g})"
         )
 
-    def limit(self, patience: HangTimeouts) -> float:
+    def limit(self, timeouts: HangTimeouts) -> float:
         """Return the seconds for which the loop may stand still now."""
         if self.done < 0:
             return math.inf
         if self.done == 0:
-            return patience.first_step_seconds
-        return max(patience.stall_timeout_seconds, _STILL_STEPS * self.longest)
+            return timeouts.first_step_seconds
+        return max(timeouts.stall_timeout_seconds, _STALL_STEPS * self.longest)
 
 
 class Watch:
     """Agent's side: watches the ranks of this machine."""
 
-    def __init__(self, ranks: int, patience: HangTimeouts, *, is_alone: bool = True) -> None:
+    def __init__(self, ranks: int, timeouts: HangTimeouts, *, is_alone: bool = True) -> None:
         """`is_alone`: these are all ranks of the job; other nodes have none."""
         self._ranks = range(ranks)
-        self._patience = patience
+        self._timeouts = timeouts
         self._is_alone = is_alone
         self._seen = [Seen() for _ in self._ranks]
         self._awake = time.monotonic()
@@ -247,13 +247,13 @@ class Watch:
         }
         alive = {rank: max(sign.at, self._awake) for rank, sign in signs.items()}
         whys = {
-            rank: self._seen[rank].why_end(sign.done, alive[rank], now, self._patience)
+            rank: self._seen[rank].why_end(sign.done, alive[rank], now, self._timeouts)
             for rank, sign in signs.items()
         }
         if not (late := [rank for rank, why in whys.items() if why]):
             return
         # A stopped process says what it did before.
-        timeout = self._patience.heartbeat_timeout_seconds
+        timeout = self._timeouts.heartbeat_timeout_seconds
         waiting = {rank for rank, sign in signs.items() if sign.waits and now - alive[rank] <= timeout}
         rank = min(late, key=lambda one: one in waiting)
         why = whys[rank]
@@ -274,7 +274,7 @@ class Watch:
     def _waits_shortly(self, rank: int, now: float) -> bool:
         """Return True while the agent of another node may still find the rank that `rank` waits for."""
         seen = self._seen[rank]
-        return now - seen.since <= _WAITING * seen.limit(self._patience)
+        return now - seen.since <= _WAITING * seen.limit(self._timeouts)
 
 
 def _end(rank: int, pid: int, why: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, waited_for
-from ml_assets_tests.cluster.launched_job import LaunchedJob, metric_steps
+from ml_assets_tests.cluster.launched_job import LaunchedJob, logged_steps
 from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
 from resources.job.errors import Unschedulable
 from resources.job.events import TrainingEvent
@@ -36,7 +36,7 @@ def said(launch: LaunchedJob, words: str, seconds: float = 600.0) -> str:
 def stepped(launch: LaunchedJob, steps: int) -> None:
     """Wait until so many steps were told."""
     waited_for(
-        lambda: len(metric_steps(launch.events)) >= steps,
+        lambda: len(logged_steps(launch.events)) >= steps,
         f"{steps} steps",
         600.0,
         lambda: "\n".join(launch.log),
@@ -84,7 +84,7 @@ def test_a_higher_priority_goes_first_and_the_preempted_job_resumes(
     assert early.result().attempts == 2
     assert "Preempted to accommodate" in said(nightly, f"queue {name} evicted the training: ")
     assert any("0 of 1 failures" in line for line in nightly.log), "no attempt of its budget was used"
-    assert metric_steps(nightly.events) == list(range(400)), "no step was done twice, none was lost"
+    assert logged_steps(nightly.events) == list(range(400)), "no step was done twice, none was lost"
     assert (nightly.left(), hurried.left()) == ([], [])
 
 
@@ -105,7 +105,7 @@ def test_a_team_borrows_unused_quota_until_its_owner_asks_for_it(
     attempts = sorted(one.result().attempts for one in running)
     assert attempts == [1, 2], "one of them gave way, not both"
     for launch in borrowing:
-        assert metric_steps(launch.events) == list(range(500))
+        assert logged_steps(launch.events) == list(range(500))
         assert launch.left() == []
 
 

@@ -18,7 +18,7 @@ def event(kind: str, step: int, after: float, **values: Any) -> TrainingEvent:
     return TrainingEvent(kind=kind, step=step, time=PLACED + after, values=values)
 
 
-def outlook_of(*events: TrainingEvent) -> RestartEstimate:
+def estimate_of(*events: TrainingEvent) -> RestartEstimate:
     """Return the estimate of the attempt that begins with the first of them."""
     began, *told = events
     pace = Pace(began)
@@ -34,10 +34,10 @@ STARTED = event("started", 100, 12, steps=1100)
 
 def test_what_is_left_is_told_by_the_steps_after_the_first_ones() -> None:
     metrics = [event("metrics", 110, 40), event("metrics", 120, 50), event("metrics", 600, 530)]
-    estimate = outlook_of(STARTED, *metrics)
+    estimate = estimate_of(STARTED, *metrics)
     assert estimate.left_seconds == pytest.approx(500)
     assert estimate.restart_seconds == 12
-    assert outlook_of(STARTED, metrics[0]).left_seconds == pytest.approx(990 * 2.8)  # better than nothing
+    assert estimate_of(STARTED, metrics[0]).left_seconds == pytest.approx(990 * 2.8)  # better than nothing
 
 
 def test_a_restart_costs_what_the_first_step_and_the_last_save_took() -> None:
@@ -47,7 +47,7 @@ def test_a_restart_costs_what_the_first_step_and_the_last_save_took() -> None:
         event("checkpoint", 200, 99, checkpoint_duration_ms=5000),
         event("metrics", 200, 95),
     ]
-    assert outlook_of(STARTED, *told).restart_seconds == pytest.approx(50)
+    assert estimate_of(STARTED, *told).restart_seconds == pytest.approx(50)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_nobody_knows_before_a_step_was_told() -> None:
 
 
 def test_a_script_whose_steps_nobody_knows_grows() -> None:
-    for script in (outlook_of(event("started", 0, 5, steps=0)), outlook_of(event("started", 0, 5))):
+    for script in (estimate_of(event("started", 0, 5, steps=0)), estimate_of(event("started", 0, 5))):
         assert script.pays(3, 4)
     unheard = Pace()  # its start was rotated away
     unheard.hear(event("metrics", 30, 70))

@@ -174,9 +174,9 @@ def test_what_a_lane_reads_now_and_next_is_ahead(
     ahead = order.ahead(step, [lane])
     assert len(ahead) == len(set(ahead)) <= 2
     read = [
-        (at // order.steps_per_epoch, piece.shard)
+        (at // order.steps_per_epoch, each.shard)
         for at in range(step, step + 2 * order.steps_per_epoch)
-        for piece in order.lane(at, lane)
+        for each in order.lane(at, lane)
     ]
     visits = [shard for i, (epoch, shard) in enumerate(read) if not i or read[i - 1] != (epoch, shard)]
     sees_two = bool(order.lane(step, lane))
@@ -186,5 +186,5 @@ def test_what_a_lane_reads_now_and_next_is_ahead(
 def test_the_shards_that_are_read_now_come_before_the_next_of_any_lane() -> None:
     order = RowOrder(shard_rows=(100,) * 16, global_batch=64, seed=1, lanes=4)
     ahead = order.ahead(0, range(4))
-    assert set(ahead[:4]) == {piece.shard for lane in range(4) for piece in order.lane(0, lane)}
+    assert set(ahead[:4]) == {each.shard for lane in range(4) for each in order.lane(0, lane)}
     assert len(ahead) == 8
