@@ -148,7 +148,7 @@ def test_a_model_that_differs_between_processes_is_refused(
     job = job_of(snapshot, ["linear", part], 1.0, "binary")
     with tempfile.TemporaryDirectory() as place:
         assert pool.train(job, Path(place) / "together", 3) == "refused after 0 steps"
-        assert pool.train(job, Path(place) / "alone", 1, CHECKPOINT_STEPS + 1) == "stopped"
+        assert pool.train(job, Path(place) / "alone", 1, CHECKPOINT_EVERY_STEPS + 1) == "stopped"
         with ranks() as others:
             assert others.train(job, Path(place) / "alone", 1) == "refused after 0 steps"
 
